@@ -1,0 +1,67 @@
+"""What can go wrong, as one tree.
+
+    RekindleError
+    |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
+    |-- Refused              a request that cannot be served now; the reason says when it can. Nothing was touched.
+    |-- Unavailable          Temporal, the cluster or the gateway did not answer. Trying again may help.
+    `-- ClusterError         the cluster's answer to one request
+        |-- NotFound         no such object
+        |-- Conflict         the object is not what the request assumed
+        |-- Invalid          the cluster refuses the object; trying again does not help
+        |-- ClusterUnavailable   no answer; trying again may help
+        `-- WatchExpired     the watch broke: list again, watch again
+
+`type` is the stable name under which an error crosses Temporal (`ApplicationError.type`); `retryable` says whether the same call may
+be tried again.
+"""
+
+from typing import ClassVar
+
+
+class RekindleError(Exception):
+    type: ClassVar[str] = "rekindle"
+    retryable: ClassVar[bool] = False
+
+
+class BadInput(RekindleError):
+    """A value is wrong. The message names the field, what was wrong and what is accepted."""
+
+    type = "input.invalid"
+
+
+class Refused(RekindleError):
+    """A request was refused; nothing was touched."""
+
+    type = "request.refused"
+
+
+class Unavailable(RekindleError):
+    type = "service.unavailable"
+    retryable = True
+
+
+class ClusterError(RekindleError):
+    type = "cluster"
+
+
+class NotFound(ClusterError):
+    type = "cluster.not_found"
+
+
+class Conflict(ClusterError):
+    type = "cluster.conflict"
+    retryable = True
+
+
+class Invalid(ClusterError):
+    type = "cluster.invalid"
+
+
+class ClusterUnavailable(ClusterError):
+    type = "cluster.unavailable"
+    retryable = True
+
+
+class WatchExpired(ClusterError):
+    type = "cluster.watch_expired"
+    retryable = True

@@ -1,0 +1,22 @@
+"""The two kinds of values: payloads, which tolerate what they do not know, and what a user writes, which does not."""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Value(BaseModel):
+    """A payload. Unknown fields are dropped, so that an older worker reads what a newer one wrote."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Resource(BaseModel):
+    """An object of a cluster, spelled in JSON as Kubernetes spells it (`nodeName`)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
+class Written(BaseModel):
+    """Configuration that a person writes. An unknown field is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)

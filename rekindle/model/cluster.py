@@ -1,0 +1,138 @@
+"""Objects of a cluster, shaped after Kubernetes. The local cluster serves them, the `Cluster` port and the watcher read them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from rekindle.model.base import Resource
+
+
+class ObjectMeta(Resource):
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_uid: str = ""
+    """UID of the job that a pod belongs to (the controlling ownerReference in Kubernetes)."""
+
+    resource_version: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+
+
+class Condition(Resource):
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+def condition_of(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """The condition of a type, when the object has it."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+class PodPhase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class PodRole(StrEnum):
+    """Environment `REKINDLE_POD_ROLE` of a pod."""
+
+    WORKER = "worker"
+    BACKUP = "backup"
+    MANAGER = "manager"
+
+
+class PodSpec(Resource):
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    accelerators: int = 0
+    """Accelerators that the pod asks for; a node must have as many free."""
+
+    node_name: str = ""
+    """The node that the scheduler chose; empty while the pod is not scheduled."""
+
+    avoid_nodes: tuple[str, ...] = ()
+    """Required anti-affinity: never scheduled to these nodes."""
+
+    termination_grace_period_seconds: int = 10
+
+
+class PodStatus(Resource):
+    phase: PodPhase = PodPhase.PENDING
+    conditions: tuple[Condition, ...] = ()
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    pid: int | None = None
+    start_time: datetime | None = None
+
+
+class Pod(Resource):
+    metadata: ObjectMeta
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+
+class NodeStatus(Resource):
+    accelerators: int
+    """Capacity."""
+
+    conditions: tuple[Condition, ...] = ()
+    """`Ready`, and `SubHealthy` (status True: degraded; reason is the fault code)."""
+
+
+class Node(Resource):
+    metadata: ObjectMeta
+    status: NodeStatus
+
+
+class PodTemplate(Resource):
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    accelerators: int = 0
+
+
+class JobSpec(Resource):
+    pods: int
+    ranks_per_pod: int
+    template: PodTemplate
+    manager: PodTemplate | None = None
+    """Template of the manager's pod; None where the training side brings its own (MindIO)."""
+
+    training_side: str = "rekindle"
+    limits: dict[str, float | str] = {}
+
+
+class JobObject(Resource):
+    """The job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
+
+    kind: str = "LocalJob"
+    metadata: ObjectMeta
+    spec: JobSpec
+
+
+class WatchEvent(Resource):
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    kind: Literal["Job", "Pod", "Node"]
+    object: JobObject | Pod | Node
+
+
+class ClusterEvent(Resource):
+    """An event about an object, as people read it (`kubectl get events`)."""
+
+    name: str
+    """Name of the object that it is about."""
+
+    kind: str
+    reason: str
+    message: str
+    type: Literal["Normal", "Warning"] = "Normal"
+    timestamp: datetime | None = None

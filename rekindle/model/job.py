@@ -1,0 +1,71 @@
+"""What is known of a training job when it is registered."""
+
+from enum import StrEnum
+from typing import NewType
+
+from rekindle.model.base import Value
+from rekindle.model.limits import Limits
+
+JobId = NewType("JobId", str)
+"""UID of the job object; `MINDX_TASK_ID` in its pods and `jobId` on the wire."""
+
+
+class TrainingSide(StrEnum):
+    """What runs in the job's pods and answers orders."""
+
+    REKINDLE = "rekindle"
+    MINDIO = "mindio"
+
+
+class Framework(StrEnum):
+    PYTORCH = "pytorch"
+    MINDSPORE = "mindspore"
+    TENSORFLOW = "tensorflow"
+
+
+class Capability(StrEnum):
+    """What the training side says of itself; absent means no."""
+
+    REPLACE_RANK_0 = "replace_rank_0"
+    MULTIMODAL = "multimodal"
+    WATCHDOG = "watchdog"
+    SINGLE_OPERATOR = "single_operator"
+    MEGATRON = "megatron"
+
+
+class SubHealthStrategy(StrEnum):
+    """Value of the job's label `subHealthyStrategy`."""
+
+    IGNORE = "ignore"
+    GRACE_EXIT = "graceExit"
+    FORCE_EXIT = "forceExit"
+    HOT_SWITCH = "hotSwitch"
+
+
+class Job(Value):
+    """One training job, as its `TrainingJob` workflow keeps it."""
+
+    id: JobId
+    name: str
+    namespace: str = "default"
+    kind: str = "LocalJob"
+    """Kind of the job object: LocalJob, AscendJob, ..."""
+
+    framework: Framework = Framework.PYTORCH
+    training_side: TrainingSide = TrainingSide.REKINDLE
+    capabilities: tuple[Capability, ...] = ()
+    pods: tuple[tuple[int, ...], ...]
+    """Ranks of each pod, by pod rank."""
+
+    sub_health: SubHealthStrategy = SubHealthStrategy.IGNORE
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    limits: Limits = Limits()
+
+    def can(self, capability: Capability) -> bool:
+        return capability in self.capabilities
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return sum(len(ranks) for ranks in self.pods)

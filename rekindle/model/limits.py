@@ -1,0 +1,54 @@
+"""Every wait of every mode: unit, default and source. Resolved once, when a job is registered, and carried in every input."""
+
+from datetime import timedelta
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rekindle.model.base import Written
+
+
+class Limits(Written):
+    """How long each wait may take. In YAML and JSON a limit is an ISO 8601 duration (`PT15M`) or a number of seconds."""
+
+    backup_scheduled: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
+    """From the creation of the backup pod until it has a node. Beyond it: no spare. Source: ClusterD, hot switch."""
+
+    backup_start: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0))
+    """From the node until the backup pod runs; an image may have to be pulled. Beyond it: the backup pod fails to run."""
+
+    pause: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """From the order `new pod running` until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+
+    old_pod_deleted: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
+    """From the deletion of the old pod until it is gone. With MindIO it counts against `migration_delivered`."""
+
+    migration_delivered: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
+    """From the report of the pause until `migration` is on the stream. MindIO waits 30 s (MINDIO_WAIT_MINDX_TIME)."""
+
+    resume: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """From `migration` until the report that training resumed. Source: ClusterD, 15 minutes."""
+
+    order: timedelta = Field(default=timedelta(seconds=25), gt=timedelta(0))
+    """How long an order is tried before the mode is given up: the training side's patience."""
+
+    status_lost: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
+    """After an outage behind `migration`: how long a MindIO job must run on until its lost status counts as 0."""
+
+    pods_stopped: timedelta = Field(default=timedelta(minutes=2), gt=timedelta(0))
+    """Job rescheduling: from the deletion of the pods until all are gone; then they are forced."""
+
+    pods_running: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Job rescheduling: from the creation of the pods until all of them run."""
+
+    restart: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Job rescheduling: from running pods until the first completed step (MindIO: until its stream is attached)."""
+
+    @model_validator(mode="after")
+    def _patience_of_the_training_side(self) -> Self:
+        if self.old_pod_deleted >= self.migration_delivered:
+            raise ValueError(
+                f"oldPodDeleted ({self.old_pod_deleted}) must be shorter than migrationDelivered "
+                f"({self.migration_delivered}): the order `migration` waits for the deletion"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""The durable procedures: one entity a job, one workflow type a mode."""
