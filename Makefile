@@ -1,0 +1,56 @@
+# Every target works on a fresh machine with Python 3.11 and make; `make` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONPATH := $(CURDIR)
+
+UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --group dev --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-training \
+	--custom-compile-command "make lock" --quiet
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install everything that is needed into .venv, both distributions as editable; nothing to do: nothing said
+	@.ci/setup
+
+.PHONY: demo
+demo: setup ## a training job on this machine loses a node and is switched to a spare
+	rekindle demo hot-switch
+
+.PHONY: test
+test: setup ## every check and every test; ends with the names of what failed
+	@.ci/checks
+
+.PHONY: lint
+lint: setup ## the checks without the tests
+	@.ci/checks format lint types imports docstrings protos lock
+
+.PHONY: fmt
+fmt: setup ## format the code and repair what ruff can repair
+	ruff format
+	ruff check --fix
+
+.PHONY: protos
+protos: setup ## generate the wire code from protos/
+	python protos/generate.py
+
+.PHONY: lock
+lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
+	@command -v uv >/dev/null || .ci/setup
+	$(UV_COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+
+.PHONY: bench
+bench: setup ## measure recoveries on this machine, side by side with their floors
+	python -P -m benchmarks
+
+.PHONY: kills
+kills: setup ## kill each process at every history event and between them, all of them, and write the table
+	REKINDLE_KILLS=all pytest tests/kills
+
+.PHONY: clean
+clean: ## remove .venv and everything that was built
+	rm -rf .venv .setup.lock build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
