@@ -4,6 +4,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
 
+LOCK := requirements.lock
 UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --group dev --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-training \
 	--custom-compile-command "make lock" --quiet
@@ -40,7 +41,7 @@ protos: setup ## generate the wire code from protos/
 .PHONY: lock
 lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
 	@command -v uv >/dev/null || .ci/setup
-	$(UV_COMPILE) $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	@$(UV_COMPILE) $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 .PHONY: bench
 bench: setup ## measure recoveries on this machine, side by side with their floors
