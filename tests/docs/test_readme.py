@@ -1,0 +1,21 @@
+"""What the README tells people to type exists. Examples of the command line are to be parsed here too, once there are any."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = re.compile(r"^([a-z-]+):.*?## ", re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    """The lines of all shell blocks of a page."""
+    blocks = re.findall(r"```(?:sh|bash|shell)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("target", [line.split()[1] for line in commands("README.md") if line.startswith("make ")])
+def test_every_make_command_of_the_readme_is_a_target(target: str) -> None:
+    """`make help` lists each target that the README names."""
+    assert target in TARGET.findall((ROOT / "Makefile").read_text())
