@@ -55,9 +55,7 @@ class Cluster(Protocol):
         the old pods are gone. `generation` makes a repeated call find the pods of the first."""
         ...
 
-    async def ensure_job_metadata(
-        self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]
-    ) -> None:
+    async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         """Sets labels and annotations of the job where its scheduler reads them too; None removes a key."""
         ...
 

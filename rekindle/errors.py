@@ -4,6 +4,7 @@
     |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
     |-- Refused              a request that cannot be served now; the reason says when it can. Nothing was touched.
     |-- Unavailable          Temporal, the cluster or the gateway did not answer. Trying again may help.
+    |-- NotAttached          the job's stream is not at this gateway. Trying again may help.
     `-- ClusterError         the cluster's answer to one request
         |-- NotFound         no such object
         |-- Conflict         the object is not what the request assumed
@@ -37,6 +38,11 @@ class Refused(RekindleError):
 
 class Unavailable(RekindleError):
     type = "service.unavailable"
+    retryable = True
+
+
+class NotAttached(RekindleError):
+    type = "training_side.not_attached"
     retryable = True
 
 

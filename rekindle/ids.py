@@ -35,6 +35,7 @@ class Updates:
     INITIALIZE = "initialize"
     REGISTER_CLIENT = "register_client"
     ATTACH = "attach"
+    DETACH = "detach"
     REPORT = "report"
     FAULT = "fault"
     CLEARED = "cleared"
@@ -46,6 +47,7 @@ class Updates:
 
 class Signals:
     ATTACHED = "attached"
+    PROGRESSED = "progressed"
     POD_FAILED = "pod_failed"
     REAL_FAULT = "real_fault"
     VERDICT = "verdict"
@@ -68,4 +70,3 @@ class ErrorTypes:
     BETWEEN_MODES = "report.between_modes"
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"
-    NOT_ATTACHED = "training_side.not_attached"

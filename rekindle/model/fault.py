@@ -40,6 +40,9 @@ class Fault(Value):
     """Name of the pod, where the fault is a pod's."""
 
     pod_uid: str = ""
+    backup: bool = False
+    """The pod is a backup pod that has not taken over: the running hot switch's own affair, not a real fault."""
+
     device: str = ""
     code: str = ""
     message: str = ""

@@ -1,0 +1,17 @@
+"""The border between our errors and Temporal's: the one place where the one becomes the other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from temporalio.exceptions import ApplicationError
+
+from rekindle.errors import RekindleError
+
+
+@contextmanager
+def crossing() -> Iterator[None]:
+    """Turns an error of our tree into an ApplicationError whose type is stable and which says whether a retry may help."""
+    try:
+        yield
+    except RekindleError as error:
+        raise ApplicationError(str(error), type=error.type, non_retryable=not error.retryable) from error

@@ -1,0 +1,26 @@
+"""Heartbeats for activities whose worker may die: without them a dead worker would cost the whole start-to-close time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from temporalio import activity
+
+PERIOD = 0.5
+"""Seconds between heartbeats; the heartbeat time-outs of `workflows/steps.py` are several times as long."""
+
+
+@asynccontextmanager
+async def beating() -> AsyncIterator[None]:
+    """Heartbeats for as long as the block runs."""
+    task = asyncio.create_task(_beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _beat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(PERIOD)

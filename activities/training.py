@@ -1,0 +1,44 @@
+"""Orders to the training side. Runs in the gateway that holds the job's stream, on that gateway's own task queue."""
+
+from typing import Protocol
+
+from temporalio import activity
+
+from activities.errors import crossing
+from rekindle.model.base import Value
+from rekindle.model.recovery import Order
+
+
+class Streams(Protocol):
+    async def deliver(self, order: Order) -> None:
+        """Puts an order on the job's stream; raises NotAttached where there is none."""
+        ...
+
+    def end_session(self, job_id: str, session: str, reason: str) -> None:
+        """Ends this very subscription, if it is still here."""
+        ...
+
+
+class EndSession(Value):
+    job_id: str
+    session: str
+    reason: str
+
+
+class OrderActivities:
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    @activity.defn
+    async def deliver_order(self, order: Order) -> None:
+        """Delivers one order, no more: its answer is a report.
+
+        Raises: `training_side.not_attached`, retryable, when the job's stream is not here.
+        """
+        with crossing():
+            await self._streams.deliver(order)
+
+    @activity.defn
+    async def end_session(self, request: EndSession) -> None:
+        """Ends a stream whose client has subscribed at another gateway."""
+        self._streams.end_session(request.job_id, request.session, request.reason)

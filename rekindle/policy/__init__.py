@@ -1,0 +1,1 @@
+"""Decisions: functions from values to values, without I/O and without a clock. Workflows call them inside the sandbox."""

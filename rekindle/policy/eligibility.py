@@ -1,0 +1,83 @@
+"""Whether a mode may be tried at all. The reasons travel in the verdict."""
+
+from collections.abc import Callable
+
+from rekindle.model.base import Value
+from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import PROCESS_RECOVER_ENABLE
+
+
+class Readiness(Value):
+    """What the `TrainingJob` knows of the training side at this moment."""
+
+    attached: bool
+    completed_a_step: bool
+    """Unknown counts as true: MindIO itself offers nothing before its first step."""
+
+
+Check = Callable[[Job, int, Readiness], str]
+
+
+def _rank_0(job: Job, pod_rank: int, ready: Readiness) -> str:
+    replaceable = pod_rank != 0 or job.can(Capability.REPLACE_RANK_0)
+    return "" if replaceable else "pod rank 0 cannot be replaced by this training side (capability replace_rank_0)"
+
+
+def _watchdog(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return "the watchdog is on: it would end a paused training" if job.can(Capability.WATCHDOG) else ""
+
+
+def _multimodal(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return "multimodal models are not supported" if job.can(Capability.MULTIMODAL) else ""
+
+
+def _mindio_single_operator(job: Job, pod_rank: int, ready: Readiness) -> str:
+    fits = job.training_side is not TrainingSide.MINDIO or job.can(Capability.SINGLE_OPERATOR)
+    return "" if fits else "MindIO needs single-operator mode (capability single_operator)"
+
+
+def _mindio_megatron(job: Job, pod_rank: int, ready: Readiness) -> str:
+    fits = job.training_side is not TrainingSide.MINDIO or job.can(Capability.MEGATRON)
+    return "" if fits else "MindIO needs a Megatron-based model (capability megatron)"
+
+
+def _mindio_kind(job: Job, pod_rank: int, ready: Readiness) -> str:
+    fits = job.training_side is not TrainingSide.MINDIO or job.kind == "AscendJob"
+    return "" if fits else f"MindIO needs an AscendJob, this job is a {job.kind}"
+
+
+def _framework(job: Job, pod_rank: int, ready: Readiness) -> str:
+    fits = job.framework in (Framework.PYTORCH, Framework.MINDSPORE)
+    return "" if fits else f"framework {job.framework} is not supported (accepted: pytorch, mindspore)"
+
+
+def _attached(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return "" if ready.attached else "the training side is not attached to a gateway"
+
+
+def _first_step(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return "" if ready.completed_a_step else "no training step was completed yet"
+
+
+HOT_SWITCH_CHECKS: tuple[Check, ...] = (
+    _rank_0,
+    _watchdog,
+    _multimodal,
+    _mindio_single_operator,
+    _mindio_megatron,
+    _mindio_kind,
+    _framework,
+    _attached,
+    _first_step,
+)
+
+
+def recovery_is_on(job: Job) -> bool:
+    """Whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
+    ours = job.training_side is TrainingSide.REKINDLE
+    return ours or job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
+
+
+def hot_switch(job: Job, pod_rank: int, ready: Readiness) -> tuple[str, ...]:
+    """Why this pod cannot be hot-switched now; empty: it can."""
+    return tuple(reason for check in HOT_SWITCH_CHECKS if (reason := check(job, pod_rank, ready)))

@@ -1,0 +1,150 @@
+"""Which incident comes next, and what a verdict leaves behind. Pure bookkeeping of `TrainingJob`."""
+
+from datetime import datetime, timedelta
+
+from rekindle.model.base import Value
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Verdict
+from rekindle.model.state import KEPT_EPISODES, KEPT_INCIDENTS, Downgrade, JobState, SubHealthyPod
+from rekindle.policy import ladder
+
+RESTARTS = 5
+"""Job reschedulings of one job within `RESTARTS_WITHIN`, after which the next is given up: a job that dies again and again by its
+own fault must not hold its nodes for ever."""
+RESTARTS_WITHIN = timedelta(hours=1)
+
+
+class Case(Value):
+    """What an incident is about, decided before it starts."""
+
+    plan: ladder.Plan
+    summary: str
+    pod_rank: int | None = None
+    faults: tuple[Fault, ...] = ()
+    request: ModeRequest | None = None
+
+
+def take_fault(state: JobState, fault: Fault) -> JobState:
+    """The state with a fault noted: a sub-health by pod, a real one in the backlog. A known episode changes nothing."""
+    if fault.episode in state.seen or fault.backup:
+        return state
+    seen = (*state.seen, fault.episode)[-KEPT_EPISODES:]
+    if fault.kind is not FaultKind.SUB_HEALTH:
+        rejudged = rejudge(state)
+        return rejudged.model_copy(update={"seen": seen, "faults": (*state.faults, fault)})
+    known = {pod.pod_rank for pod in state.sub_healthy}
+    pods = tuple(SubHealthyPod(pod_rank=rank, fault=fault) for rank in fault.pod_ranks if rank not in known)
+    return state.model_copy(update={"seen": seen, "sub_healthy": (*state.sub_healthy, *pods)})
+
+
+def clear_episode(state: JobState, episode: str) -> JobState:
+    """The state without a sub-health that is over; the same node may fall ill again under another episode."""
+    left = tuple(pod for pod in state.sub_healthy if pod.fault.episode != episode)
+    return state.model_copy(update={"sub_healthy": left})
+
+
+def rejudge(state: JobState) -> JobState:
+    """Sub-healths that were refused are judged again: at the next attach, the first step, a fault, or when a downgrade is lifted."""
+    pods = tuple(pod.model_copy(update={"judged": ""}) for pod in state.sub_healthy)
+    return state.model_copy(update={"sub_healthy": pods})
+
+
+def next_case(state: JobState, now: datetime) -> Case | None:
+    """What to do next: real faults first, then requests, then sub-healthy pods that were not judged yet."""
+    if state.faults:
+        return _real_faults(state, now)
+    if state.requests:
+        return _request(state, state.requests[0], now)
+    for pod in state.sub_healthy:
+        if not pod.judged:
+            return _sub_health(state, pod)
+    return None
+
+
+def _real_faults(state: JobState, now: datetime) -> Case:
+    words = "; ".join(describe(fault) for fault in state.faults[:3])
+    more = f" and {len(state.faults) - 3} more" if len(state.faults) > 3 else ""
+    plan = ladder.for_real_fault() if may_restart(state, now) else ladder.Plan(refused=_too_often())
+    return Case(plan=plan, summary=f"{words}{more}", faults=state.faults)
+
+
+def _request(state: JobState, request: ModeRequest, now: datetime) -> Case:
+    faults = tuple(pod.fault for pod in state.sub_healthy if pod.pod_rank == request.pod_rank)
+    by = f"requested by {request.requested_by or 'a client'}"
+    if request.mode is Mode.HOT_SWITCH and request.pod_rank is not None:
+        plan = ladder.for_hot_switch(state, request.pod_rank)
+        return Case(
+            plan=plan,
+            summary=f"hot switch of pod rank {request.pod_rank}, {by}",
+            pod_rank=request.pod_rank,
+            faults=faults,
+            request=request,
+        )
+    return Case(plan=ladder.for_real_fault(), summary=f"{request.mode}, {by}", faults=faults, request=request)
+
+
+def _sub_health(state: JobState, pod: SubHealthyPod) -> Case:
+    plan = ladder.for_sub_health(state, pod.pod_rank)
+    return Case(plan=plan, summary=describe(pod.fault), pod_rank=pod.pod_rank, faults=(pod.fault,))
+
+
+def may_restart(state: JobState, now: datetime) -> bool:
+    """Whether the job was not restarted too often lately."""
+    recent = [
+        incident
+        for incident in state.history
+        if now - incident.started_at < RESTARTS_WITHIN and any(v.mode is Mode.JOB_RESCHEDULING for v in incident.ladder)
+    ]
+    return len(recent) < RESTARTS
+
+
+def _too_often() -> str:
+    return f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
+
+
+def describe(fault: Fault) -> str:
+    """One line on a fault, for summaries."""
+    where = fault.node or fault.pod or (f"ranks {list(fault.ranks)}" if fault.ranks else "")
+    code = f" {fault.code}" if fault.code else ""
+    words = f": {fault.message}" if fault.message else ""
+    return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()
+
+
+def without(state: JobState, case: Case) -> JobState:
+    """The state when a case was begun: its faults and its request are no longer waiting."""
+    if case.request:
+        return state.model_copy(update={"requests": tuple(r for r in state.requests if r != case.request)})
+    if case.pod_rank is None:
+        return state.model_copy(update={"faults": tuple(f for f in state.faults if f not in case.faults)})
+    return state
+
+
+def judged(state: JobState, pod_rank: int, why: str) -> JobState:
+    """The state with a sub-healthy pod decided upon."""
+    pods = tuple(pod.model_copy(update={"judged": why}) if pod.pod_rank == pod_rank else pod for pod in state.sub_healthy)
+    return state.model_copy(update={"sub_healthy": pods})
+
+
+def concluded(state: JobState, incident: Incident) -> JobState:
+    """The state after an incident: history, pods that moved, faults that are done with. Pods that were started anew and are on a
+    sub-healthy node again are another episode."""
+    removed = {uid for verdict in incident.ladder for uid in verdict.removed_pods}
+    moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
+    restarted = max((verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at), default=None)
+    pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in moved)
+    faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
+    history = (*state.history, incident)[-KEPT_INCIDENTS:]
+    return state.model_copy(update={"history": history, "sub_healthy": pods, "faults": faults})
+
+
+def _before(fault: Fault, restarted: datetime | None) -> bool:
+    return restarted is not None and fault.seen_at < restarted
+
+
+def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
+    """The state after a verdict that lowers the sub-health policy to `ignore`."""
+    if verdict.policy_after is not SubHealthStrategy.IGNORE or state.policy is SubHealthStrategy.IGNORE:
+        return state
+    reason = Downgrade(reason=verdict.reason, since=now, before=state.policy)
+    return state.model_copy(update={"downgrade": reason})

@@ -1,0 +1,28 @@
+"""Logs of our own processes: stdlib logging everywhere, structlog only as the formatter. Called once by each entry point."""
+
+import logging
+import sys
+
+import structlog
+
+from rekindle.settings import Settings
+
+
+def configure_logging(process: str, settings: Settings) -> None:
+    """Text for people, or JSON lines with the fields of `extra`, on stderr."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if settings.log_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    logging.getLogger("temporalio").setLevel(logging.WARNING)
+    logging.getLogger(process).info("starts")

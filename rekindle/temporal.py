@@ -1,0 +1,108 @@
+"""One dialect for all: the plugin that clients, workers and the replayer share, and the typed search attributes.
+
+Called by `rekindle.client` and by the processes of `workers`.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from rekindle.errors import Unavailable
+
+PASSED_THROUGH = (
+    "rekindle.model",
+    "rekindle.ids",
+    "rekindle.errors",
+    "rekindle.temporal",
+    "activities",
+    "pydantic",
+    "temporalio",
+)
+"""Shared with workflows by identity. `rekindle.policy` is not among them: the sandbox polices our decisions."""
+
+TASK_TIMEOUT = timedelta(seconds=2)
+"""Workflow task timeout of every workflow: what a killed worker costs, once its sticky queue has timed out."""
+
+STICKY_TIMEOUT = timedelta(seconds=1)
+
+
+class Attributes:
+    """Search attributes of `TrainingJob` and of every recovery. None is ever encrypted."""
+
+    JOB = SearchAttributeKey.for_keyword("RekindleJob")
+    MODE = SearchAttributeKey.for_keyword("RekindleMode")
+    PHASE = SearchAttributeKey.for_keyword("RekindlePhase")
+    VERDICT = SearchAttributeKey.for_keyword("RekindleVerdict")
+    FAULT = SearchAttributeKey.for_keyword("RekindleFault")
+    NODE = SearchAttributeKey.for_keyword_list("RekindleNode")
+    FAULT_AT = SearchAttributeKey.for_datetime("RekindleFaultAt")
+    SECONDS = SearchAttributeKey.for_float("RekindleSeconds")
+
+
+ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = tuple(
+    value for value in vars(Attributes).values() if isinstance(value, SearchAttributeKey)
+)
+
+
+def workflow_runner() -> WorkflowRunner:
+    """The sandbox in which every workflow of ours runs."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
+
+
+def plugin() -> SimplePlugin:
+    """Converter and sandbox for client, workers and replayer."""
+    return SimplePlugin(
+        "rekindle",
+        data_converter=pydantic_data_converter,
+        workflow_runner=lambda _: workflow_runner(),
+    )
+
+
+async def connect(*, lazy: bool = False) -> Client:
+    """A client of the Temporal service that the environment names (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, ...).
+
+    Raises:
+        Unavailable: the service does not answer; the message names the address.
+    """
+    config = ClientConfig.load_client_connect_config()
+    try:
+        return await Client.connect(**config, plugins=[plugin()], lazy=lazy)
+    except RuntimeError as error:
+        address = config.get("target_host", "localhost:7233")
+        raise Unavailable(f"Temporal does not answer at {address} (set TEMPORAL_ADDRESS): {error}") from error
+
+
+async def ensure_search_attributes(client: Client) -> None:
+    """Registers the search attributes and compares their types: the server takes a second registration without a word.
+
+    Raises:
+        Unavailable: an attribute exists with another type; the message names both types.
+    """
+    wanted = {key.name: key.indexed_value_type.value for key in ATTRIBUTES}
+    operator = client.operator_service
+    listing = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))
+    missing = {name: IndexedValueType.ValueType(kind) for name, kind in wanted.items() if name not in listing.custom_attributes}
+    if missing:
+        try:
+            await operator.add_search_attributes(
+                AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.ALREADY_EXISTS:
+                raise
+    for name, kind in listing.custom_attributes.items():
+        if name in wanted and kind != wanted[name]:
+            raise Unavailable(
+                f"search attribute {name} has type {IndexedValueType.Name(kind)} in namespace {client.namespace}, "
+                f"expected {IndexedValueType.Name(IndexedValueType.ValueType(wanted[name]))}: remove it or use another namespace"
+            )

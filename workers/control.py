@@ -1,0 +1,72 @@
+"""The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.cluster import Cluster
+from activities.jobs import JobActivities
+from activities.local import LocalCluster
+from activities.pods import PodActivities
+from rekindle.ids import CONTROL_QUEUE
+from rekindle.settings import Settings
+from rekindle.telemetry import configure_logging
+from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
+from workers.process import ready, stop_requested
+from workflows.hot_switch import HotSwitch
+from workflows.rescheduling import JobRescheduling
+from workflows.training_job import TrainingJob
+
+GRACE = timedelta(seconds=5)
+"""For activities in flight when the process is told to stop; below a pod's usual grace period."""
+
+logger = logging.getLogger("control")
+
+
+def control_worker(client: Client, cluster: Cluster) -> Worker:
+    """The worker over one cluster."""
+    pods, jobs = PodActivities(cluster), JobActivities(client)
+    return Worker(
+        client,
+        task_queue=CONTROL_QUEUE,
+        workflows=[TrainingJob, HotSwitch, JobRescheduling],
+        activities=[
+            pods.ensure_backup,
+            pods.await_scheduled,
+            pods.await_running,
+            pods.swap,
+            pods.await_gone,
+            pods.promote,
+            pods.delete_backups,
+            pods.delete_pods,
+            pods.ensure_pods,
+            pods.publish_policy,
+            pods.record_event,
+            jobs.ask_job,
+            jobs.terminate_recovery,
+        ],
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+        max_heartbeat_throttle_interval=timedelta(seconds=1),
+        graceful_shutdown_timeout=GRACE,
+    )
+
+
+async def main() -> None:
+    settings = Settings()
+    configure_logging("control", settings)
+    stop = stop_requested()
+    client = await connect()
+    await ensure_search_attributes(client)
+    cluster = LocalCluster(settings.socket)
+    async with control_worker(client, cluster):
+        ready("control")
+        await stop.wait()
+    await cluster.close()
+    logger.info("stopped")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

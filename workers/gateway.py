@@ -1,0 +1,109 @@
+"""The gateway: holds the gRPC streams of training sides. `python -P -m workers.gateway`.
+
+Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's own
+task queue. It keeps no table of jobs: it asks `job/{jobId}`.
+"""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.training import OrderActivities
+from rekindle.ids import gateway_queue
+from rekindle.settings import Settings
+from rekindle.telemetry import configure_logging
+from rekindle.temporal import connect
+from workers.jobs import Jobs
+from workers.process import ready, stop_requested
+from workers.recover_service import ProgressService, RecoverService
+from workers.streams import Streams
+
+MAX_STREAMS = 10_000
+"""Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
+
+GRACE = 3.0
+"""Seconds for calls in flight at shutdown."""
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.max_send_message_length", 8 * 1024 * 1024),
+    ("grpc.max_concurrent_streams", 64),
+    ("grpc.keepalive_time_ms", 10_000),  # closes connections that froze: clients notice nothing by themselves
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),  # clients ping every 3 s, some faster
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error
+)
+
+logger = logging.getLogger("gateway")
+
+
+class Gateway:
+    """Server, streams and order worker of one process."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._streams = Streams(MAX_STREAMS)
+        self._queue = gateway_queue(settings.gateway_instance)
+        self._settings = settings
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=OPTIONS)
+        jobs = Jobs(client)
+        recover_pb2_grpc.add_RecoverServicer_to_server(RecoverService(jobs, self._streams, self._queue), self._server)
+        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
+        names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(names, self._server)
+        orders = OrderActivities(self._streams)
+        self._worker = Worker(
+            client,
+            task_queue=self._queue,
+            activities=[orders.deliver_order, orders.end_session],
+            max_concurrent_activities=1000,
+            graceful_shutdown_timeout=timedelta(seconds=1),
+        )
+
+    async def start(self) -> int:
+        """Serves; answers the port.
+
+        Raises:
+            OSError: the port is taken; the message names it.
+        """
+        host, port = self._settings.gateway_host, self._settings.gateway_port
+        try:
+            bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"the gateway cannot listen on {host}:{port} (POD_IP, REKINDLE_GATEWAY_PORT): {error}") from error
+        await self._server.start()
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
+        async with self._worker:
+            await stop.wait()
+            await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+            self._streams.end_all("the gateway shuts down")
+            await self._server.stop(GRACE)
+
+
+async def main() -> None:
+    settings = Settings()
+    configure_logging("gateway", settings)
+    stop = stop_requested()
+    gateway = Gateway(await connect(), settings)
+    port = await gateway.start()
+    ready(f"gateway {settings.gateway_host}:{port}")
+    await gateway.run_until(stop)
+    logger.info("stopped")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

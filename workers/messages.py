@@ -1,0 +1,116 @@
+"""Between the wire and the model: protobuf stays on this side of the gateway. Bad messages are refused by field."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rekindle_wire import recover_pb2 as wire
+
+from rekindle.errors import BadInput
+from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
+
+MAX_ID = 128
+MAX_RANKS = 100_000
+"""World size of the largest training that MindIO supports."""
+
+
+def job_id(text: str) -> str:
+    """A job id that may be used in a workflow id."""
+    if not text:
+        raise BadInput("jobId: missing, accepted is the UID of the job (MINDX_TASK_ID)")
+    if len(text) > MAX_ID or not text.isascii() or not text.isprintable() or "/" in text or " " in text:
+        raise BadInput(
+            f"jobId: {text[:40]!r} is not accepted: 1 to {MAX_ID} printable ASCII characters without blanks and slashes"
+        )
+    return text
+
+
+def signal_of(order: Order) -> wire.ProcessManageSignal:
+    """An order as it goes onto the stream."""
+    return wire.ProcessManageSignal(
+        uuid=order.uuid,
+        jobId=order.job_id,
+        signalType=order.signal_type,
+        actions=order.actions,
+        faultRanks=[wire.FaultRank(rankId=str(fault.rank), faultType=fault.type) for fault in order.fault_ranks],
+        changeStrategy=order.change_strategy,
+        timeout=order.timeout,
+        nodeRankIds=[str(rank) for rank in order.node_rank_ids],
+        extraParams=order.extra_params,
+    )
+
+
+def keep_alive(job: str, uuid: str) -> wire.ProcessManageSignal:
+    return wire.ProcessManageSignal(uuid=uuid, jobId=job, signalType="keep-alive")
+
+
+def stop_complete(message: wire.StopCompleteRequest) -> Report:
+    _needs_status(message.HasField("status"))
+    return Report(
+        kind=ReportKind.STOP_COMPLETE,
+        code=message.status.code,
+        info=message.status.info,
+        fault_ranks=_fault_ranks(message.faultRanks),
+    )
+
+
+def strategies(message: wire.RecoverStrategyRequest) -> Report:
+    return Report(kind=ReportKind.STRATEGIES, strategies=tuple(message.strategies), fault_ranks=_fault_ranks(message.faultRanks))
+
+
+def status(message: wire.RecoverStatusRequest) -> Report:
+    _needs_status(message.HasField("status"))
+    return Report(
+        kind=ReportKind.STATUS,
+        code=message.status.code,
+        info=message.status.info,
+        strategy=message.strategy,
+        isolate_ranks=tuple(_rank(text, f"isolateRankIds[{i}]") for i, text in enumerate(message.isolateRankIds)),
+    )
+
+
+def process_fault(message: wire.ProcessFaultRequest, episode: str, seen_at: datetime) -> Fault:
+    """A report of faulty processes. Mixed types count as the worst: what is not retryable."""
+    ranks = _fault_ranks(message.faultRanks)
+    if not ranks:
+        raise BadInput("faultRanks: empty, accepted are 1 or more ranks with their fault types")
+    types = {fault.type for fault in ranks}
+    return Fault(
+        episode=episode,
+        kind=FaultKind.PROCESS,
+        type=types.pop() if len(types) == 1 else FaultType.OTHER,
+        ranks=tuple(sorted({fault.rank for fault in ranks})),
+        message=f"the training side reports ranks {', '.join(str(fault.rank) for fault in ranks[:16])} as faulty",
+        seen_at=seen_at,
+        source="training-side",
+    )
+
+
+def _needs_status(present: bool) -> None:
+    if not present:
+        raise BadInput("status: missing, accepted is a Status{code, info}")
+
+
+def _fault_ranks(ranks: Iterable[wire.FaultRank]) -> tuple[FaultRank, ...]:
+    listed = list(ranks)
+    if len(listed) > MAX_RANKS:
+        raise BadInput(f"faultRanks: {len(listed)} entries, accepted are at most {MAX_RANKS}")
+    return tuple(
+        FaultRank(rank=_rank(fault.rankId, f"faultRanks[{i}].rankId"), type=_fault_type(fault.faultType, i))
+        for i, fault in enumerate(listed)
+    )
+
+
+def _rank(text: str, field: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise BadInput(f"{field}: {text[:40]!r} is not a rank, accepted is a decimal number from 0")
+    return int(text)
+
+
+def _fault_type(text: str, index: int) -> FaultType:
+    try:
+        return FaultType(text)
+    except ValueError:
+        raise BadInput(
+            f"faultRanks[{index}].faultType: {text[:40]!r} is not accepted: 0 (memory), 1 (other) or 2 (network)"
+        ) from None

@@ -1,0 +1,179 @@
+"""Runs the modes of one ladder as children of `TrainingJob`, one at a time, and passes on what concerns them."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
+
+from rekindle.ids import Workflows, recovery_workflow
+from rekindle.model.base import Value
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, ModeInput, Outcome, RecoveryContext, Situation, Verdict
+from rekindle.model.state import JobState
+from rekindle.policy.incidents import Case
+from rekindle.temporal import TASK_TIMEOUT, Attributes
+from workflows import steps
+
+WORKFLOWS: dict[Mode, str] = {Mode.HOT_SWITCH: Workflows.HOT_SWITCH, Mode.JOB_RESCHEDULING: Workflows.JOB_RESCHEDULING}
+
+LIMITS_OF: dict[Mode, tuple[str, ...]] = {
+    Mode.HOT_SWITCH: (
+        "order",  # three orders at most are waited for at length
+        "order",
+        "order",
+        "backup_scheduled",
+        "backup_start",
+        "pause",
+        "old_pod_deleted",
+        "migration_delivered",
+        "resume",
+        "old_pod_deleted",
+    ),
+    Mode.JOB_RESCHEDULING: ("pods_stopped", "pods_stopped", "pods_running", "restart"),
+}
+
+PATIENCE = timedelta(seconds=60)
+"""Beyond the sum of its limits: for a mode's clean-up, and again for its cancellation."""
+
+CONFLICT_PAUSE = timedelta(seconds=1)
+"""Before a child is started again whose id is still held by the last one."""
+CONFLICTS = 120
+
+
+class Climb:
+    """One incident's way down its ladder."""
+
+    def __init__(self, case: Case, state: JobState) -> None:
+        self.case = case
+        self.mode: Mode | None = None
+        self._number = state.incidents
+        self._situation = Situation(faults=case.faults)
+        self._incarnation = state.progress.incarnation if state.progress else ""
+        self._child: ChildWorkflowHandle[object, Verdict] | None = None
+        self._news: list[tuple[str, Value]] = []
+        self._cancelled = False
+
+    def describe(self) -> str:
+        return f"{self.mode or 'an incident'}: {self.case.summary}"
+
+    def tell(self, signal: str, payload: Value) -> None:
+        """Notes what the running mode should hear; `run` passes it on."""
+        self._news.append((signal, payload))
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def next_mode(self, verdicts: list[Verdict]) -> Mode | None:
+        """The next mode of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
+        if not verdicts:
+            return self.case.plan.modes[0]
+        last = verdicts[-1]
+        interrupted = last.outcome is Outcome.CANCELLED and last.next_mode is not None
+        if self._cancelled or not (last.outcome is Outcome.ESCALATE or interrupted):
+            return None
+        left = [mode for mode in self.case.plan.modes if mode not in self._situation.tried]
+        return last.next_mode if last.next_mode in left else next(iter(left), None)
+
+    async def run(self, mode: Mode, state: JobState) -> Verdict:
+        """Runs one mode to its verdict. A mode that fails, or outlives its deadline, is an `escalate` too."""
+        self.mode = mode
+        self._news.clear()
+        self._child = await self._start(mode, state)
+        try:
+            verdict = await self._verdict(self._child, workflow.now() + deadline(mode, state.job.limits))
+        except ChildWorkflowError as error:
+            verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {error.cause or error}")
+        finally:
+            self._child = None
+        self._situation = self._situation.model_copy(update={"tried": (*self._situation.tried, mode), "unread": verdict.unread})
+        return verdict
+
+    async def _start(self, mode: Mode, state: JobState) -> ChildWorkflowHandle[object, Verdict]:
+        job = state.job
+        nodes = sorted({fault.node for fault in self.case.faults if fault.node})
+        attributes: list[SearchAttributePair[Any]] = [
+            SearchAttributePair(Attributes.JOB, job.name),
+            SearchAttributePair(Attributes.MODE, mode.value),
+            SearchAttributePair(Attributes.NODE, nodes),
+            SearchAttributePair(Attributes.FAULT, self.case.summary[:200]),
+        ]
+        if self.case.faults:
+            attributes.append(SearchAttributePair(Attributes.FAULT_AT, self.case.faults[0].seen_at))
+        for _ in range(CONFLICTS):
+            try:
+                return await workflow.start_child_workflow(
+                    WORKFLOWS[mode],
+                    self._input(state),
+                    id=recovery_workflow(job.id),
+                    result_type=Verdict,
+                    parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                    task_timeout=TASK_TIMEOUT,
+                    search_attributes=TypedSearchAttributes(attributes),
+                    static_summary=f"{mode} of {job.name}: {self.case.summary}"[:200],
+                    static_details=self._details(mode, state),
+                )
+            except WorkflowAlreadyStartedError:
+                await workflow.sleep(CONFLICT_PAUSE, summary="another recovery still holds the id")
+        raise ApplicationError(f"workflow id {recovery_workflow(job.id)} is held by somebody else")
+
+    def _input(self, state: JobState) -> ModeInput:
+        faults = (*self.case.faults, *(fault for fault in state.faults if fault not in self.case.faults))
+        context = RecoveryContext(
+            job=state.job,
+            incident=self._number,
+            attachment=state.attachment,
+            situation=self._situation.model_copy(update={"faults": faults}),
+            incarnation=self._incarnation,
+            policy=state.policy,
+        )
+        return ModeInput(job_id=state.job.id, pod_rank=self.case.pod_rank, context=context)
+
+    def _details(self, mode: Mode, state: JobState) -> str:
+        job = state.job
+        faults = "\n".join(
+            f"- {f.kind} {f.node} {f.pod} {f.code} {f.message} (seen by {f.source})" for f in self.case.faults[:20]
+        )
+        ladder = " -> ".join(f"**{m}**" if m is mode else m for m in self.case.plan.modes)
+        limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
+        return (
+            f"Incident {self._number} of job `{job.name}` ({job.id}), {len(job.pods)} pods, {job.ranks} ranks, "
+            f"training side {job.training_side}\n\n**Fault**\n{faults or '- none: requested'}\n\n"
+            f"**Ladder** {ladder}\n\n**Limits**\n{limits}"
+        )
+
+    async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], until: datetime) -> Verdict:
+        cancelling = False
+        while not child.done():
+            due = until - workflow.now() + (PATIENCE if cancelling else timedelta(0))
+            try:
+                await workflow.wait_condition(
+                    lambda: child.done() or bool(self._news) or (self._cancelled and not cancelling),  # noqa: B023
+                    timeout=max(due, timedelta(0)),
+                    timeout_summary=f"deadline of the {self.mode}",
+                )
+            except TimeoutError:
+                if cancelling:
+                    await steps.terminate(child.id, f"did not end {PATIENCE} after its cancellation")
+                    break
+                self._cancelled, until = True, workflow.now()
+            if self._cancelled and not cancelling:
+                cancelling, until = True, max(until, workflow.now())
+                child.cancel()
+            await self._pass_on(child)
+        return await child
+
+    async def _pass_on(self, child: ChildWorkflowHandle[object, Verdict]) -> None:
+        while self._news and not child.done():
+            signal, payload = self._news.pop(0)
+            try:
+                await child.signal(signal, payload)
+            except FailureError as error:
+                workflow.logger.info("the mode has ended", extra={"signal": signal, "error": str(error)})
+
+
+def deadline(mode: Mode, limits: Limits) -> timedelta:
+    """When a mode that has not ended is ended: the sum of its limits, and time to clean up."""
+    return sum((getattr(limits, name) for name in LIMITS_OF[mode]), PATIENCE)

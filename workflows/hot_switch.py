@@ -1,0 +1,293 @@
+"""Moves a pod off its sub-healthy node while training pauses for a moment. Child of `TrainingJob`, or a front of a client.
+
+The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it runs and
+its processes load; training pauses by itself; the pause is reported; the old pod is deleted; training resumes. The first two are the
+entity's. Failure rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.workflow import ActivityHandle
+
+from activities.pods import Backup, BackupRequest
+from rekindle.ids import Workflows
+from rekindle.model.job import SubHealthStrategy, TrainingSide
+from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind, Switched, Verdict
+from rekindle.policy import orders
+from workflows import steps
+from workflows.front import front
+from workflows.mode import Ends, ModeWorkflow
+
+T = TypeVar("T")
+IGNORE = SubHealthStrategy.IGNORE
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class HotSwitch(ModeWorkflow):
+    MODE = Mode.HOT_SWITCH
+    EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+        self.uuid = ""
+        self.paused = False
+        self.backup: Backup | None = None
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        if request.context is None:
+            return await front(self)
+        try:
+            verdict = await self._procedure()
+        except Ends as end:
+            await self.compensate()
+            verdict = self._ended(end)
+        except BaseException as error:
+            if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
+                raise
+            await self.compensate()
+            if not is_cancelled_exception(error):
+                raise
+            verdict = self._ended(Ends(Outcome.CANCELLED, "cancelled by request, before training paused"))
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self.conclude(verdict)
+
+    # ---- the procedure
+
+    async def _procedure(self) -> Verdict:
+        self.uuid = self.new_attempt()
+        async with self.phase("training side prepares"):
+            await self._prepare()
+        async with self.phase("backup pod is scheduled"):
+            backup = await self._start_backup()
+        async with self.phase("backup pod runs"):
+            await self._backup_runs(backup)
+        async with self.phase("backup loads, training pauses"):
+            await self._training_pauses(backup)
+        return await _to_its_end(self._take_over(backup))
+
+    async def _prepare(self) -> None:
+        job = self.context.job
+        ranks = job.pods[self.pod_rank]
+        self.undo.append(("stop switch", self._stop_switch))
+        if not await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
+            self.undo.clear()
+            raise Ends(Outcome.REFUSED, "the training side could not be reached; nothing was touched")
+
+    async def _start_backup(self) -> Backup:
+        """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
+        job = self.context.job
+        self.undo.append(("delete the backup pod", self._delete_backup))
+        nodes = tuple(sorted({fault.node for fault in self.context.situation.faults if fault.node}))
+        request = BackupRequest(
+            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=nodes
+        )
+        try:
+            self.backup = backup = await steps.ensure_backup(request)
+        except ActivityError as error:
+            raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
+        until = workflow.now() + job.limits.backup_scheduled
+        scheduled = await self._unless_real_fault(steps.await_scheduled(job.id, backup.backup, until))
+        if not scheduled.node:
+            raise Ends(
+                Outcome.IGNORED,
+                f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
+                policy=IGNORE,
+            )
+        self.backup = backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": scheduled.node})})
+        return self.backup
+
+    async def _backup_runs(self, backup: Backup) -> None:
+        job = self.context.job
+        until = workflow.now() + job.limits.backup_start
+        started = await self._unless_real_fault(steps.await_running(job.id, (backup.backup,), until))
+        if not started.running:
+            raise _escalate(f"the backup pod failed to run: {started.message}")
+
+    async def _training_pauses(self, backup: Backup) -> None:
+        """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
+        job = self.context.job
+        began = workflow.now()
+        await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # optional: the pause comes without it
+        await self.until(
+            lambda: self.has_report(ReportKind.STRATEGIES) or bool(self.real_faults) or self._backup_failure() != "",
+            job.limits.pause - (workflow.now() - began),
+            "wait for the report of the pause",
+        )
+        report = self.next_report(ReportKind.STRATEGIES)
+        if report is None:
+            self._stop_if_real_fault()
+            failure = self._backup_failure()
+            raise _escalate(
+                f"the backup pod failed to run: {failure}"
+                if failure
+                else f"pausing failed: no report of the pause within {_seconds(job.limits.pause)}"
+            )
+        self._stop_if_real_fault()
+        self.paused = True
+        if not set(report.strategies) - {"exit"}:
+            raise _escalate(f"pausing failed: the training side offers {list(report.strategies) or 'nothing'}")
+
+    async def _take_over(self, backup: Backup) -> Verdict:
+        """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
+        paused_at = workflow.now()
+        async with self.phase("old pod is deleted"):
+            rescue = await self._delete_old_pod(backup)
+        async with self.phase("training resumes"):
+            status = await self._training_resumes(paused_at + self.context.job.limits.migration_delivered - workflow.now())
+        if rescue:
+            await self.compensate()
+            reason = f"the backup pod died after the pause, training goes on where it was: {rescue}"
+            return self._ended(Ends(Outcome.IGNORED, reason, policy=IGNORE))
+        self.undo.clear()
+        async with self.phase("backup pod takes over the rank"):
+            late = await self._promote(backup)
+        return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
+
+    async def _delete_old_pod(self, backup: Backup) -> str:
+        """Deletes the old pod when the backup is alive. Otherwise it is the rescue; then the answer says why."""
+        job = self.context.job
+        try:
+            swap = await steps.swap(job.id, backup.old, backup.backup)
+        except ActivityError as error:
+            raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
+        if not swap.old_deleted:
+            return swap.message
+        if job.training_side is TrainingSide.MINDIO:
+            until = workflow.now() + job.limits.old_pod_deleted
+            if await steps.await_gone(job.id, (backup.old,), until):
+                raise _escalate(f"the old pod {backup.old.name} was not gone within {_seconds(job.limits.old_pod_deleted)}")
+        return ""
+
+    async def _training_resumes(self, patience: timedelta) -> Report:
+        job = self.context.job
+        if not await self.order(orders.migrate(job.id, self.uuid), patience):
+            raise _escalate("resuming fails: the order `migration` could not be delivered in time")
+        report = await self._status()
+        if report.code != 0:
+            raise _escalate(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
+        return report
+
+    async def _status(self) -> Report:
+        """The report of the resumption. A MindIO client never repeats one: after an outage it may be lost while training runs on."""
+        job, ordered_on = self.context.job, self.attachment
+        mindio = job.training_side is TrainingSide.MINDIO
+        deadline = workflow.now() + job.limits.resume
+        arrived = await self.until(
+            lambda: self.has_report(ReportKind.STATUS) or (mindio and self.attachment != ordered_on),
+            job.limits.resume,
+            "wait for the report that training resumed",
+        )
+        if arrived and not self.has_report(ReportKind.STATUS):
+            within = min(job.limits.status_lost, deadline - workflow.now())
+            await self.until(lambda: self.has_report(ReportKind.STATUS), within, "wait for a status that may be lost")
+            if not self.has_report(ReportKind.STATUS) and await self._runs_on():
+                return Report(kind=ReportKind.STATUS, info="the status was lost in an outage; the pods run on")
+        report = self.next_report(ReportKind.STATUS)
+        if report is None:
+            raise _escalate(f"resuming fails: no report that training resumed within {_seconds(job.limits.resume)}")
+        return report
+
+    async def _runs_on(self) -> bool:
+        assert self.backup is not None
+        started = await steps.await_running(self.request.job_id, (self.backup.backup,), workflow.now())
+        return started.running and not self.real_faults and self.attachment is not None
+
+    async def _promote(self, backup: Backup) -> str:
+        """The marks of the backup go, and the old pod is seen gone. Training runs: what fails here is a note, not a failure."""
+        job = self.context.job
+        try:
+            left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
+            await steps.promote(job.id, backup.old, backup.backup)
+        except ActivityError as error:
+            return f"clean-up is incomplete: {error.cause}"
+        return f"pod {backup.old.name} is still terminating" if left else ""
+
+    # ---- undo
+
+    async def _stop_switch(self) -> None:
+        if self.paused or self.real_faults:
+            return  # the training side would leave
+        await self.order(orders.stop_hot_switch(self.request.job_id, self.uuid), self.context.job.limits.order)
+
+    async def _delete_backup(self) -> None:
+        await steps.delete_backups(self.request.job_id)
+
+    # ---- helpers of the procedure
+
+    @property
+    def pod_rank(self) -> int:
+        assert self.request.pod_rank is not None, "the TrainingJob validates it"
+        return self.request.pod_rank
+
+    async def _unless_real_fault(self, waiting: ActivityHandle[T]) -> T:
+        """The result of a wait; a real fault ends it, since the training side has dropped the hot switch by itself."""
+        await self.until(lambda: waiting.done() or bool(self.real_faults), timedelta(days=1), "wait for the pod")
+        if not waiting.done():
+            waiting.cancel()
+            self._stop_if_real_fault()
+        try:
+            return await waiting
+        except ActivityError as error:
+            raise _escalate(f"the backup pod failed to run: {error.cause}") from error
+
+    def _stop_if_real_fault(self) -> None:
+        if self.real_faults:
+            fault = self.real_faults[0]
+            raise Ends(
+                Outcome.CANCELLED, f"a real fault comes first: {fault.message or fault.kind}", next_mode=Mode.JOB_RESCHEDULING
+            )
+
+    def _backup_failure(self) -> str:
+        return self.failed_pods.get(self.backup.backup.uid, "") if self.backup else ""
+
+    def _ended(self, end: Ends) -> Verdict:
+        node = self.backup.old.node if self.backup else ""
+        removed = (self.backup.backup.uid,) if self.backup else ()
+        return Verdict(
+            mode=self.MODE,
+            outcome=end.outcome,
+            reason=end.reason,
+            steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
+            next_mode=end.next_mode,
+            policy_after=end.policy,
+            look_at=f"node {node}" if node else "",
+            removed_pods=removed,
+        )
+
+    def _recovered(self, backup: Backup, note: str) -> Verdict:
+        moved = Switched(pod_rank=self.pod_rank, before=backup.old, after=backup.backup)
+        reason = f"pod rank {self.pod_rank} moved from {backup.old.node} to {backup.backup.node}"
+        return Verdict(
+            mode=self.MODE,
+            outcome=Outcome.RECOVERED,
+            reason=f"{reason}; {note}" if note else reason,
+            steps_lost=0,
+            look_at=f"node {backup.old.node}",
+            switched=(moved,),
+            removed_pods=(backup.old.uid,),
+        )
+
+
+def _escalate(reason: str) -> Ends:
+    """The five failure rules: straight to job rescheduling, and sub-health is ignored from now on."""
+    return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING, policy=IGNORE)
+
+
+def _seconds(limit: timedelta) -> str:
+    return f"{limit.total_seconds():g} s"
+
+
+async def _to_its_end(work: Coroutine[object, object, T]) -> T:
+    """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
