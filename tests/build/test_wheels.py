@@ -1,0 +1,120 @@
+"""What a user installs: both wheels, in an environment that has never seen this checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAT = ("workflows", "activities", "workers")
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Wheels:
+    control_plane: Path
+    training: Path
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An environment outside of the checkout, and an empty directory to start from."""
+
+    bin: Path
+    cwd: Path
+
+    def run(self, *command: str) -> str:
+        """The standard output of a command that is found in this environment only."""
+        return run([str(self.bin / command[0]), *command[1:]], cwd=self.cwd, env={"PATH": f"{self.bin}:/usr/bin:/bin"})
+
+
+def run(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    """Nothing of the checkout reaches the process through its environment; what it said comes with its failure."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV"))}
+    done = subprocess.run(command, cwd=cwd, env={**inherited, **(env or {})}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (
+        f"{' '.join(command)} exited with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    """Both wheels, built as a release builds them."""
+    out = tmp_path_factory.mktemp("wheels")
+    for source in (ROOT, ROOT / "training"):
+        run(["python", "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)], cwd=source)
+    (control_plane,) = out.glob("rekindle-[0-9]*.whl")
+    (training,) = out.glob("rekindle_training-[0-9]*.whl")
+    return Wheels(control_plane, training)
+
+
+@pytest.fixture(scope="module")
+def installation(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """`rekindle[demo]` from its wheel: what the wheels ask for and nothing else, at the versions and hashes of the lock."""
+    home = tmp_path_factory.mktemp("installation")
+    run(["uv", "venv", "--quiet", str(home / "venv")], cwd=home)
+    python, lock = home / "venv" / "bin" / "python", ROOT / "requirements.lock"
+    names = [f"rekindle[demo] @ file://{wheels.control_plane}", f"rekindle-training @ file://{wheels.training}"]
+    run(["uv", "pip", "install", "--quiet", "--python", str(python), "--constraints", str(lock), *names], cwd=home)
+    (home / "empty").mkdir()
+    yield Installation(bin=python.parent, cwd=home / "empty")
+    shutil.rmtree(home / "venv")  # gigabytes, where they are no hard links
+
+
+def contents(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_flat_names_stay_out_of_site_packages(wheels: Wheels) -> None:
+    """The wheel puts `rekindle` into site-packages and nothing beside it: other distributions own the flat names."""
+    tops = {name.split("/")[0] for name in contents(wheels.control_plane)}
+    assert tops == {"rekindle", next(top for top in tops if top.endswith(".dist-info"))}
+
+
+def test_the_server_is_carried_whole(wheels: Wheels) -> None:
+    """Every module of the flat packages is in the wheel, below rekindle/_server."""
+    modules = {path.relative_to(ROOT).as_posix() for name in FLAT for path in (ROOT / name).rglob("*.py")}
+    assert {f"rekindle/_server/{module}" for module in modules} <= contents(wheels.control_plane)
+
+
+def test_wheels_are_typed_and_licensed(wheels: Wheels) -> None:
+    """A type checker of a program that uses them sees their types, and the license comes along."""
+    names = contents(wheels.control_plane) | contents(wheels.training)
+    assert {"rekindle/py.typed", "rekindle_wire/py.typed"} <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in contents(wheels.control_plane))
+
+
+def test_training_images_get_unique_names_only(wheels: Wheels) -> None:
+    """What is installed into somebody else's training image cannot meet a package of theirs."""
+    tops = {name.split("/")[0] for name in contents(wheels.training)}
+    assert {top for top in tops if not top.endswith(".dist-info")} <= {"rekindle_training", "rekindle_wire"}
+
+
+def test_installed_packages_agree(installation: Installation) -> None:
+    """No dependency is missing and none contradicts another."""
+    python = str(installation.bin / "python")
+    run(["uv", "pip", "check", "--python", python], cwd=installation.cwd)
+    installation.run("python", "-P", "-c", "import rekindle, rekindle_wire.recover_pb2_grpc")
+
+
+def test_the_command_says_what_it_can_do(installation: Installation) -> None:
+    """`rekindle --help` runs from an empty directory, without torch or a server being imported."""
+    assert "demo" in installation.run("rekindle", "--help")
+
+
+def test_the_demo_recovers_from_an_installed_wheel(installation: Installation) -> None:
+    """The hot-switch demo runs from an empty directory and ends with the parameters of an undisturbed run."""
+    last = installation.run("rekindle", "demo", "hot-switch", "--output", "json").strip().splitlines()[-1]
+    result = json.loads(last)
+    assert result["verdict"] == "recovered", last
+    assert result["parameters_equal"] is True, last
