@@ -7,18 +7,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
 from rekindle.ids import ErrorTypes, Updates, job_workflow
-from rekindle.model.base import Value
-from rekindle.model.recovery import ModeRequest, Receipt
-
-
-class AskRequest(Value):
-    job_id: str
-    request: ModeRequest
-
-
-class TerminateRequest(Value):
-    workflow_id: str
-    reason: str
+from rekindle.model.asks import AskRequest, TerminateRequest
+from rekindle.model.recovery import Receipt
 
 
 class JobActivities:

@@ -4,7 +4,6 @@ Every write names the state that it ensures, so that a repeated call finds its w
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 from temporalio import activity
 
@@ -13,78 +12,22 @@ from activities.errors import crossing
 from activities.heartbeat import beating
 from activities.world import until
 from rekindle.errors import NotFound
-from rekindle.model.base import Value
-from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, condition_of
+from rekindle.model.asks import (
+    Backup,
+    BackupRequest,
+    EventRequest,
+    PodsRequest,
+    PolicyRequest,
+    Scheduled,
+    Started,
+    StartRequest,
+    StopRequest,
+    Swap,
+    SwapRequest,
+)
+from rekindle.model.cluster import Pod, PodPhase, condition_of
 from rekindle.model.keys import DOWNGRADED, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
-
-
-class BackupRequest(Value):
-    job_id: str
-    pod_rank: int
-    name_suffix: str
-    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does."""
-
-    avoid_nodes: tuple[str, ...]
-
-
-class Backup(Value):
-    old: PodRef
-    backup: PodRef
-
-
-class PodsRequest(Value):
-    job_id: str
-    pods: tuple[PodRef, ...]
-    deadline: datetime
-
-
-class Scheduled(Value):
-    node: str
-    """Empty: not scheduled until the deadline."""
-
-    message: str = ""
-    """The scheduler's own words."""
-
-
-class Started(Value):
-    running: bool
-    message: str = ""
-
-
-class SwapRequest(Value):
-    job_id: str
-    old: PodRef
-    backup: PodRef
-
-
-class Swap(Value):
-    old_deleted: bool
-    message: str = ""
-    """Why the old pod was kept."""
-
-
-class StopRequest(Value):
-    job_id: str
-    grace_seconds: int
-
-
-class StartRequest(Value):
-    job_id: str
-    generation: str
-    avoid_nodes: tuple[str, ...]
-
-
-class PolicyRequest(Value):
-    job_id: str
-    strategy: str
-    reason: str
-    """Why it is not what the job's owner wrote; empty: it is."""
-
-
-class EventRequest(Value):
-    job_id: str
-    event: ClusterEvent
 
 
 def ref(pod: Pod) -> PodRef:

@@ -5,7 +5,7 @@ from typing import Protocol
 from temporalio import activity
 
 from activities.errors import crossing
-from rekindle.model.base import Value
+from rekindle.model.asks import EndSession
 from rekindle.model.recovery import Order
 
 
@@ -17,12 +17,6 @@ class Streams(Protocol):
     def end_session(self, job_id: str, session: str, reason: str) -> None:
         """Ends this very subscription, if it is still here."""
         ...
-
-
-class EndSession(Value):
-    job_id: str
-    session: str
-    reason: str
 
 
 class OrderActivities:

@@ -11,7 +11,6 @@ from datetime import timedelta
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -20,6 +19,7 @@ from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
+from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers.jobs import Jobs
 from workers.process import ready, stop_requested
 from workers.recover_service import ProgressService, RecoverService

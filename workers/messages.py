@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from rekindle_wire import recover_pb2 as wire
-
 from rekindle.errors import BadInput
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
+from rekindle_wire import recover_pb2 as wire
 
 MAX_ID = 128
 MAX_RANKS = 100_000

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import grpc
-from rekindle_wire import recover_pb2 as wire
-from rekindle_wire import recover_pb2_grpc, training_pb2, training_pb2_grpc
 
 from rekindle.errors import BadInput, Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment, Progress, Receipt, Report
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire import recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers import messages
 from workers.jobs import Jobs, Rejected
 from workers.streams import Stream, Streams

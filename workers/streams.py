@@ -5,10 +5,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rekindle_wire import recover_pb2 as wire
-
 from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
+from rekindle_wire import recover_pb2 as wire
 from workers.messages import keep_alive, signal_of
 
 KEEP_ALIVE = 5.0

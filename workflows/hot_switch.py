@@ -14,8 +14,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
-from activities.pods import Backup, BackupRequest
 from rekindle.ids import Workflows
+from rekindle.model.asks import Backup, BackupRequest
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind, Switched, Verdict
 from rekindle.policy import orders

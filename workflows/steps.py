@@ -11,12 +11,15 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityConfig, ActivityHandle
 
-from activities.jobs import AskRequest, JobActivities, TerminateRequest
-from activities.pods import (
+from activities.jobs import JobActivities
+from activities.pods import PodActivities
+from activities.training import OrderActivities
+from rekindle.model.asks import (
+    AskRequest,
     Backup,
     BackupRequest,
+    EndSession,
     EventRequest,
-    PodActivities,
     PodsRequest,
     PolicyRequest,
     Scheduled,
@@ -25,8 +28,8 @@ from activities.pods import (
     StopRequest,
     Swap,
     SwapRequest,
+    TerminateRequest,
 )
-from activities.training import EndSession, OrderActivities
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.recovery import ModeRequest, Order, PodRef, Receipt
 

@@ -10,9 +10,8 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from activities.pods import PolicyRequest
-from activities.training import EndSession
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, recovery_workflow
+from rekindle.model.asks import EndSession, PolicyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job

@@ -5,6 +5,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from pydantic import Field
+
 from rekindle.model.base import Resource
 
 
@@ -51,9 +53,9 @@ class PodRole(StrEnum):
 
 
 class PodSpec(Resource):
-    command: tuple[str, ...]
+    command: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
-    accelerators: int = 0
+    accelerators: int = Field(default=0, ge=0)
     """Accelerators that the pod asks for; a node must have as many free."""
 
     node_name: str = ""
@@ -62,7 +64,7 @@ class PodSpec(Resource):
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""
 
-    termination_grace_period_seconds: int = 10
+    termination_grace_period_seconds: int = Field(default=10, ge=0)
 
 
 class PodStatus(Resource):
@@ -95,14 +97,14 @@ class Node(Resource):
 
 
 class PodTemplate(Resource):
-    command: tuple[str, ...]
+    command: tuple[str, ...] = Field(min_length=1)
     env: dict[str, str] = {}
-    accelerators: int = 0
+    accelerators: int = Field(default=0, ge=0)
 
 
 class JobSpec(Resource):
-    pods: int
-    ranks_per_pod: int
+    pods: int = Field(ge=1)
+    ranks_per_pod: int = Field(ge=1)
     template: PodTemplate
     manager: PodTemplate | None = None
     """Template of the manager's pod; None where the training side brings its own (MindIO)."""
@@ -111,12 +113,33 @@ class JobSpec(Resource):
     limits: dict[str, float | str] = {}
 
 
+class JobPhase(StrEnum):
+    """How the job's worker pods are. A job without a live worker may be brought back by a recovery."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class JobObjectStatus(Resource):
+    """Written by the cluster only."""
+
+    phase: JobPhase = JobPhase.PENDING
+    master_port: int = 0
+    """`MASTER_PORT` of all its pods, for the job's life. 0 where a Service names the port."""
+
+    directory: str = ""
+    """`REKINDLE_JOB_DIR` of all its pods, on the local cluster."""
+
+
 class JobObject(Resource):
     """The job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
 
     kind: str = "LocalJob"
     metadata: ObjectMeta
     spec: JobSpec
+    status: JobObjectStatus = JobObjectStatus()
 
 
 class WatchEvent(Resource):

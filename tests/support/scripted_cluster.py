@@ -1,0 +1,174 @@
+"""A cluster in memory behind the port `Cluster`: pods follow a script instead of processes. For tests of procedures."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+
+from rekindle.errors import Invalid, NotFound
+from rekindle.model.cluster import (
+    ClusterEvent,
+    Condition,
+    JobObject,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodPhase,
+    PodSpec,
+    PodStatus,
+    WatchEvent,
+)
+from rekindle.model.job import Job
+from rekindle.model.keys import BACKUP_SOURCE, POD_TYPE, RANK_INDEX
+
+
+class ScriptedCluster:
+    """Holds the pods of one job; every write is counted in `writes`."""
+
+    def __init__(self, job: Job, nodes: int = 3) -> None:
+        self.job_model = job
+        self.node_names = [f"node-{i}" for i in range(nodes)]
+        self.pods_by_name: dict[str, Pod] = {}
+        self.writes: list[str] = []
+        self.events: list[ClusterEvent] = []
+        self.labels: dict[str, str | None] = {}
+        self.spare = True
+        """Whether a node is free for a backup pod."""
+        self.backup_starts = True
+        self.refuses_backups = ""
+        self.pods_start = True
+        self.terminating_for_ever: set[str] = set()
+        self._versions = itertools.count(1)
+        self._watchers: set[asyncio.Queue[WatchEvent]] = set()
+        for rank in range(len(job.pods)):
+            self._put(self._pod(f"{job.name}-worker-{rank}", rank, self.node_names[rank], PodPhase.RUNNING))
+
+    # ---- the script
+
+    def backup(self) -> Pod:
+        return next(pod for pod in self.pods_by_name.values() if "-hot-" in pod.metadata.name)
+
+    def fail(self, name: str, message: str = "exit code 1") -> Pod:
+        pod = self.pods_by_name[name]
+        status = pod.status.model_copy(update={"phase": PodPhase.FAILED, "message": message, "exit_code": 1})
+        return self._put(pod.model_copy(update={"status": status}))
+
+    def holder(self, rank: int) -> Pod:
+        return next(pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(RANK_INDEX) == str(rank))
+
+    # ---- the port
+
+    async def jobs(self) -> list[JobObject]:
+        return []
+
+    async def job(self, job_id: str) -> JobObject:
+        raise NotFound(job_id)
+
+    async def pods(self, job_id: str) -> list[Pod]:
+        return list(self.pods_by_name.values())
+
+    async def pod(self, job_id: str, name: str, uid: str) -> Pod:
+        pod = self.pods_by_name.get(name)
+        if pod is None or pod.metadata.uid != uid:
+            raise NotFound(f"pod {name} ({uid})")
+        return pod
+
+    async def nodes(self) -> list[Node]:
+        return [Node(metadata=ObjectMeta(name=name), status=NodeStatus(accelerators=2)) for name in self.node_names]
+
+    async def watch(self) -> AsyncIterator[WatchEvent]:
+        queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            for node in await self.nodes():
+                yield WatchEvent(type="ADDED", kind="Node", object=node)
+            for pod in list(self.pods_by_name.values()):
+                yield WatchEvent(type="ADDED", kind="Pod", object=pod)
+            while True:
+                yield await queue.get()
+        finally:
+            self._watchers.discard(queue)
+
+    async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
+        if self.refuses_backups:
+            raise Invalid(self.refuses_backups)
+        if name in self.pods_by_name:
+            return self.pods_by_name[name]
+        self.writes.append(f"create {name}")
+        rank = int(old.metadata.annotations[RANK_INDEX])
+        used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
+        free = [node for node in self.node_names if node not in used]
+        node = free[0] if free and self.spare else ""
+        phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
+        pod = self._pod(name, rank, node, phase)
+        marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}
+        return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": marks})}))
+
+    async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
+        self.writes.append(f"promote {name}")
+        pod = await self.pod(job_id, name, uid)
+        kept = {key: value for key, value in pod.metadata.annotations.items() if key not in (POD_TYPE, BACKUP_SOURCE)}
+        self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": kept})}))
+
+    async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
+        pod = self.pods_by_name.get(name)
+        if pod is None or pod.metadata.uid != uid:
+            return
+        self.writes.append(f"delete {name}")
+        if name in self.terminating_for_ever:
+            stamped = pod.metadata.model_copy(update={"deletion_timestamp": datetime.now(UTC)})
+            self._put(pod.model_copy(update={"metadata": stamped}))
+            return
+        del self.pods_by_name[name]
+        self._tell(WatchEvent(type="DELETED", kind="Pod", object=pod))
+
+    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+        free = [node for node in self.node_names if node not in avoid_nodes]
+        for rank in range(len(self.job_model.pods)):
+            name = f"{self.job_model.name}-worker-{rank}"
+            if name not in self.pods_by_name:
+                self.writes.append(f"create {name}")
+                phase = PodPhase.RUNNING if self.pods_start else PodPhase.FAILED
+                self._put(self._pod(name, rank, free[rank % len(free)], phase))
+        return list(self.pods_by_name.values())
+
+    async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        self.labels.update(labels)
+        self.labels.update(annotations)
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        self.events.append(event)
+
+    async def close(self) -> None:
+        return
+
+    # ---- inside
+
+    def _pod(self, name: str, rank: int, node: str, phase: PodPhase) -> Pod:
+        version = next(self._versions)
+        scheduled = Condition(
+            type="PodScheduled",
+            status="True" if node else "False",
+            reason="" if node else "Unschedulable",
+            message=""
+            if node
+            else f"0/{len(self.node_names)} nodes are available: {len(self.node_names)} Insufficient accelerators.",
+        )
+        meta = ObjectMeta(
+            name=name, uid=f"uid-{name}-{version}", annotations={RANK_INDEX: str(rank)}, owner_uid=self.job_model.id
+        )
+        spec = PodSpec(command=("train",), node_name=node)
+        return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase, conditions=(scheduled,)))
+
+    def _put(self, pod: Pod) -> Pod:
+        version = next(self._versions)
+        stored = pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"resource_version": version})})
+        kind = "MODIFIED" if pod.metadata.name in self.pods_by_name else "ADDED"
+        self.pods_by_name[pod.metadata.name] = stored
+        self._tell(WatchEvent(type="MODIFIED" if kind == "MODIFIED" else "ADDED", kind="Pod", object=stored))
+        return stored
+
+    def _tell(self, event: WatchEvent) -> None:
+        for queue in self._watchers:
+            queue.put_nowait(event)

