@@ -89,6 +89,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             if receipt.code != OK:
                 await context.abort(grpc.StatusCode.UNKNOWN, receipt.info)
             logger.info("attached", extra={"job": job_id, "role": request.role, "session": session})
+            await context.send_initial_metadata(())
             await stream.serve(_Writer(context))
             await context.abort(grpc.StatusCode.ABORTED, stream.ended)
         finally:

@@ -4,7 +4,9 @@ isort:skip_file
 Rekindle's own additions to the contract of ClusterD, and what the manager and the ranks of its training side say to each other."""
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.message
 import sys
 import typing
@@ -61,3 +63,346 @@ class ProgressReceipt(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["code", b"code", "info", b"info"]) -> None: ...
 
 Global___ProgressReceipt: typing_extensions.TypeAlias = ProgressReceipt
+
+@typing.final
+class RankMessage(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: builtins.int
+    HELLO_FIELD_NUMBER: builtins.int
+    HEARTBEAT_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    STEPPED_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    GOODBYE_FIELD_NUMBER: builtins.int
+    generation: builtins.int
+    """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
+    @property
+    def hello(self) -> Global___Hello: ...
+    @property
+    def heartbeat(self) -> Global___Heartbeat: ...
+    @property
+    def held(self) -> Global___Held: ...
+    @property
+    def paused(self) -> Global___Paused: ...
+    @property
+    def stepped(self) -> Global___Stepped: ...
+    @property
+    def failed(self) -> Global___Failed: ...
+    @property
+    def goodbye(self) -> Global___Goodbye: ...
+    def __init__(
+        self,
+        *,
+        generation: builtins.int = ...,
+        hello: Global___Hello | None = ...,
+        heartbeat: Global___Heartbeat | None = ...,
+        held: Global___Held | None = ...,
+        paused: Global___Paused | None = ...,
+        stepped: Global___Stepped | None = ...,
+        failed: Global___Failed | None = ...,
+        goodbye: Global___Goodbye | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "stepped", b"stepped"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "stepped", b"stepped"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye"] | None: ...
+
+Global___RankMessage: typing_extensions.TypeAlias = RankMessage
+
+@typing.final
+class Hello(google.protobuf.message.Message):
+    """The first message of each stream."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    PROCESS_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    role: builtins.str
+    """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
+    process: builtins.str
+    """One value for each process, the same on all its streams."""
+    step: builtins.int
+    """The last completed step."""
+    paused: builtins.bool
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        role: builtins.str = ...,
+        process: builtins.str = ...,
+        step: builtins.int = ...,
+        paused: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["paused", b"paused", "process", b"process", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+
+Global___Hello: typing_extensions.TypeAlias = Hello
+
+@typing.final
+class Heartbeat(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The last completed step."""
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step"]) -> None: ...
+
+Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
+
+@typing.final
+class Held(google.protobuf.message.Message):
+    """Answer to Hold: no step after this one begins before the manager says so."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The step that is being executed, or the last completed one at a step boundary."""
+    total: builtins.int
+    """The last step of the training loop; 0 when it is not known yet."""
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        total: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step", "total", b"total"]) -> None: ...
+
+Global___Held: typing_extensions.TypeAlias = Held
+
+@typing.final
+class Paused(google.protobuf.message.Message):
+    """Answer to PauseAt: the process stands at the boundary behind that step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    OWN_STATE_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    own_state: builtins.bytes
+    """What no replica has: this rank's random number generators and data position, opaque to the manager."""
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        own_state: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "step", b"step"]) -> None: ...
+
+Global___Paused: typing_extensions.TypeAlias = Paused
+
+@typing.final
+class Stepped(google.protobuf.message.Message):
+    """The first completed step after a hello, a rebuild or a resumption."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    STEPS_LOST_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    steps_lost: builtins.int
+    """Steps that this rank had executed before the restart and executes again."""
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        steps_lost: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+
+Global___Stepped: typing_extensions.TypeAlias = Stepped
+
+@typing.final
+class Failed(google.protobuf.message.Message):
+    """A rebuild that did not succeed; the process stands at its boundary and waits."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+Global___Failed: typing_extensions.TypeAlias = Failed
+
+@typing.final
+class Goodbye(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Goodbye: typing_extensions.TypeAlias = Goodbye
+
+@typing.final
+class ManagerMessage(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: builtins.int
+    HOLD_FIELD_NUMBER: builtins.int
+    PAUSE_AT_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
+    REBUILD_FIELD_NUMBER: builtins.int
+    LEAVE_FIELD_NUMBER: builtins.int
+    generation: builtins.int
+    """The generation that the message is about; a process of a later one ignores it."""
+    @property
+    def hold(self) -> Global___Hold: ...
+    @property
+    def pause_at(self) -> Global___PauseAt: ...
+    @property
+    def resume(self) -> Global___Resume: ...
+    @property
+    def rebuild(self) -> Global___Rebuild: ...
+    @property
+    def leave(self) -> Global___Leave: ...
+    def __init__(
+        self,
+        *,
+        generation: builtins.int = ...,
+        hold: Global___Hold | None = ...,
+        pause_at: Global___PauseAt | None = ...,
+        resume: Global___Resume | None = ...,
+        rebuild: Global___Rebuild | None = ...,
+        leave: Global___Leave | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave"] | None: ...
+
+Global___ManagerMessage: typing_extensions.TypeAlias = ManagerMessage
+
+@typing.final
+class Hold(google.protobuf.message.Message):
+    """Begin no further step, and say which one is being executed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Hold: typing_extensions.TypeAlias = Hold
+
+@typing.final
+class PauseAt(google.protobuf.message.Message):
+    """Go on up to this step, and stand at the boundary behind it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step"]) -> None: ...
+
+Global___PauseAt: typing_extensions.TypeAlias = PauseAt
+
+@typing.final
+class Resume(google.protobuf.message.Message):
+    """Go on where you stand, with the communicator that you have."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Resume: typing_extensions.TypeAlias = Resume
+
+@typing.final
+class Rebuild(google.protobuf.message.Message):
+    """Leave the old communicator, join that of `generation`, bring the replacements up to date and go on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STORE_PORT_FIELD_NUMBER: builtins.int
+    STORE_PREFIX_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    TRANSFERS_FIELD_NUMBER: builtins.int
+    OWN_STATE_FIELD_NUMBER: builtins.int
+    store_port: builtins.int
+    store_prefix: builtins.str
+    """Prefix of every key in the store; never used twice."""
+    world_size: builtins.int
+    timeout_seconds: builtins.float
+    step: builtins.int
+    """The last completed step, where all members stand."""
+    own_state: builtins.bytes
+    """For a replacement: the `own_state` of its predecessor."""
+    @property
+    def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
+    def __init__(
+        self,
+        *,
+        store_port: builtins.int = ...,
+        store_prefix: builtins.str = ...,
+        world_size: builtins.int = ...,
+        timeout_seconds: builtins.float = ...,
+        step: builtins.int = ...,
+        transfers: collections.abc.Iterable[Global___Transfer] | None = ...,
+        own_state: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
+
+Global___Rebuild: typing_extensions.TypeAlias = Rebuild
+
+@typing.final
+class Transfer(google.protobuf.message.Message):
+    """A replica that sends its state, and the rank that takes it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    source: builtins.int
+    target: builtins.int
+    def __init__(
+        self,
+        *,
+        source: builtins.int = ...,
+        target: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["source", b"source", "target", b"target"]) -> None: ...
+
+Global___Transfer: typing_extensions.TypeAlias = Transfer
+
+@typing.final
+class Leave(google.protobuf.message.Message):
+    """End the process with this exit code."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXIT_CODE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    exit_code: builtins.int
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        exit_code: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["exit_code", b"exit_code", "reason", b"reason"]) -> None: ...
+
+Global___Leave: typing_extensions.TypeAlias = Leave

@@ -99,3 +99,79 @@ class Progress(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class RanksStub(object):
+    """Served by the manager of a job; only the processes of the job's ranks call it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Join = channel.stream_stream(
+                '/rekindle.training.v1.Ranks/Join',
+                request_serializer=rekindle__wire_dot_training__pb2.RankMessage.SerializeToString,
+                response_deserializer=rekindle__wire_dot_training__pb2.ManagerMessage.FromString,
+                _registered_method=True)
+
+
+class RanksServicer(object):
+    """Served by the manager of a job; only the processes of the job's ranks call it.
+    """
+
+    def Join(self, request_iterator, context):
+        """One stream for each process, from its start to its end. A process that lost it opens another one and says hello again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_RanksServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Join': grpc.stream_stream_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=rekindle__wire_dot_training__pb2.RankMessage.FromString,
+                    response_serializer=rekindle__wire_dot_training__pb2.ManagerMessage.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'rekindle.training.v1.Ranks', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('rekindle.training.v1.Ranks', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Ranks(object):
+    """Served by the manager of a job; only the processes of the job's ranks call it.
+    """
+
+    @staticmethod
+    def Join(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rekindle.training.v1.Ranks/Join',
+            rekindle__wire_dot_training__pb2.RankMessage.SerializeToString,
+            rekindle__wire_dot_training__pb2.ManagerMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

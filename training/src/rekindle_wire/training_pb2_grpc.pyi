@@ -82,3 +82,61 @@ class ProgressServicer(metaclass=abc.ABCMeta):
         """Tells that training advanced: once after every start or restart, at its first completed step, repeated until code 0 comes back."""
 
 def add_ProgressServicer_to_server(servicer: ProgressServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+_RanksJoinType = typing_extensions.TypeVar(
+    '_RanksJoinType',
+    grpc.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.RankMessage,
+        rekindle_wire.training_pb2.ManagerMessage,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.RankMessage,
+        rekindle_wire.training_pb2.ManagerMessage,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.RankMessage,
+        rekindle_wire.training_pb2.ManagerMessage,
+    ],
+)
+
+class RanksStub(typing.Generic[_RanksJoinType]):
+    """Served by the manager of a job; only the processes of the job's ranks call it."""
+
+    @typing.overload
+    def __init__(self: RanksStub[
+        grpc.StreamStreamMultiCallable[
+            rekindle_wire.training_pb2.RankMessage,
+            rekindle_wire.training_pb2.ManagerMessage,
+        ],
+    ], channel: grpc.Channel) -> None: ...
+
+    @typing.overload
+    def __init__(self: RanksStub[
+        grpc.aio.StreamStreamMultiCallable[
+            rekindle_wire.training_pb2.RankMessage,
+            rekindle_wire.training_pb2.ManagerMessage,
+        ],
+    ], channel: grpc.aio.Channel) -> None: ...
+
+    Join: _RanksJoinType
+    """One stream for each process, from its start to its end. A process that lost it opens another one and says hello again."""
+
+RanksAsyncStub: typing_extensions.TypeAlias = RanksStub[
+    grpc.aio.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.RankMessage,
+        rekindle_wire.training_pb2.ManagerMessage,
+    ],
+]
+
+class RanksServicer(metaclass=abc.ABCMeta):
+    """Served by the manager of a job; only the processes of the job's ranks call it."""
+
+    @abc.abstractmethod
+    def Join(
+        self,
+        request_iterator: _MaybeAsyncIterator[rekindle_wire.training_pb2.RankMessage],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rekindle_wire.training_pb2.ManagerMessage], collections.abc.AsyncIterator[rekindle_wire.training_pb2.ManagerMessage]]:
+        """One stream for each process, from its start to its end. A process that lost it opens another one and says hello again."""
+
+def add_RanksServicer_to_server(servicer: RanksServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
