@@ -108,7 +108,7 @@ def test_installed_packages_agree(installation: Installation) -> None:
 
 
 def test_the_command_says_what_it_can_do(installation: Installation) -> None:
-    """`rekindle --help` runs from an empty directory, without torch or a server being imported."""
+    """`rekindle --help` runs from an empty directory and names the demo."""
     assert "demo" in installation.run("rekindle", "--help")
 
 
