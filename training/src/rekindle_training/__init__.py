@@ -1,0 +1,23 @@
+"""Gives a PyTorch job what it needs to be brought back after a fault: one context around the loop, one call at the step boundary.
+
+    with rekindle_training.session(model, optimizer, scheduler=scheduler) as training:
+        for step in training.steps(total):
+            ...
+
+Imported by the user's training script. Launcher and manager import the modules that they need, so that neither waits for torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rekindle_training.adapter.session import Training, session
+
+__all__ = ["Training", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rekindle_training.adapter import session as adapter
+
+    return getattr(adapter, name)

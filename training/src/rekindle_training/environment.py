@@ -1,0 +1,96 @@
+"""What the cluster and the launcher tell a process by its environment. The only module that reads `os.environ` for settings."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rekindle_training import names
+
+
+class EnvironmentIncomplete(RuntimeError):
+    """A variable is missing or unreadable. Whoever starts the process has to set it: the cluster, or `rekindle-train`."""
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """One rank process, as `rekindle-train` starts it."""
+
+    rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    role: str
+    pod: str
+    pod_uid: str
+    node: str
+    job_dir: Path | None
+    job_generation: str
+    checkpoint_every: int
+    tamper: str
+
+    @classmethod
+    def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
+        return cls(
+            rank=_number(source, names.RANK),
+            world_size=_number(source, names.WORLD_SIZE),
+            master_addr=_text(source, names.MASTER_ADDR),
+            master_port=_number(source, names.MASTER_PORT),
+            role=source.get(names.POD_ROLE) or names.WORKER,
+            pod=source.get(names.POD_NAME, ""),
+            pod_uid=source.get(names.POD_UID, ""),
+            node=source.get(names.NODE, ""),
+            job_dir=Path(source[names.JOB_DIR]) if source.get(names.JOB_DIR) else None,
+            job_generation=source.get(names.JOB_GENERATION) or "0",
+            checkpoint_every=_number(source, names.CHECKPOINT_EVERY, default=0),
+            tamper=source.get(names.TAMPER, ""),
+        )
+
+
+@dataclass(frozen=True)
+class ManagerEnvironment:
+    """The manager's own life."""
+
+    job_id: str
+    gateway: str | None
+    """`host:port`; None for a manager without a control plane."""
+    listen_host: str
+    listen_port: int
+    job_generation: str
+    rebuild_timeout: float
+    order_timeout: float
+
+    @classmethod
+    def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False) -> "ManagerEnvironment":
+        return cls(
+            job_id="standalone" if standalone else _text(source, names.JOB_ID),
+            gateway=None if standalone else _gateway(source),
+            listen_host="127.0.0.1" if standalone else "0.0.0.0",  # ranks come from other pods
+            listen_port=0 if standalone else _number(source, names.MASTER_PORT, default=names.DEFAULT_MASTER_PORT),
+            job_generation=source.get(names.JOB_GENERATION) or "0",
+            rebuild_timeout=_number(source, names.REBUILD_TIMEOUT, default=60),
+            order_timeout=_number(source, names.ORDER_TIMEOUT, default=60),
+        )
+
+
+def _gateway(source: Mapping[str, str]) -> str:
+    port = _number(source, names.GATEWAY_PORT, default=names.DEFAULT_GATEWAY_PORT)
+    return f"{_text(source, names.GATEWAY_HOST)}:{port}"
+
+
+def _text(source: Mapping[str, str], name: str) -> str:
+    if not source.get(name):
+        raise EnvironmentIncomplete(
+            f"{name} is not set: a rank is started by `rekindle-train`, a manager by `rekindle-manager` in a pod of the job; "
+            "on one machine, `rekindle-train --standalone` needs nothing else"
+        )
+    return source[name]
+
+
+def _number(source: Mapping[str, str], name: str, default: int | None = None) -> int:
+    if default is not None and not source.get(name):
+        return default
+    try:
+        return int(_text(source, name))
+    except ValueError:
+        raise EnvironmentIncomplete(f"{name}={source[name]!r} is not a whole number") from None

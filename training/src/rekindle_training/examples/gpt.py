@@ -1,0 +1,34 @@
+"""The small GPT with Rekindle's session: `rekindle-train --standalone --nproc-per-node 4 gpt.py`."""
+
+import argparse
+import os
+
+import torch
+
+import rekindle_training
+from rekindle_training.examples.gpt_model import GPT, Text, train_step, write_final
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--checkpoint-every", type=int, default=0)
+options = parser.parse_args()
+
+rank = int(os.environ["RANK"])
+
+torch.manual_seed(options.seed)
+model = GPT()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
+text = Text(options.seed, rank)
+torch.manual_seed(options.seed * 1000 + rank)
+
+with rekindle_training.session(
+    model, optimizer, scheduler=scheduler, data=text, checkpoint_every=options.checkpoint_every
+) as training:
+    for step in training.steps(options.steps):
+        loss = train_step(model, optimizer, scheduler, text)
+        if rank == 0 and step % 20 == 0:
+            print(f"step {step} loss {loss:.4f}", flush=True)
+
+write_final(model, rank)

@@ -1,0 +1,1 @@
+"""`rekindle-train`: starts and ends the rank processes of one pod."""

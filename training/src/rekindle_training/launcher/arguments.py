@@ -1,0 +1,176 @@
+"""The command line of `rekindle-train`: torchrun's flags with torchrun's defaults, so that a start command changes by one word.
+
+Read by `main`. A flag that cannot be honoured is refused with what is accepted, except where ignoring it changes nothing.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rekindle_training import names
+
+
+class UsageInvalid(ValueError):
+    """A flag that makes no sense, or not beside another one; the message names it and what is accepted."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+    run_id: str
+    standalone: bool
+    """No control plane: the launcher starts a manager of its own."""
+    start_method: str
+    log_dir: Path | None
+    redirects: int
+    """1: standard output goes to a file, 2: standard error does, 3: both."""
+    command: tuple[str, ...]
+    """What each rank runs."""
+    runs_as: str
+    """`script`, `module`, or `program` (--no-python)."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc_per_node
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Arguments:
+    given = _parser().parse_args(argv)
+    standalone = given.standalone or not environment.get(names.JOB_ID)
+    nnodes = _nodes(given.nnodes)
+    _check(given, nnodes, standalone)
+    addr, port = _meeting_point(given, environment)
+    return Arguments(
+        nnodes=nnodes,
+        nproc_per_node=_processes(given.nproc_per_node),
+        node_rank=_node_rank(given.node_rank, nnodes, environment),
+        master_addr=addr,
+        master_port=port,
+        run_id=given.rdzv_id or environment.get(names.JOB_ID) or "none",
+        standalone=standalone,
+        start_method=given.start_method,
+        log_dir=Path(given.log_dir) if given.log_dir else None,
+        redirects=_redirects(given),
+        command=(given.training_script, *given.training_script_args),
+        runs_as="module" if given.module else "program" if given.no_python else "script",
+    )
+
+
+def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
+    if given.module and given.no_python:
+        raise UsageInvalid("--module and --no-python contradict each other: give one of them")
+    if given.no_python and given.start_method == "fork":
+        raise UsageInvalid("--no-python and --start-method fork contradict each other: only a Python script can be forked")
+    if standalone and nnodes != 1:
+        reason = "--standalone" if given.standalone else f"a job without {names.JOB_ID}"
+        raise UsageInvalid(f"--nnodes {nnodes}: {reason} runs on one machine, accepted is --nnodes 1")
+    if given.rdzv_backend not in ("", "static", "c10d", "rekindle"):
+        raise UsageInvalid(
+            f"--rdzv-backend {given.rdzv_backend}: ranks meet in the job's manager; accepted are static, c10d and rekindle, "
+            "which all mean that"
+        )
+    if given.tee != "0":
+        raise UsageInvalid(f"--tee {given.tee}: accepted is 0; use --redirects to write the ranks' output to files")
+
+
+def _nodes(text: str) -> int:
+    """`2` or, as torchrun writes it, `2:2`; how many there are is for the cluster to change, not for the launcher."""
+    low, _, high = text.partition(":")
+    if not low.isdigit() or int(low) < 1 or (high and high != low):
+        raise UsageInvalid(f"--nnodes {text}: accepted is a whole number from 1, or MIN:MAX with both the same")
+    return int(low)
+
+
+def _processes(text: str) -> int:
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    if text in ("cpu", "gpu", "auto"):
+        return _devices(text)
+    raise UsageInvalid(f"--nproc-per-node {text}: accepted are a whole number from 1, cpu, gpu and auto")
+
+
+def _devices(kind: str) -> int:
+    """As torchrun counts: `auto` is the accelerators if there are any, else the processors."""
+    if kind != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.device_count()
+        if hasattr(torch, "npu") and torch.npu.is_available():
+            return int(torch.npu.device_count())
+        if kind == "gpu":
+            raise UsageInvalid("--nproc-per-node gpu: there is no accelerator here; accepted are a whole number, cpu and auto")
+    return os.cpu_count() or 1
+
+
+def _node_rank(text: str | None, nnodes: int, environment: Mapping[str, str]) -> int:
+    source = "--node-rank" if text is not None else names.POD_RANK
+    text = text if text is not None else environment.get(names.POD_RANK) or "0"
+    if not text.isdigit() or int(text) >= nnodes:
+        raise UsageInvalid(f"{source} {text}: accepted is a whole number from 0 to {nnodes - 1} (--nnodes {nnodes})")
+    return int(text)
+
+
+def _meeting_point(given: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int]:
+    """Where the manager listens. The cluster's word goes before flags that a start command brought along from torchrun."""
+    host, _, port = given.rdzv_endpoint.rpartition(":") if ":" in given.rdzv_endpoint else (given.rdzv_endpoint, "", "")
+    host = environment.get(names.MASTER_ADDR) or host or given.master_addr
+    port = environment.get(names.MASTER_PORT) or port or given.master_port
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageInvalid(f"--master-port {port}: accepted is a port from 1 to 65535")
+    return host, int(port)
+
+
+def _redirects(given: argparse.Namespace) -> int:
+    if given.redirects not in ("0", "1", "2", "3"):
+        raise UsageInvalid(f"--redirects {given.redirects}: accepted are 0 (none), 1 (stdout), 2 (stderr) and 3 (both)")
+    if given.redirects != "0" and not given.log_dir:
+        raise UsageInvalid(f"--redirects {given.redirects} needs --log-dir, the folder to write to")
+    return int(given.redirects)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]  # the caller prints it, as every other usage error
+        flags = " ".join(sorted(option for action in self._actions for option in action.option_strings if "_" not in option))
+        raise UsageInvalid(f"{message}; accepted flags are {flags}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rekindle-train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
+    )
+    _flag(parser, "--nnodes", default="1", help="pods of the job")
+    _flag(parser, "--nproc-per-node", default="1", help="ranks in each pod: a number, cpu, gpu or auto")
+    _flag(parser, "--node-rank", help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets")
+    _flag(parser, "--master-addr", default="127.0.0.1", help="where the job's manager listens; the environment goes before it")
+    _flag(parser, "--master-port", default=str(names.DEFAULT_MASTER_PORT))
+    _flag(parser, "--rdzv-endpoint", default="", help="the same as --master-addr and --master-port, HOST[:PORT]")
+    _flag(parser, "--rdzv-backend", default="", help="static, c10d, rekindle: ranks meet in the job's manager")
+    _flag(parser, "--rdzv-id", default="", help="name of the run; by default the job's id")
+    _flag(parser, "--rdzv-conf", default="", help="accepted and not used: there is one rendezvous")
+    _flag(parser, "--max-restarts", default="0", help="accepted and not used: the control plane decides about restarts")
+    _flag(parser, "--monitor-interval", default="0.1", help="accepted and not used: ends of processes are noticed at once")
+    _flag(parser, "--start-method", default="spawn", choices=("spawn", "fork"), help="fork: load torch once for all ranks")
+    _flag(parser, "--log-dir", help="folder for redirected output")
+    _flag(parser, "--redirects", short="-r", default="0", help="0 none, 1 stdout, 2 stderr, 3 both, to files in --log-dir")
+    _flag(parser, "--tee", short="-t", default="0", help="0 only")
+    _flag(parser, "--local-addr", default="", help="accepted and not used")
+    parser.add_argument("--standalone", action="store_true", help="one machine, no control plane: starts a manager of its own")
+    parser.add_argument("-m", "--module", action="store_true", help="run the training script as a module, like python -m")
+    parser.add_argument("--no-python", "--no_python", action="store_true", help="run the training script as a program")
+    parser.add_argument("training_script")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, short: str = "", **options: object) -> None:
+    """torchrun takes every flag with dashes and with underscores."""
+    underscored = "--" + name[2:].replace("-", "_")
+    spellings = dict.fromkeys(spelling for spelling in (short, name, underscored) if spelling)
+    parser.add_argument(*spellings, **options)  # type: ignore[arg-type]

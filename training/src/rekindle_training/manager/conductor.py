@@ -1,0 +1,152 @@
+"""Decides what happens to the job's ranks, and when: start them, watch them, switch them. One in each manager, made by `main`.
+
+It can begin in the middle: a manager that replaces another one learns from the ranks' hellos where training and a hot switch are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from rekindle_training.manager import procedures
+from rekindle_training.manager.hot_switch import HotSwitch, Means
+from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed
+from rekindle_training.manager.reports import FAILED, RECOVERED
+
+log = logging.getLogger(__name__)
+
+MERGE_SECONDS = 0.1
+"""Ranks of one pod die together and are reported together."""
+TAKEOVER_SECONDS = 2.0
+"""Within this time all living ranks have found a new manager; they try every 0.5 s."""
+EXIT_CODE = 2
+"""Of ranks that leave because the job is to be restarted."""
+
+
+class Conductor:
+    """All procedures of one job's training side."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._roster = means.roster
+        self._roster.on_lost = self.lost
+        self._switch: HotSwitch | None = None
+        self._switching: asyncio.Task[None] | None = None
+        self._lost: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Ends when every rank has said goodbye."""
+        for procedure in (self._start_training(), self._report_progress(), self._take_over()):
+            self._start(procedure)
+        await self._roster.until(lambda: self._roster.finished)
+        log.info("training is complete")
+        self._roster.dismiss(self._roster.backups.values(), "training is complete")
+
+    # Orders.
+
+    def prepare(self, ranks: frozenset[int]) -> None:
+        self._drop()
+        self._begin(HotSwitch(ranks, self._means))
+
+    def stop(self) -> None:
+        if (switch := self._drop()) is not None:
+            self._start(switch.stop())
+
+    def migrate(self) -> None:
+        if (switch := self._active()) is not None:
+            switch.migrate()
+        else:
+            self._start(self._migrate_after_takeover())
+
+    def dismiss_all(self) -> None:
+        self._drop()
+        roster = self._roster
+        roster.dismiss(roster.backups.values(), "the job ends here")
+        roster.dismiss([*roster.members.values(), *roster.starting.values()], "the job ends here", EXIT_CODE)
+
+    # Losses.
+
+    def lost(self, process: RankProcess) -> None:
+        """A member is gone without a goodbye. The old pod of a switch may be deleted once the pause was reported."""
+        switch = self._active()
+        if switch is not None and switch.paused and process.rank in switch.ranks:
+            return
+        if not self._lost:
+            asyncio.get_running_loop().call_later(MERGE_SECONDS, self._report_lost)
+        self._lost.add(process.rank)
+
+    def _report_lost(self) -> None:
+        """A switch that has not paused yet is dropped: its backup is of no use to the recovery that follows."""
+        self._means.reports.process_fault(sorted(self._lost))
+        self._lost.clear()
+        if (switch := self._active()) is not None and not switch.paused:
+            self._drop()
+
+    # The beginning, of a job or in the middle of one.
+
+    async def _start_training(self) -> None:
+        """A job starts when all ranks are there, and again whenever all of them are new."""
+        store = await self._means.store
+        while True:
+            await self._roster.until(lambda: self._roster.ready_to_start)
+            try:
+                await procedures.rebuild(self._roster, store, dict(self._roster.starting), Plan(), self._means.rebuild_timeout)
+            except (RankLost, RebuildFailed) as error:
+                log.warning("training did not start", extra={"reason": error})
+
+    async def _report_progress(self) -> None:
+        await self._roster.until(self._advanced)
+        members = self._roster.members.values()
+        self._means.reports.progress(min(member.stepped for member in members), max(member.steps_lost for member in members))
+
+    def _advanced(self) -> bool:
+        return self._roster.complete and all(member.stepped for member in self._roster.members.values())
+
+    async def _take_over(self) -> None:
+        """Ranks that are paused without a switch of ours were paused by another manager: what it began is taken up."""
+        await self._roster.until(lambda: self._roster.paused)
+        if self._active() is None:
+            await asyncio.sleep(TAKEOVER_SECONDS)
+            if self._active() is None and self._roster.paused:
+                self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
+
+    async def _migrate_after_takeover(self) -> None:
+        """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
+        await asyncio.sleep(TAKEOVER_SECONDS)
+        if self._roster.paused:
+            switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
+            switch.migrate()
+        elif self._roster.complete:
+            self._means.reports.status(RECOVERED, "training goes on")
+        else:
+            self._means.reports.status(FAILED, "not all ranks are there")
+
+    # The switch that is going on.
+
+    def _begin(self, switch: HotSwitch) -> HotSwitch:
+        self._switch = switch
+        self._switching = self._start(switch.run())
+        return switch
+
+    def _active(self) -> HotSwitch | None:
+        return self._switch if self._switching is not None and not self._switching.done() else None
+
+    def _drop(self) -> HotSwitch | None:
+        switch = self._active()
+        if switch is not None and self._switching is not None:
+            self._switching.cancel()
+            self._switching = None
+        return switch
+
+    def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(procedure)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a procedure failed", exc_info=error)

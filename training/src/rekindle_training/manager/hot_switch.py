@@ -1,0 +1,167 @@
+"""One hot switch, from the order to prepare it to its end. Started by the conductor, one at a time.
+
+Training goes on until every backup is loaded; then it pauses by itself, the control plane decides, and the backups take over.
+Until the migration is ordered the old processes stay as they are: they are the rescue when a backup dies.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from rekindle_training.injection import Injection
+from rekindle_training.manager import procedures
+from rekindle_training.manager.procedures import CannotPause, Plan, Standstill
+from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed
+from rekindle_training.manager.reports import EXIT, FAILED, MIGRATION, RECOVERED, Reports
+from rekindle_training.manager.roster import Members, Roster
+from rekindle_training.manager.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a hot switch works with."""
+
+    roster: Roster
+    store: "asyncio.Future[Store]"
+    reports: Reports
+    injection: Injection
+    rebuild_timeout: float
+    order_timeout: float
+
+
+class HotSwitch:
+    """Of all ranks of one pod. `run` is the procedure; `migrate` and `stop` are the orders that it waits for."""
+
+    def __init__(self, ranks: frozenset[int], means: Means) -> None:
+        self.ranks = ranks
+        self._means = means
+        self._roster = means.roster
+        self._migrate = asyncio.Event()
+        self.paused = False
+        """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
+
+    def migrate(self) -> None:
+        self._migrate.set()
+
+    async def run(self) -> None:
+        await self._roster.until(self._loaded)
+        if self._means.injection.pause_hangs:
+            log.warning("injected: the pause hangs")
+            return
+        try:
+            standstill = await self._pause()
+        except (CannotPause, RankLost, TimeoutError) as error:
+            await self._give_up(error)
+            return
+        await self._offer()
+        if await self._ordered():
+            await self._carry_out(standstill)
+
+    async def stop(self) -> None:
+        """The order `stop switch`: everything is as it was before."""
+        self._dismiss_backups("the hot switch was stopped")
+        if any(member.paused for member in self._roster.members.values()):
+            await procedures.resume(self._roster)
+
+    # Until the pause.
+
+    def _loaded(self) -> bool:
+        return self._roster.complete and self.ranks <= self._roster.backups.keys()
+
+    async def _pause(self) -> Standstill:
+        standstill = await procedures.pause(self._roster)
+        self.paused = True
+        if self._means.injection.backup_fails_paused:
+            await self._fail_backups()
+        return standstill
+
+    async def _give_up(self, error: Exception) -> None:
+        log.warning("training could not pause", extra={"reason": error})
+        self._means.reports.strategies(EXIT)
+        self._dismiss_backups("training could not pause")
+        await procedures.resume(self._roster)
+
+    async def _fail_backups(self) -> None:
+        log.warning("injected: the backup fails while training is paused")
+        backups = self._backups()
+        self._roster.dismiss(backups, "injected", exit_code=1)
+        await self._roster.until(lambda: not any(process.connected for process in backups))
+
+    # Between the pause and the order.
+
+    async def _offer(self) -> None:
+        if not self._migrate.is_set():
+            self._means.reports.strategies(MIGRATION if self._survivors() else EXIT)
+
+    async def _ordered(self) -> bool:
+        try:
+            async with asyncio.timeout(self._means.order_timeout):
+                await self._migrate.wait()
+        except TimeoutError:
+            log.exception("no order came, training goes on as it was")
+            await self.stop()
+            return False
+        return True
+
+    # The migration.
+
+    async def _carry_out(self, standstill: Standstill) -> None:
+        if self._means.injection.resume_fails:
+            self._means.reports.status(FAILED, "injected: training cannot resume")
+            return
+        try:
+            async with asyncio.timeout(self._means.rebuild_timeout):
+                how = await self._go_on(standstill)
+        except (RankLost, RebuildFailed) as error:
+            self._means.reports.status(FAILED, str(error))
+        except TimeoutError:
+            self._means.reports.status(FAILED, f"no step was completed within {self._means.rebuild_timeout:g} s")
+        else:
+            self._means.reports.status(RECOVERED, f"training goes on behind step {standstill.step}, {how}")
+
+    async def _go_on(self, standstill: Standstill) -> str:
+        if await self._backups_alive():
+            await self._switch(standstill)
+            return "on the backup"
+        await procedures.resume(self._roster)
+        self._dismiss_backups("another process of the backup died")
+        return "on the old pod: the backup died"
+
+    async def _switch(self, standstill: Standstill) -> None:
+        roster = self._roster
+        retired = [process for rank, process in roster.members.items() if rank in self.ranks]
+        members: Members = {**roster.members, **{rank: roster.backups[rank] for rank in self.ranks}}
+        transfers = procedures.round_robin(self._survivors(), sorted(self.ranks))
+        plan = Plan(standstill.step, transfers, standstill.own_states)
+        store = await self._means.store
+        await procedures.rebuild(roster, store, members, plan, self._means.rebuild_timeout)
+        # They were fenced by the new generation; that they leave now and not before keeps the processors free for it.
+        roster.dismiss(retired, "another process has taken over this rank")
+
+    async def _backups_alive(self) -> bool:
+        """Decided at once where it is clear; a connection that broke a moment ago is given the time to come back."""
+        try:
+            async with asyncio.timeout(LOST_SECONDS):
+                await self._roster.until(lambda: self._backups_connected() or self._old_connected())
+        except TimeoutError:
+            log.warning("neither the backups nor the old processes are there")
+        return self._backups_connected()
+
+    def _backups_connected(self) -> bool:
+        return (
+            bool(self.ranks) and len(self._backups()) == len(self.ranks) and all(process.connected for process in self._backups())
+        )
+
+    def _old_connected(self) -> bool:
+        return all(process.connected for process in self._roster.members.values())
+
+    def _backups(self) -> list[RankProcess]:
+        return [process for rank, process in self._roster.backups.items() if rank in self.ranks]
+
+    def _survivors(self) -> list[int]:
+        return sorted(self._roster.members.keys() - self.ranks)
+
+    def _dismiss_backups(self, reason: str) -> None:
+        self._roster.dismiss(self._backups(), reason)

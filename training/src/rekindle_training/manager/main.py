@@ -1,0 +1,113 @@
+"""`rekindle-manager`: listens for the job's ranks, speaks to the control plane, and ends with 0 when training is complete.
+
+Started in a pod of its own, or by `rekindle-train --standalone`. It may be killed and replaced at any time: training goes on.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from rekindle_training import logs, wire
+from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
+from rekindle_training.injection import Injection, InjectionInvalid
+from rekindle_training.manager.conductor import Conductor
+from rekindle_training.manager.gateway import Gateway
+from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.orders import Orders
+from rekindle_training.manager.reports import Reports
+from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.service import RanksService
+from rekindle_training.manager.store import Store, open_store
+from rekindle_wire.training_pb2_grpc import add_RanksServicer_to_server
+
+log = logging.getLogger(__name__)
+
+LAST_REPORTS_SECONDS = 5.0
+"""How long the end of training waits for reports that were not answered yet."""
+STOP_SECONDS = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    logs.configure("rekindle-manager")
+    try:
+        environment = ManagerEnvironment.read(standalone=arguments.standalone)
+        injection = Injection.read()
+    except (EnvironmentIncomplete, InjectionInvalid) as error:
+        print(f"rekindle-manager: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
+        return 2
+    return asyncio.run(_run(arguments, environment, injection))
+
+
+async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, injection: Injection) -> int:
+    reports = Reports(environment.job_id)
+    roster = Roster(arguments.nnodes * arguments.nproc_per_node)
+    store = asyncio.create_task(open_store())
+    conductor = Conductor(Means(roster, store, reports, injection, environment.rebuild_timeout, environment.order_timeout))
+    server = grpc.aio.server(options=list(wire.SERVER))
+    add_RanksServicer_to_server(RanksService(roster), server)
+    await _listen(server, environment, arguments.announce_fd)
+    try:
+        await _until_complete(conductor, store, _attach(environment, reports, conductor))
+        await _last_words(environment, reports)
+    finally:
+        await server.stop(STOP_SECONDS)
+    return 0
+
+
+async def _listen(server: grpc.aio.Server, environment: ManagerEnvironment, announce_fd: int | None) -> None:
+    port = server.add_insecure_port(f"{environment.listen_host}:{environment.listen_port}")
+    await server.start()
+    log.info("listening", extra={"port": port})
+    if announce_fd is not None:
+        os.write(announce_fd, f"{port}\n".encode())
+        os.close(announce_fd)
+
+
+def _attach(environment: ManagerEnvironment, reports: Reports, conductor: Conductor) -> asyncio.Task[None]:
+    if environment.gateway is None:
+        return asyncio.create_task(_alone())
+    gateway = Gateway(environment.gateway, environment.job_id, reports, Orders(conductor).obey)
+    return asyncio.create_task(gateway.run())
+
+
+async def _alone() -> None:
+    """A job without a control plane: nobody orders and nobody is told."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], attached: asyncio.Task[None]) -> None:
+    """The store and the gateway's loop never end by themselves; if one of them fails, so does the manager."""
+    training = asyncio.create_task(conductor.run())
+    pending: set[asyncio.Task[Any]] = {training, store, attached}
+    while not training.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+async def _last_words(environment: ManagerEnvironment, reports: Reports) -> None:
+    if environment.gateway is not None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REPORTS_SECONDS):
+                await reports.waiting.join()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rekindle-manager", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--nnodes", type=int, required=True, help="pods of the job")
+    parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, required=True, help="ranks in each pod")
+    parser.add_argument("--standalone", action="store_true", help="without a control plane, on any free port of this machine")
+    parser.add_argument("--announce-fd", type=int, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

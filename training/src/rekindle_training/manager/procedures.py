@@ -1,0 +1,93 @@
+"""What the manager does with all ranks together: start them, pause them at one boundary, take them into a new generation.
+
+Called by `hot_switch.py` and `conductor.py`. Each returns when every rank has answered, and raises when one is gone or failed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rekindle_training.manager.roster import Members, Roster
+from rekindle_training.manager.store import Store
+from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Transfer
+
+log = logging.getLogger(__name__)
+
+HOLD_SECONDS = 30.0
+"""Ranks answer from a thread of their own, whatever the training loop is doing."""
+PAUSE_SECONDS = 900.0
+"""One step of training, at most: the control plane waits no longer for the report of the pause."""
+
+
+class CannotPause(Exception):
+    """Training ends at this very step: there is no boundary to stand at and go on from."""
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """All ranks stand at the boundary behind `step`."""
+
+    step: int
+    own_states: Mapping[int, bytes]
+    """Of each rank: what no replica has."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a new generation goes on, and who brings whom up to date."""
+
+    step: int = 0
+    transfers: tuple[tuple[int, int], ...] = ()
+    own_states: Mapping[int, bytes] = field(default_factory=dict)
+
+
+async def pause(roster: Roster) -> Standstill:
+    """Two phases, so that nobody is caught in a collective: all hold, then the ones behind catch up with the foremost."""
+    held = await _ask_all(roster, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
+    step = max(answer.held.step for answer in held.values())
+    if step >= min(answer.held.total or step + 1 for answer in held.values()):
+        raise CannotPause(f"training ends with step {step}")
+    paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step)), "paused", PAUSE_SECONDS)
+    log.info("paused", extra={"step": step})
+    return Standstill(step, {rank: answer.paused.own_state for rank, answer in paused.items()})
+
+
+async def resume(roster: Roster) -> dict[int, RankMessage]:
+    """Training goes on where it stands; returns after one more completed step on all ranks."""
+    return await _ask_all(roster, ManagerMessage(resume=Resume()), "stepped", None)
+
+
+async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
+    """Makes `members` the next generation; returns after one more completed step on all ranks."""
+    roster.install(members)
+    answers = [process.ask(_invitation(roster, store, plan, rank, limit), "stepped") for rank, process in sorted(members.items())]
+    log.info("rebuilding", extra={"generation": roster.generation, "step": plan.step})
+    return dict(zip(sorted(members), await asyncio.gather(*answers), strict=True))
+
+
+def round_robin(survivors: list[int], replaced: list[int]) -> tuple[tuple[int, int], ...]:
+    """Each replacement takes its state from a survivor, and no survivor sends twice before all have sent once."""
+    return tuple((survivors[index % len(survivors)], target) for index, target in enumerate(replaced))
+
+
+def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: float) -> ManagerMessage:
+    replaced = {target for _, target in plan.transfers}
+    invitation = Rebuild(
+        store_port=store.port,
+        store_prefix=store.prefix(roster.generation),
+        world_size=roster.world_size,
+        timeout_seconds=limit,
+        step=plan.step,
+        transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
+        own_state=plan.own_states[rank] if rank in replaced else b"",
+    )
+    return ManagerMessage(generation=roster.generation, rebuild=invitation)
+
+
+async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
+    message.generation = roster.generation
+    members = sorted(roster.members.items())
+    async with asyncio.timeout(limit):
+        answers = await asyncio.gather(*(process.ask(message, answer) for _, process in members))
+    return {rank: answer for (rank, _), answer in zip(members, answers, strict=True)}

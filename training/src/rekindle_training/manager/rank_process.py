@@ -1,0 +1,141 @@
+"""One process of a rank, as the manager sees it: its stream, what it was asked, and whether it is still there."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rekindle_wire.training_pb2 import Hello, Leave, ManagerMessage, RankMessage
+
+log = logging.getLogger(__name__)
+
+LOST_SECONDS = 1.0
+"""A process whose stream broke and that has not come back by then is lost; a living one comes back within 0.5 s."""
+
+Outbox = asyncio.Queue[ManagerMessage | None]
+
+
+class RankLost(Exception):
+    """A process ended, or lost its connection for good, while something was expected of it."""
+
+
+class RebuildFailed(Exception):
+    """A process could not join the new generation."""
+
+
+class RankProcess:
+    """Known from its first hello to its end, over any number of streams."""
+
+    def __init__(self, hello: Hello, on_lost: Callable[["RankProcess"], None]) -> None:
+        self.rank = hello.rank
+        self.identity = hello.process
+        self.role = hello.role
+        self.generation = 0
+        self.step = hello.step
+        self.paused = hello.paused
+        self.stepped = 0
+        """The first step that it completed in this generation, or under this manager; 0 before that."""
+        self.steps_lost = 0
+        self.ended = False
+        """It said goodbye, or was told to leave: nobody misses it."""
+        self.lost = False
+        self._on_lost = on_lost
+        self._outbox: Outbox | None = None
+        self._unanswered: dict[str, ManagerMessage] = {}
+        self._expected: dict[str, list[asyncio.Future[RankMessage]]] = {}
+        self._loss: asyncio.TimerHandle | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._outbox is not None
+
+    # Its stream.
+
+    def attach(self, hello: Hello, generation: int) -> Outbox:
+        if self._outbox is not None:
+            self._outbox.put_nowait(None)
+        if self._loss is not None:
+            self._loss.cancel()
+        self.generation, self.step, self.paused = generation, hello.step, hello.paused
+        self.lost = False
+        self._outbox = asyncio.Queue()
+        for message in self._unanswered.values():
+            self._outbox.put_nowait(message)
+        return self._outbox
+
+    def detach(self, outbox: Outbox) -> None:
+        """This stream is over. Whether the process is, turns out soon."""
+        if self._outbox is outbox:
+            self._outbox = None
+            self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._lose)
+
+    def _lose(self) -> None:
+        self.lost = True
+        for future in self._waiting():
+            future.set_exception(RankLost(f"rank {self.rank} is gone"))
+        if not self.ended:
+            self._on_lost(self)
+
+    # What is said and heard.
+
+    def ask(self, message: ManagerMessage, answer: str) -> asyncio.Future[RankMessage]:
+        """Says something until it was answered, also on a later stream; it supersedes what was asked before."""
+        self._unanswered = {answer: message}
+        self._say(message)
+        return self.expect(answer)
+
+    def expect(self, kind: str) -> asyncio.Future[RankMessage]:
+        future: asyncio.Future[RankMessage] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self.lost:
+            future.set_exception(RankLost(f"rank {self.rank} is gone"))
+        else:
+            self._expected.setdefault(kind, []).append(future)
+        return future
+
+    def leave(self, generation: int, reason: str, exit_code: int = 0) -> None:
+        self.ended = True
+        message = ManagerMessage(generation=generation, leave=Leave(exit_code=exit_code, reason=reason))
+        self._unanswered = {"leave": message}
+        self._say(message)
+
+    def hear(self, kind: str, message: RankMessage) -> None:
+        self._note(kind, message)
+        self._unanswered.pop(kind, None)
+        for future in self._expected.pop(kind, []):
+            if not future.done():
+                future.set_result(message)
+
+    def _note(self, kind: str, message: RankMessage) -> None:
+        match kind:
+            case "heartbeat":
+                self.step = message.heartbeat.step
+            case "paused":
+                self.step, self.paused = message.paused.step, True
+            case "stepped":
+                self.step, self.paused = message.stepped.step, False
+                self.stepped, self.steps_lost = message.stepped.step, message.stepped.steps_lost
+            case "goodbye":
+                self.ended = True
+            case "failed":
+                self._fail(message.failed.reason)
+
+    def _fail(self, reason: str) -> None:
+        log.warning("a rank could not join", extra={"rank": self.rank, "reason": reason})
+        self._unanswered.clear()
+        for future in self._waiting():
+            future.set_exception(RebuildFailed(reason))
+
+    def _waiting(self) -> list[asyncio.Future[RankMessage]]:
+        futures = [future for expected in self._expected.values() for future in expected if not future.done()]
+        self._expected.clear()
+        return futures
+
+    def _say(self, message: ManagerMessage) -> None:
+        if self._outbox is not None:
+            self._outbox.put_nowait(message)
+
+
+def _retrieve(future: asyncio.Future[RankMessage]) -> None:
+    """A procedure that failed because of one rank does not look at the others any more."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,49 @@
+"""What the manager tells the control plane. Made by the procedures, delivered by `gateway.py` in the order of their making."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+
+from rekindle_wire.recover_pb2 import FaultRank, ProcessFaultRequest, RecoverStatusRequest, RecoverStrategyRequest, Status
+from rekindle_wire.training_pb2 import ProgressReport
+
+log = logging.getLogger(__name__)
+
+MIGRATION, EXIT = "migration", "exit"
+RECOVERED, FAILED = 0, 406
+NORMAL_FAULT = "1"
+
+Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest
+
+
+class Reports:
+    """One manager's life of them."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._incarnation = uuid.uuid4().hex
+        self.waiting: asyncio.Queue[Report] = asyncio.Queue()
+        self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
+
+    def strategies(self, *offered: str) -> None:
+        log.info("report: strategies", extra={"offered": ",".join(offered)})
+        self.waiting.put_nowait(RecoverStrategyRequest(jobId=self._job_id, strategies=offered))
+
+    def status(self, code: int, info: str) -> None:
+        """How a migration ended. Without the `status` message the original control plane would crash."""
+        log.info("report: status", extra={"code": code, "reason": info})
+        status = Status(code=code, info=info)
+        self.waiting.put_nowait(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=MIGRATION))
+
+    def process_fault(self, ranks: Sequence[int]) -> None:
+        log.info("report: process fault", extra={"ranks": ranks})
+        faults = [FaultRank(rankId=str(rank), faultType=NORMAL_FAULT) for rank in ranks]
+        self.waiting.put_nowait(ProcessFaultRequest(jobId=self._job_id, faultRanks=faults))
+
+    def progress(self, step: int, steps_lost: int) -> None:
+        """Training advances. Said once in a manager's life."""
+        if not self.progressed.done():
+            log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
+            report = ProgressReport(job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost)
+            self.progressed.set_result(report)

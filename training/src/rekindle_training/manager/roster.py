@@ -1,0 +1,125 @@
+"""Who is who: the members of the current generation, the processes that wait for their first one, and the backups.
+
+Filled by `service.py` as processes say hello, read by the procedures. What belongs to an earlier generation is told to leave.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from rekindle_training import names
+from rekindle_training.manager.rank_process import Outbox, RankProcess
+from rekindle_wire.training_pb2 import Hello, RankMessage
+
+log = logging.getLogger(__name__)
+
+Members = dict[int, RankProcess]
+"""Processes by rank."""
+
+
+class Roster:
+    """All processes of one job."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.on_lost: Callable[[RankProcess], None] = lambda _: None
+        """Hears of members that are gone without a goodbye."""
+        self.generation = 0
+        self.members: Members = {}
+        self.starting: Members = {}
+        self.backups: Members = {}
+        self._known: dict[str, RankProcess] = {}
+        self._changed = asyncio.Event()
+
+    # What the procedures ask.
+
+    @property
+    def complete(self) -> bool:
+        return len(self.members) == self.world_size
+
+    @property
+    def ready_to_start(self) -> bool:
+        return len(self.starting) == self.world_size
+
+    @property
+    def paused(self) -> bool:
+        return self.complete and all(member.paused for member in self.members.values())
+
+    @property
+    def finished(self) -> bool:
+        """Every rank said goodbye."""
+        return self.complete and all(member.ended for member in self.members.values())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def install(self, members: Mapping[int, RankProcess]) -> None:
+        """A new generation. Whoever was a member and is none any more is fenced from here on."""
+        self.generation += 1
+        self.members = dict(members)
+        for process in members.values():
+            process.generation = self.generation
+            self._forget(process)
+        self._change()
+
+    # What the service brings.
+
+    def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:
+        process = self._known.get(hello.process) or RankProcess(hello, self._lose)
+        self._known[hello.process] = process
+        outbox = process.attach(hello, max(generation, process.generation))
+        self._place(process)
+        self._change()
+        return process, outbox
+
+    def hear(self, process: RankProcess, message: RankMessage) -> None:
+        if message.generation != process.generation:
+            return
+        process.hear(message.WhichOneof("kind") or "", message)
+        self._change()
+
+    def depart(self, process: RankProcess, outbox: Outbox) -> None:
+        process.detach(outbox)
+        self._change()
+
+    def _place(self, process: RankProcess) -> None:
+        if process.generation == 0:
+            waiting = self.backups if process.role == names.BACKUP else self.starting
+            waiting[process.rank] = process
+            log.info("registered", extra={"rank": process.rank, "role": process.role})
+        elif process.generation < self.generation:
+            process.leave(self.generation, "another process has taken over this rank")
+        else:
+            self._follow(process.generation)
+            self.members[process.rank] = process
+
+    def _follow(self, generation: int) -> None:
+        """A manager that took over learns from the ranks which generation is the current one."""
+        if generation > self.generation:
+            log.info("took over", extra={"generation": generation})
+            self.generation = generation
+            self.dismiss(self.members.values(), "another process has taken over this rank")
+            self.members = {}
+
+    def dismiss(self, processes: Iterable[RankProcess], reason: str, exit_code: int = 0) -> None:
+        for process in list(processes):
+            process.leave(self.generation, reason, exit_code)
+            self._forget(process)
+
+    def _lose(self, process: RankProcess) -> None:
+        self._known.pop(process.identity, None)
+        self._forget(process)
+        if self.members.get(process.rank) is process:
+            self.on_lost(process)
+        self._change()
+
+    def _forget(self, process: RankProcess) -> None:
+        """It does not wait any more."""
+        for waiting in (self.starting, self.backups):
+            if waiting.get(process.rank) is process:
+                del waiting[process.rank]
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,38 @@
+"""The manager's way downwards: one stream for each process of the job's ranks. Served by `main`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from grpc.aio import ServicerContext
+
+from rekindle_training.manager.rank_process import Outbox, RankProcess
+from rekindle_training.manager.roster import Roster
+from rekindle_wire.training_pb2 import ManagerMessage, RankMessage
+from rekindle_wire.training_pb2_grpc import RanksServicer
+
+
+class RanksService(RanksServicer):
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    async def Join(
+        self,
+        request_iterator: AsyncIterator[RankMessage],
+        context: ServicerContext[RankMessage, ManagerMessage],
+    ) -> AsyncIterator[ManagerMessage]:
+        first = await anext(request_iterator)
+        process, outbox = self._roster.enroll(first.hello, first.generation)
+        listening = asyncio.create_task(self._listen(process, request_iterator, outbox))
+        try:
+            while (message := await outbox.get()) is not None:
+                yield message
+        finally:
+            listening.cancel()
+            self._roster.depart(process, outbox)
+
+    async def _listen(self, process: RankProcess, messages: AsyncIterator[RankMessage], outbox: Outbox) -> None:
+        try:
+            async for message in messages:
+                self._roster.hear(process, message)
+        finally:
+            outbox.put_nowait(None)

@@ -1,0 +1,110 @@
+"""The step boundary, where the training loop meets the manager's wishes. The loop crosses it, the processor's thread shuts it.
+
+Two threads, one lock. A planned pause takes two phases: `hold` freezes the loop's way ahead and says where it stands,
+`pause_at` lets it run up to the step on which all ranks agreed. So no rank is ever caught inside a collective.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from rekindle_wire.training_pb2 import Leave, Rebuild
+
+
+@dataclass(frozen=True)
+class Go:
+    """The next step may begin."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The loop stands where it was asked to; said once a pause."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Become a member of this generation."""
+
+    generation: int
+    rebuild: Rebuild
+
+
+Wish = Go | Pause | Join | Leave
+
+
+class Gate:
+    """Shut at first: a process belongs to no generation until the manager says so."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun = 0
+        self._completed = 0
+        self._total = 0
+        self._limit: int | None = 0
+        self._pause_at: int | None = None
+        self._join: Join | None = None
+        self._leave: Leave | None = None
+
+    # The training loop's side.
+
+    def wait(self) -> Wish:
+        """Blocks at the boundary until there is something to do. `Go` means that the next step has begun."""
+        with self._changed:
+            while (wish := self._wish()) is None:
+                self._changed.wait()
+            return wish
+
+    def complete(self, step: int) -> None:
+        """The loop has reached the boundary behind `step`, by executing it or because a replica or a checkpoint stood there."""
+        with self._changed:
+            self._begun = self._completed = step
+
+    def expect(self, total: int) -> None:
+        with self._changed:
+            self._total = total
+
+    def open(self) -> None:
+        with self._changed:
+            self._limit = self._pause_at = None
+            self._changed.notify_all()
+
+    @property
+    def completed(self) -> int:
+        return self._completed
+
+    # The manager's side.
+
+    def hold(self) -> tuple[int, int]:
+        """No step begins after the one that is being executed, which is returned together with the loop's last one."""
+        with self._changed:
+            self._limit = self._begun
+            self._pause_at = None
+            return self._begun, self._total
+
+    def pause_at(self, step: int) -> None:
+        with self._changed:
+            self._limit = self._pause_at = step
+            self._changed.notify_all()
+
+    def join(self, join: Join) -> None:
+        with self._changed:
+            self._join = join
+            self._changed.notify_all()
+
+    def leave(self, leave: Leave) -> None:
+        with self._changed:
+            self._leave = leave
+            self._changed.notify_all()
+
+    def _wish(self) -> Wish | None:
+        if self._leave is not None:
+            return self._leave
+        if self._join is not None:
+            join, self._join = self._join, None
+            return join
+        if self._limit is None or self._completed < self._limit:
+            self._begun = self._completed + 1
+            return Go()
+        if self._pause_at == self._completed:
+            self._pause_at = None
+            return Pause()
+        return None

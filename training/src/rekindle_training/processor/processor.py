@@ -1,0 +1,189 @@
+"""One rank's conversation with the manager, in a thread of its own. Started by the adapter's session, one in each process.
+
+The stream may break and the manager may be another one afterwards: the processor comes back by itself, says hello and
+repeats its latest statement, and training does not notice.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import uuid
+from collections.abc import Iterator
+
+import grpc
+
+from rekindle_training import wire
+from rekindle_training.environment import RankEnvironment
+from rekindle_training.processor.gate import Gate, Join
+from rekindle_wire.training_pb2 import (
+    Failed,
+    Goodbye,
+    Heartbeat,
+    Held,
+    Hello,
+    Leave,
+    ManagerMessage,
+    Paused,
+    RankMessage,
+    Stepped,
+)
+from rekindle_wire.training_pb2_grpc import RanksStub
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+RETRY_SECONDS = 0.2
+GOODBYE_SECONDS = 10.0
+"""How long an ending rank tries to tell the manager; a manager that is away longer learns it from the cluster."""
+LEAVE_SECONDS = 2.0
+"""How long a process that was told to leave may take to reach a step boundary before it is ended where it is."""
+
+_Outbox = queue.SimpleQueue[RankMessage | None]
+
+
+class Processor:
+    """Speaks for one rank; `gate` is where the training loop listens."""
+
+    def __init__(self, environment: RankEnvironment, gate: Gate) -> None:
+        self._environment = environment
+        self._gate = gate
+        self._process = f"{environment.pod_uid}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._outbox: _Outbox = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._statement: RankMessage | None = None
+        self._steps_lost = 0
+        self._owes_step = True
+        self._ended = threading.Event()
+        self.generation = 0
+        self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Says goodbye and waits until the manager has heard it."""
+        self._state(RankMessage(goodbye=Goodbye()))
+        self._ended.wait(GOODBYE_SECONDS)
+
+    # What the training loop reports.
+
+    def joined(self, generation: int) -> None:
+        with self._lock:
+            self.generation = generation
+            self._statement = None
+            self._owes_step = True
+
+    def paused(self, step: int, own_state: bytes) -> None:
+        self._state(RankMessage(paused=Paused(step=step, own_state=own_state)))
+
+    def failed(self, reason: str) -> None:
+        self._state(RankMessage(failed=Failed(reason=reason)))
+
+    def lost_steps(self, count: int) -> None:
+        self._steps_lost = count
+
+    def stepped(self, step: int) -> None:
+        """Called after every step; says so only where the manager waits for one."""
+        if self._owes_step:
+            self._owes_step = False
+            self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost)))
+
+    def _state(self, message: RankMessage) -> None:
+        """A statement stands until the next one: a new stream begins by repeating it."""
+        with self._lock:
+            message.generation = self.generation
+            self._statement = message
+            self._outbox.put(message)
+
+    # The conversation.
+
+    def _run(self) -> None:
+        address = f"{self._environment.master_addr}:{self._environment.master_port}"
+        with grpc.insecure_channel(address, options=list(wire.CLIENT)) as channel:
+            stub = RanksStub(channel)
+            while not self._ended.is_set():
+                try:
+                    self._converse(stub)
+                except grpc.RpcError as error:
+                    log.warning("lost the manager, coming back", extra={"manager": address, "reason": str(error)})
+                self._ended.wait(RETRY_SECONDS)
+
+    def _converse(self, stub: RanksStub) -> None:
+        outbox = self._introduce()
+        try:
+            for message in stub.Join(self._speak(outbox), wait_for_ready=True):
+                self._obey(message)
+        finally:
+            outbox.put(None)
+        if self._statement is not None and self._statement.HasField("goodbye"):
+            self._ended.set()
+
+    def _introduce(self) -> _Outbox:
+        with self._lock:
+            outbox: _Outbox = queue.SimpleQueue()
+            paused = self._statement is not None and self._statement.HasField("paused")
+            outbox.put(RankMessage(generation=self.generation, hello=self._hello(paused)))
+            if self._statement is not None:
+                outbox.put(self._statement)
+            if not paused:
+                self._owes_step = True
+            self._outbox = outbox
+            return outbox
+
+    def _hello(self, paused: bool) -> Hello:
+        environment = self._environment
+        step = self._gate.completed
+        return Hello(rank=environment.rank, role=environment.role, process=self._process, step=step, paused=paused)
+
+    def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
+        while True:
+            try:
+                message = outbox.get(timeout=HEARTBEAT_SECONDS)
+            except queue.Empty:
+                message = RankMessage(generation=self.generation, heartbeat=Heartbeat(step=self._gate.completed))
+            if message is None:
+                return
+            yield message
+            if message.HasField("goodbye"):
+                return
+
+    def _obey(self, message: ManagerMessage) -> None:
+        if message.generation < self.generation:
+            log.warning("ignored a message of an earlier generation", extra={"generation": message.generation})
+            return
+        match message.WhichOneof("kind"):
+            case "hold":
+                step, total = self._gate.hold()
+                self._outbox.put(RankMessage(generation=self.generation, held=Held(step=step, total=total)))
+            case "pause_at":
+                self._gate.pause_at(message.pause_at.step)
+            case "resume":
+                self._resume()
+            case "rebuild":
+                self._gate.join(Join(message.generation, message.rebuild))
+            case "leave":
+                self._leave(message.leave)
+
+    def _resume(self) -> None:
+        with self._lock:
+            self._statement = None
+            self._owes_step = True
+        self._gate.open()
+
+    def _leave(self, leave: Leave) -> None:
+        log.info("told to leave", extra={"reason": leave.reason})
+        if leave.exit_code:
+            os._exit(leave.exit_code)
+        self._gate.leave(leave)
+        timer = threading.Timer(LEAVE_SECONDS, _end_here)
+        timer.daemon = True
+        timer.start()
+
+
+def _end_here() -> None:
+    """The loop did not come to a boundary in time: it may be waiting in a collective for ranks that have left already."""
+    with contextlib.suppress(OSError):
+        os.fsync(2)
+    os._exit(0)

@@ -1,0 +1,34 @@
+"""Settings of every gRPC connection of the training side; used by the manager and by the ranks' processors."""
+
+from collections.abc import Sequence
+
+Options = Sequence[tuple[str, int]]
+
+LARGEST_MESSAGE = 64 * 1024 * 1024
+
+CLIENT: Options = (
+    # A frozen or cut connection is noticed within 5 s, and a peer that is back is met again within a second.
+    ("grpc.keepalive_time_ms", 3000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+)
+
+SERVER: Options = (
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # Two managers on one port would share the ranks between them.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+)
