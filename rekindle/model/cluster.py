@@ -159,3 +159,36 @@ class ClusterEvent(Resource):
     message: str
     type: Literal["Normal", "Warning"] = "Normal"
     timestamp: datetime | None = None
+
+
+class Status(Resource):
+    """The cluster's refusal of a request."""
+
+    code: int
+    reason: str
+    message: str
+
+
+class MetadataChange(Resource):
+    """A merge patch: None removes a key."""
+
+    labels: dict[str, str | None] = {}
+    annotations: dict[str, str | None] = {}
+
+
+class MetadataPatch(Resource):
+    metadata: MetadataChange
+
+
+class NodePatch(Resource):
+    conditions: tuple[Condition, ...] = ()
+    """Each replaces the condition of its type."""
+
+    accelerators: int | None = Field(default=None, ge=0)
+
+
+class GenerationRequest(Resource):
+    """The pods of a restart of the whole job."""
+
+    generation: str = Field(min_length=1, max_length=63)
+    avoid_nodes: tuple[str, ...] = ()

@@ -1,0 +1,262 @@
+"""Talks to the local cluster over its Unix socket. Used by the command line and by the driver `activities/local.py`.
+
+Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, NotFound, Conflict and Invalid as the cluster
+answers, WatchExpired when a watch ends.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Conflict, Invalid, NotFound, WatchExpired
+from rekindle.model.cluster import (
+    ClusterEvent,
+    Condition,
+    GenerationRequest,
+    JobObject,
+    MetadataChange,
+    MetadataPatch,
+    Node,
+    NodePatch,
+    Pod,
+    Status,
+    WatchEvent,
+)
+
+REQUEST_LIMIT = 5.0
+"""Seconds for one request; a watch and the following of a log have no such limit."""
+
+SILENCE_LIMIT = 20.0
+"""Seconds without a byte on a watch, which carries an empty line every few seconds."""
+
+SOCKET_BYTES = 107
+"""Longest path of a Unix socket that Linux takes."""
+
+MAX_LINE = 8 * 1024 * 1024
+"""Bytes of one object on a watch."""
+
+REFUSAL = b'{"code"'
+"""How the cluster's last words on a watch begin: a `Status` in place of an event."""
+
+ERRORS: Mapping[int, type[ClusterError]] = {404: NotFound, 409: Conflict, 400: Invalid, 422: Invalid, 410: WatchExpired}
+
+Answer = TypeVar("Answer")
+Object = TypeVar("Object", bound=BaseModel)
+Value = str | int | bool | None
+
+
+def checked_socket(path: Path) -> Path:
+    """The path, if a Unix socket may have it.
+
+    Raises:
+        BadInput: it is too long.
+    """
+    length = len(str(path).encode())
+    if length > SOCKET_BYTES:
+        raise BadInput(
+            f"socket {path}: {length} bytes, a Unix socket's path has at most {SOCKET_BYTES}: "
+            "choose a shorter one with REKINDLE_CLUSTER_SOCKET"
+        )
+    return path
+
+
+class ClusterClient:
+    """One connection pool to one local cluster. `async with`, or `close()`."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = checked_socket(socket)
+        self._open: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._open:
+            await self._open.close()
+            self._open = None
+
+    # ---- jobs, by UID or by name
+
+    async def jobs(self) -> list[JobObject]:
+        return await self._get("/jobs", list[JobObject])
+
+    async def job(self, reference: str) -> JobObject:
+        return await self._get(f"/jobs/{reference}", JobObject)
+
+    async def submit(self, job: JobObject) -> JobObject:
+        """Creates the job and its first pods; answers it with its UID.
+
+        Raises:
+            Conflict: the name is taken.
+            Invalid: a field is wrong; the message names it.
+        """
+        return await self._send("POST", "/jobs", job, JobObject)
+
+    async def delete_job(self, reference: str, grace: int | None = None) -> JobObject:
+        """Deletes the job and its pods; `grace` in seconds, by default each pod's own."""
+        return await self._send("DELETE", f"/jobs/{reference}", None, JobObject, grace=grace)
+
+    async def patch_job(
+        self, reference: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
+    ) -> JobObject:
+        """None removes a key."""
+        return await self._send("PATCH", f"/jobs/{reference}", _change(labels, annotations), JobObject)
+
+    async def ensure_generation(self, reference: str, generation: str, avoid_nodes: Sequence[str] = ()) -> list[Pod]:
+        """The job's pods of this generation, created where missing."""
+        request = GenerationRequest(generation=generation, avoid_nodes=tuple(avoid_nodes))
+        return await self._send("POST", f"/jobs/{reference}/pods", request, list[Pod])
+
+    # ---- pods
+
+    async def pods(self, job_id: str | None = None) -> list[Pod]:
+        """The pods of a job, by its UID, or all."""
+        return await self._get("/pods", list[Pod], job=job_id)
+
+    async def pod(self, name: str) -> Pod:
+        return await self._get(f"/pods/{name}", Pod)
+
+    async def create_pod(self, pod: Pod) -> Pod:
+        return await self._send("POST", "/pods", pod, Pod)
+
+    async def patch_pod(
+        self, name: str, uid: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
+    ) -> Pod:
+        return await self._send("PATCH", f"/pods/{name}", _change(labels, annotations), Pod, uid=uid)
+
+    async def delete_pod(self, name: str, uid: str = "", grace: int | None = None) -> Pod:
+        """Asks for the deletion of a pod; with another UID than the pod's it is a Conflict."""
+        return await self._send("DELETE", f"/pods/{name}", None, Pod, uid=uid or None, grace=grace)
+
+    async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[str]:
+        """What the pod wrote, in pieces; with `follow` until the pod has ended."""
+        async with self._stream(f"/pods/{name}/logs", follow=follow, tail=tail) as response:
+            async for piece in response.content.iter_any():
+                yield piece.decode(errors="replace")
+
+    # ---- nodes
+
+    async def nodes(self) -> list[Node]:
+        return await self._get("/nodes", list[Node])
+
+    async def node(self, name: str) -> Node:
+        return await self._get(f"/nodes/{name}", Node)
+
+    async def degrade(self, name: str, code: str, message: str) -> Node:
+        """The node is sub-healthy from now on: it works, slowly."""
+        return await self._condition(name, Condition(type="SubHealthy", status="True", reason=code, message=message))
+
+    async def heal(self, name: str) -> Node:
+        """The node's sub-health is over."""
+        return await self._condition(name, Condition(type="SubHealthy", status="False"))
+
+    async def take_down(self, name: str, message: str = "") -> Node:
+        """The node is lost, with all its pods."""
+        return await self._condition(name, Condition(type="Ready", status="False", reason="NodeLost", message=message))
+
+    async def bring_up(self, name: str) -> Node:
+        """The node is back, empty."""
+        return await self._condition(name, Condition(type="Ready", status="True"))
+
+    async def set_capacity(self, name: str, accelerators: int) -> Node:
+        """What runs stays; new pods find so many accelerators in all."""
+        return await self._send("PATCH", f"/nodes/{name}", NodePatch(accelerators=accelerators), Node)
+
+    async def _condition(self, name: str, condition: Condition) -> Node:
+        return await self._send("PATCH", f"/nodes/{name}", NodePatch(conditions=(condition,)), Node)
+
+    # ---- events and the watch
+
+    async def events(self, name: str | None = None) -> list[ClusterEvent]:
+        """Events about the object of this name, or all; the oldest first."""
+        return await self._get("/events", list[ClusterEvent], name=name)
+
+    async def record(self, event: ClusterEvent) -> ClusterEvent:
+        return await self._send("POST", "/events", event, ClusterEvent)
+
+    async def watch(self) -> AsyncIterator[WatchEvent]:
+        """Changes, beginning with ADDED for all that exist. Never ends well: WatchExpired or ClusterUnavailable."""
+        async with self._stream("/watch") as response:
+            async for line in response.content:
+                if line.startswith(REFUSAL):
+                    status = _read(Status, line)
+                    raise ERRORS.get(status.code, ClusterUnavailable)(status.message)
+                if line.strip():
+                    yield _read(WatchEvent, line)
+        raise WatchExpired("the watch ended: list again, watch again")
+
+    async def break_watches(self) -> None:
+        """Ends every watch, as a cluster may at any time; for tests."""
+        await self._send("POST", "/watch/break", None, dict[str, int])
+
+    # ---- requests
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._open is None:
+            connector = aiohttp.UnixConnector(path=str(self.socket), limit=0)
+            self._open = aiohttp.ClientSession("http://cluster", connector=connector, read_bufsize=MAX_LINE)
+        return self._open
+
+    async def _get(self, path: str, kind: type[Answer], **query: Value) -> Answer:
+        return await self._send("GET", path, None, kind, **query)
+
+    async def _send(self, method: str, path: str, body: BaseModel | None, kind: type[Answer], **query: Value) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_LIMIT)
+        async with self._request(method, path, body, timeout, query) as response:
+            return _read(kind, await response.read())
+
+    @asynccontextmanager
+    async def _stream(self, path: str, **query: Value) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_LIMIT, sock_read=SILENCE_LIMIT)
+        async with self._request("GET", path, None, timeout, query) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, body: BaseModel | None, timeout: aiohttp.ClientTimeout, query: Mapping[str, Value]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One request; every failure leaves as an error of ours."""
+        content = None if body is None else body.model_dump_json(by_alias=True)
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        parameters = {name: str(value).lower() if value is True else str(value) for name, value in query.items() if _said(value)}
+        try:
+            async with self._session().request(
+                method, path, data=content, params=parameters, headers=headers, timeout=timeout
+            ) as response:
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.read())
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            words = str(error) or type(error).__name__
+            raise ClusterUnavailable(f"the local cluster does not answer at {self.socket}: {words}") from error
+
+
+def _said(value: Value) -> bool:
+    return value is not None and value is not False
+
+
+def _change(labels: Mapping[str, str | None], annotations: Mapping[str, str | None]) -> MetadataPatch:
+    return MetadataPatch(metadata=MetadataChange(labels=dict(labels), annotations=dict(annotations)))
+
+
+def _read(kind: type[Answer], content: bytes) -> Answer:
+    try:
+        return TypeAdapter(kind).validate_json(content)
+    except ValidationError as error:
+        raise ClusterUnavailable(f"the local cluster answers what is no {kind}: {error}") from error
+
+
+def _refusal(code: int, content: bytes) -> ClusterError:
+    try:
+        message = Status.model_validate_json(content).message
+    except ValidationError:
+        message = content.decode(errors="replace")[:500]
+    return ERRORS.get(code, ClusterUnavailable)(message)

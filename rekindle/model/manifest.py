@@ -1,0 +1,267 @@
+"""What `rekindle submit job.yaml` reads, and what a job object means to recoveries.
+
+Called by the command line (`parse`), by the local cluster, which refuses a job that the watcher could not register, and by the
+watcher (`job_of`). Every wrong field is named at once, with what is accepted.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, field_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from rekindle.errors import BadInput
+from rekindle.model.base import Written
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import Capability, Framework, Job, JobId, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import CAPABILITIES, FRAMEWORK, SUB_HEALTHY_STRATEGY
+from rekindle.model.limits import Limits
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+"""Lower-case letters, digits and hyphens, at most 40: names of pods are longer, and must fit into a label."""
+
+Word = TypeVar("Word", bound=StrEnum)
+Argument = Annotated[str, StringConstraints(min_length=1)]
+
+
+Checked = TypeVar("Checked")
+
+INSIDE = "rekindle_inside"
+"""Type of an error that holds several lines of its own."""
+
+WORDS = {
+    "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "string_type": "must be a string: put it in quotes",
+}
+
+
+class Metadata(Written):
+    name: Name
+    namespace: Name = "default"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_mean_something(cls, labels: dict[str, str]) -> dict[str, str]:
+        wrong: list[str] = []
+        _framework(labels, "", wrong)
+        _sub_health(labels, "", wrong)
+        return _unless(wrong, labels)
+
+    @field_validator("annotations")
+    @classmethod
+    def _annotations_mean_something(cls, annotations: dict[str, str]) -> dict[str, str]:
+        wrong: list[str] = []
+        _capabilities(annotations, "", wrong)
+        return _unless(wrong, annotations)
+
+
+class Spec(Written):
+    pods: int = Field(ge=1, le=20_000)
+    ranks_per_pod: int = Field(ge=1, le=1024)
+    command: tuple[Argument, ...] = Field(min_length=1)
+    """Argument vector of each worker pod."""
+
+    env: dict[str, str] = {}
+    accelerators: int = Field(default=-1, ge=0)
+    """Accelerators of each worker pod; by default one a rank."""
+
+    manager: tuple[Argument, ...] | None = None
+    """Argument vector of the manager's pod; by default our own manager, and none where the training side is MindIO."""
+
+    training_side: TrainingSide = TrainingSide.REKINDLE
+    capabilities: tuple[Capability, ...] = ()
+    limits: dict[str, float | str] = {}
+
+    @field_validator("limits")
+    @classmethod
+    def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
+        wrong: list[str] = []
+        _limits(Limits(), limits, wrong, relations=False)
+        return _unless(wrong, limits)
+
+
+class Manifest(Written):
+    api_version: Literal["rekindle.io/v1"]
+    kind: Literal["TrainingJob"]
+    metadata: Metadata
+    spec: Spec
+
+
+def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B008
+    """The job object that a manifest in YAML asks for, judged together with the limits of the installation.
+
+    Raises:
+        BadInput: one line for every wrong field.
+    """
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"the manifest is not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
+    try:
+        job = _job_object(Manifest.model_validate(document))
+    except ValidationError as error:
+        raise _refusal(problems(error, Manifest)) from error
+    job_of(job, installation)
+    return job
+
+
+def _job_object(manifest: Manifest) -> JobObject:
+    spec, metadata = manifest.spec, manifest.metadata
+    accelerators = spec.ranks_per_pod if "accelerators" not in spec.model_fields_set else spec.accelerators
+    manager = _manager(spec)
+    annotations = dict(metadata.annotations)
+    if spec.capabilities:
+        annotations[CAPABILITIES] = ",".join(spec.capabilities)
+    return JobObject(
+        metadata=ObjectMeta(name=metadata.name, namespace=metadata.namespace, labels=metadata.labels, annotations=annotations),
+        spec=JobSpec(
+            pods=spec.pods,
+            ranks_per_pod=spec.ranks_per_pod,
+            template=PodTemplate(command=spec.command, env=spec.env, accelerators=accelerators),
+            manager=PodTemplate(command=manager, env=spec.env) if manager else None,
+            training_side=spec.training_side,
+            limits=spec.limits,
+        ),
+    )
+
+
+def _manager(spec: Spec) -> tuple[str, ...]:
+    if "manager" in spec.model_fields_set or spec.training_side is not TrainingSide.REKINDLE:
+        return spec.manager or ()
+    return ("rekindle-manager", "--nnodes", str(spec.pods), "--nproc-per-node", str(spec.ranks_per_pod))
+
+
+def job_of(job: JobObject, installation: Limits) -> Job:
+    """What recoveries know of a job object. Its own limits come before the installation's.
+
+    Raises:
+        BadInput: one line for every label, annotation and field that does not mean anything.
+    """
+    wrong: list[str] = []
+    labels, annotations, spec = job.metadata.labels, job.metadata.annotations, job.spec
+    side = _one_of(TrainingSide, spec.training_side, "spec.trainingSide", wrong)
+    framework = _framework(labels, "metadata.labels.", wrong)
+    sub_health = _sub_health(labels, "metadata.labels.", wrong)
+    capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
+    limits = _limits(installation, spec.limits, wrong)
+    if wrong or not (side and framework and sub_health and limits):
+        raise _refusal(wrong)
+    each = spec.ranks_per_pod
+    return Job(
+        id=JobId(job.metadata.uid),
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        kind=job.kind,
+        framework=framework,
+        training_side=side,
+        capabilities=_implied(capabilities, side),
+        pods=tuple(tuple(range(rank * each, (rank + 1) * each)) for rank in range(spec.pods)),
+        sub_health=sub_health,
+        labels=labels,
+        annotations=annotations,
+        limits=limits,
+    )
+
+
+def _one_of(words: type[Word], value: str, where: str, wrong: list[str]) -> Word | None:
+    try:
+        return words(value)
+    except ValueError:
+        wrong.append(f"{where}: {value!r} is not accepted (accepted: {', '.join(words)})")
+        return None
+
+
+def _framework(labels: dict[str, str], prefix: str, wrong: list[str]) -> Framework | None:
+    return _one_of(Framework, labels.get(FRAMEWORK, Framework.PYTORCH), f"{prefix}{FRAMEWORK}", wrong)
+
+
+def _sub_health(labels: dict[str, str], prefix: str, wrong: list[str]) -> SubHealthStrategy | None:
+    word = labels.get(SUB_HEALTHY_STRATEGY, SubHealthStrategy.IGNORE)
+    return _one_of(SubHealthStrategy, word, f"{prefix}{SUB_HEALTHY_STRATEGY}", wrong)
+
+
+def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) -> set[Capability]:
+    words = [word.strip() for word in annotations.get(CAPABILITIES, "").split(",") if word.strip()]
+    return {known for word in words if (known := _one_of(Capability, word, f"{prefix}{CAPABILITIES}", wrong))}
+
+
+def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:
+    """Our own training side can replace rank 0 without saying so."""
+    ours = {Capability.REPLACE_RANK_0} if side is TrainingSide.REKINDLE else set()
+    return tuple(sorted(said | ours))
+
+
+def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str], *, relations: bool = True) -> Limits | None:
+    """The job's limits in front of the installation's. Without `relations` each is looked at by itself."""
+    names = {field.alias: name for name, field in Limits.model_fields.items()}
+    try:
+        return Limits.model_validate({**installation.model_dump(), **{names.get(key, key): own[key] for key in own}})
+    except ValidationError as error:
+        wrong.extend(problems(error, Limits, "spec.limits" if relations else "", relations=relations))
+        return None
+
+
+def _unless(wrong: list[str], value: Checked) -> Checked:
+    if wrong:
+        raise PydanticCustomError(INSIDE, "{problems}", {"problems": tuple(wrong)})
+    return value
+
+
+def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *, relations: bool = True) -> list[str]:
+    """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
+    lines: list[str] = []
+    for detail in error.errors(include_url=False):
+        where = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
+        if detail["loc"] or relations:
+            lines.extend(_lines(detail, where, model))
+    return lines
+
+
+def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str]:
+    if detail["type"] == INSIDE:
+        return [f"{where}.{line}" for line in detail["ctx"]["problems"]]
+    if detail["type"] == "extra_forbidden":
+        return [f"{where}: unknown field (accepted: {', '.join(_fields_at(model, detail['loc'][:-1]))})"]
+    if detail["type"] == "missing":
+        return [f"{where}: missing"]
+    words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
+    return [f"{where}: {words}{_got(detail['input'])}"]
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields that are accepted at a place, as they are written."""
+    for part in path:
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            continue
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that a field's type is, or holds (`X | None`, `tuple[X, ...]`)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _lower(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _got(value: object) -> str:
+    return f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+
+
+def _refusal(lines: list[str]) -> BadInput:
+    return BadInput("; ".join(lines) if len(lines) == 1 else "\n".join([f"{len(lines)} fields are wrong:", *lines]))
