@@ -12,8 +12,8 @@
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again
 
-`type` is the stable name under which an error crosses Temporal (`ApplicationError.type`); `retryable` says whether the same call may
-be tried again.
+`type` is the stable name under which an error crosses Temporal (`ApplicationError.type`); `retryable` says whether the same
+call may be tried again.
 """
 
 from typing import ClassVar

@@ -1,0 +1,59 @@
+"""The command `rekindle`. Each command is an async call to Temporal or to the local cluster; exit codes are for scripts."""
+
+import os
+import sys
+
+from cyclopts import App, CycloptsError
+
+from rekindle import __version__
+from rekindle.cli.demo import demo_app
+from rekindle.cli.dev import dev
+from rekindle.cli.jobs import delete, fault_app, jobs, logs, nodes, show, submit
+from rekindle.cli.output import problems
+from rekindle.cli.recover import hot_switch, policy_app, reschedule
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
+
+EXIT_CODES = """Exit codes: 0 done (a recovery: recovered) · 1 the recovery ended otherwise · 2 bad input ·
+3 a service does not answer · 4 refused, nothing was touched · 130 interrupted."""
+
+app = App(
+    name="rekindle",
+    version=__version__,
+    help=f"""Brings training jobs back after a fault, by the cheapest means that works.
+
+Start everything on this machine with `rekindle dev`, or watch it work with `rekindle demo hot-switch`.
+
+{EXIT_CODES}""",
+)
+for command in (dev, submit, jobs, show, logs, delete, nodes, hot_switch, reschedule):
+    app.command(command)
+for group in (demo_app, fault_app, policy_app):
+    app.command(group)
+
+
+def exit_code(error: RekindleError) -> int:
+    """What a script may branch on."""
+    if isinstance(error, BadInput | NotFound):
+        return 2
+    if isinstance(error, Unavailable | ClusterUnavailable):
+        return 3
+    return 4 if isinstance(error, Refused) else 1
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        result = app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        problems.print(f"[red]error:[/red] {error}", highlight=False)
+        problems.print("try --help", style="dim")
+        sys.exit(2)
+    except RekindleError as error:
+        problems.print(f"[red]error:[/red] {error}", highlight=False)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(result if isinstance(result, int) else 0)

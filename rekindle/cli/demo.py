@@ -1,0 +1,146 @@
+"""`rekindle demo`: a real training job, recovered before your eyes."""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rekindle.cli.output import Format, console, print_json, problems
+from rekindle.cli.scenario import RANKS, Options, Scenario, Step
+from rekindle.cli.stack import Ports, running
+from rekindle.errors import BadInput
+
+demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
+
+
+def _flag(text: str) -> Parameter:
+    return Parameter(negative="", help=text)
+
+
+@demo_app.command(name="hot-switch")
+async def hot_switch(
+    *,
+    seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7,
+    steps: Annotated[int, Parameter(help="Training steps.")] = 150,
+    pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2,
+    pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
+    at_step: Annotated[int, Parameter(help="When it does.")] = 15,
+    no_spare: Annotated[bool, _flag("There is no free node: the sub-health is ignored from then on.")] = False,
+    backup_fails: Annotated[bool, _flag("The backup pod dies while it loads.")] = False,
+    pause_hangs: Annotated[bool, _flag("The training side never pauses.")] = False,
+    resume_fails: Annotated[bool, _flag("The training side cannot resume.")] = False,
+    output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT,
+) -> int:
+    """Train a small GPT on 4 ranks, let a node turn sub-healthy, move its pod, and compare with an undisturbed run.
+
+    Example: rekindle demo hot-switch --pods 4 --pod-rank 0
+    """
+    options = Options(
+        seed=seed,
+        steps=steps,
+        pods=pods,
+        pod_rank=pod_rank,
+        at_step=at_step,
+        no_spare=no_spare,
+        backup_fails=backup_fails,
+        pause_hangs=pause_hangs,
+        resume_fails=resume_fails,
+    )
+    _check(options)
+    directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
+    nodes = options.pods + (0 if options.no_spare else 1)
+    with _progress(output, options.steps) as tell:
+        async with running(
+            directory,
+            ports=Ports(),
+            nodes=nodes,
+            accelerators=RANKS // options.pods,
+            tell=lambda text: tell(Step(text=text)),
+        ) as stack:
+            result = await Scenario(options, stack, directory, tell).run()
+            _show(result, output)
+            _wait_for_a_key(result, output)
+    if result["verdict"] == options.expected.value and result["parameters_equal"]:
+        shutil.rmtree(directory, ignore_errors=True)
+        return 0
+    problems.print(f"not as expected ({options.expected}, equal parameters); logs are kept in {directory}")
+    return 1
+
+
+def _check(options: Options) -> None:
+    """Bad input is named before anything starts."""
+    if options.pods not in (2, 4):
+        raise BadInput(f"--pods: {options.pods} is not accepted, use 2 or 4")
+    if not 0 <= options.pod_rank < options.pods:
+        raise BadInput(f"--pod-rank: {options.pod_rank} is not accepted, use 0 to {options.pods - 1}")
+    if options.steps < 20:
+        raise BadInput(f"--steps: {options.steps} is not accepted, use 20 or more")
+    if not 1 <= options.at_step < options.steps:
+        raise BadInput(f"--at-step: {options.at_step} is not accepted, use 1 to {options.steps - 1}")
+    chosen = [options.no_spare, options.backup_fails, options.pause_hangs, options.resume_fails]
+    if sum(chosen) > 1:
+        raise BadInput("--no-spare, --backup-fails, --pause-hangs, --resume-fails: use one of them at a time")
+
+
+@contextlib.contextmanager
+def _progress(output: Format, steps: int) -> Iterator[Callable[[Step], None]]:
+    """A live line on a terminal, plain lines in a log, nothing but the object for machines (progress goes to stderr)."""
+    if output is Format.TEXT and console.is_terminal:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("starting", total=steps)
+            yield lambda step: bar.update(task, description=step.text, completed=step.step)
+        return
+    last = ""
+
+    def line(step: Step) -> None:
+        nonlocal last
+        words = step.text.split(", step ")[0]
+        if words != last:
+            last = words
+            sys.stderr.write(f"{step.text}\n")
+            sys.stderr.flush()
+
+    yield line
+
+
+def _show(result: dict[str, Any], output: Format) -> None:
+    if output is Format.JSON:
+        return
+    table = Table(box=None, show_header=False)
+    table.add_row("verdict", f"[bold]{result['verdict']}[/bold]: {result['reason']}")
+    table.add_row("ladder", " -> ".join(f"{step['mode']}: {step['verdict']}" for step in result["ladder"]))
+    equal = "[green]equal bit for bit[/green]" if result["parameters_equal"] else "[red]DIFFERENT[/red]"
+    table.add_row("final parameters", f"{equal}, compared with an undisturbed run on {RANKS} ranks")
+    table.add_row("steps lost", str(result["steps_lost"]))
+    table.add_row("pause of training", f"{result['pause_seconds'] * 1000:.0f} ms")
+    if result["first_order_seconds"] is not None:
+        table.add_row("fault to first order", f"{result['first_order_seconds'] * 1000:.0f} ms")
+    table.add_row("fault to verdict", f"{result['total_seconds']:.2f} s")
+    for rank in result["switched"]:
+        before, after = rank["before"], rank["after"]
+        table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
+    table.add_row("sub-health policy", result["policy_after"])
+    table.add_row("workflow", result["workflow_id"])
+    console.print(Panel(table, title="hot switch", border_style="green" if result["parameters_equal"] else "red"))
+    console.print(f"Temporal UI: [link]{result['temporal_ui']}[/link]")
+
+
+def _place(place: dict[str, Any]) -> str:
+    return f"{place['pod']} on {place['node']} (pid {place['pid']})"
+
+
+def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
+    """The Temporal UI stays up until somebody who can press a key does."""
+    if output is Format.JSON:
+        print_json(result)
+    elif sys.stdin.isatty() and console.is_terminal:
+        console.input("Enter ends the demo and its Temporal UI ")

@@ -1,0 +1,62 @@
+"""`rekindle dev`: the whole product in one terminal."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import UInt16
+
+from rekindle.cli.output import console
+from rekindle.cli.stack import Addresses, Ports, running
+from rekindle.errors import Unavailable
+
+
+async def dev(
+    *,
+    state_dir: Annotated[Path, Parameter(help="Database, jobs and logs.")] = Path(".rekindle"),
+    nodes: Annotated[int, Parameter(help="Nodes of the local cluster.")] = 3,
+    accelerators: Annotated[int, Parameter(help="Accelerators of each node.")] = 2,
+    temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
+    ui_port: UInt16 = 8233,
+    gateway_port: UInt16 = 8899,
+) -> None:
+    """Start Temporal, control worker, gateway, watcher and a local cluster, until Ctrl-C.
+
+    Example: rekindle dev --nodes 5
+    """
+    ports = Ports(temporal_port, ui_port, gateway_port)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    status = console.status("starting ...")
+    status.start()
+    try:
+        stack = running(state_dir.resolve(), ports=ports, nodes=nodes, accelerators=accelerators, tell=status.update)
+        async with stack as started:
+            status.stop()
+            _print_addresses(started.addresses, nodes, accelerators)
+            await _until_either(stop, started.broken)
+            if started.broken.is_set():
+                raise Unavailable(f"a part of the stack has died, see the logs in {state_dir / 'logs'}")
+            console.print("stopping ...")
+    finally:
+        status.stop()
+
+
+async def _until_either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> None:
+    console.print("[bold green]rekindle is running[/bold green]; Ctrl-C stops it")
+    console.print(f"  Temporal UI   {addresses.ui}")
+    console.print(f"  Temporal      {addresses.temporal}")
+    console.print(f"  gateway       {addresses.gateway}")
+    console.print(f"  cluster       {nodes} nodes with {accelerators} accelerators each, {addresses.socket}")
+    console.print(f"  logs          {addresses.state_dir}/logs")
+    console.print("In another terminal: rekindle submit job.yaml, rekindle jobs, rekindle nodes")

