@@ -9,6 +9,7 @@ from temporalio.worker import Worker
 
 from activities.cluster import Cluster
 from activities.jobs import JobActivities
+from activities.local import LocalCluster
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
 from rekindle.settings import Settings
@@ -59,8 +60,6 @@ async def main() -> None:
     stop = stop_requested()
     client = await connect()
     await ensure_search_attributes(client)
-    from activities.local import LocalCluster
-
     cluster = LocalCluster(settings.socket)
     async with control_worker(client, cluster):
         ready("control")
