@@ -51,6 +51,8 @@ class Signals:
     POD_FAILED = "pod_failed"
     REAL_FAULT = "real_fault"
     VERDICT = "verdict"
+    WITHDRAWN = "withdrawn"
+    """To `TrainingJob`, from a front that was cancelled."""
 
 
 class Queries:

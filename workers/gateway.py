@@ -1,7 +1,7 @@
 """The gateway: holds the gRPC streams of training sides. `python -P -m workers.gateway`.
 
-Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's own
-task queue. It keeps no table of jobs: it asks `job/{jobId}`.
+Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's
+own task queue. It keeps no table of jobs: it asks `job/{jobId}`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_
 from workers.jobs import Jobs
 from workers.process import ready, stop_requested
 from workers.recover_service import ProgressService, RecoverService
-from workers.streams import Streams
+from workers.streams import KEEP_ALIVE, Streams
 
 MAX_STREAMS = 10_000
 """Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
@@ -48,13 +48,13 @@ logger = logging.getLogger("gateway")
 class Gateway:
     """Server, streams and order worker of one process."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
-        self._streams = Streams(MAX_STREAMS)
+    def __init__(self, client: Client, settings: Settings, keep_alive: float = KEEP_ALIVE) -> None:
+        self._streams = Streams(MAX_STREAMS, keep_alive)
         self._queue = gateway_queue(settings.gateway_instance)
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
-        jobs = Jobs(client)
+        self._jobs = jobs = Jobs(client)
         recover_pb2_grpc.add_RecoverServicer_to_server(RecoverService(jobs, self._streams, self._queue), self._server)
         training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -92,6 +92,7 @@ class Gateway:
             await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
             self._streams.end_all("the gateway shuts down")
             await self._server.stop(GRACE)
+            await self._jobs.settle(GRACE)
 
 
 async def main() -> None:

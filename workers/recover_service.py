@@ -83,10 +83,12 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         stream = self._streams.open(job_id, session)
         if stream is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the gateway holds as many streams as it may")
+        refused = False
         try:
             attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC))
             receipt = await answered(context, job_id, lambda: self._jobs.ask(job_id, Updates.ATTACH, attachment), UNREGISTERED)
-            if receipt.code != OK:
+            refused = receipt.code != OK
+            if refused:
                 await context.abort(grpc.StatusCode.UNKNOWN, receipt.info)
             logger.info("attached", extra={"job": job_id, "role": request.role, "session": session})
             await context.send_initial_metadata(())
@@ -94,7 +96,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             await context.abort(grpc.StatusCode.ABORTED, stream.ended)
         finally:
             self._streams.close(stream)
-            await self._detach(stream)
+            if not refused:
+                await self._detach(stream)
 
     async def _detach(self, stream: Stream) -> None:
         logger.info("detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})

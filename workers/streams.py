@@ -29,6 +29,7 @@ class Stream:
 
     job_id: str
     session: str
+    keep_alive: float = KEEP_ALIVE
     uuid: str = ""
     ended: str = ""
     """Why the gateway ended it; empty: it lives."""
@@ -52,7 +53,7 @@ class Stream:
         next_order = asyncio.ensure_future(self.orders.get())
         over = asyncio.ensure_future(self.over.wait())
         try:
-            done, _ = await asyncio.wait({next_order, over}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({next_order, over}, timeout=self.keep_alive, return_when=asyncio.FIRST_COMPLETED)
             if next_order in done:
                 await self._write(writer, *next_order.result())
             elif not done:
@@ -87,8 +88,8 @@ class Stream:
 class Streams:
     """All streams of this gateway."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, keep_alive: float = KEEP_ALIVE) -> None:
+        self._limit, self._keep_alive = limit, keep_alive
         self._streams: dict[str, Stream] = {}
 
     def open(self, job_id: str, session: str) -> Stream | None:
@@ -98,7 +99,7 @@ class Streams:
             return None
         if older:
             older.end("another subscriber took over")
-        stream = self._streams[job_id] = Stream(job_id, session)
+        stream = self._streams[job_id] = Stream(job_id, session, self._keep_alive)
         return stream
 
     def close(self, stream: Stream) -> None:

@@ -55,6 +55,7 @@ class Climb:
         self._child: ChildWorkflowHandle[object, Verdict] | None = None
         self._news: list[tuple[str, Value]] = []
         self._cancelled = False
+        self._withdrawn = False
 
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
@@ -64,7 +65,15 @@ class Climb:
         self._news.append((signal, payload))
 
     def cancel(self) -> None:
+        """The job ends: whatever runs is cancelled, and nothing comes after it."""
         self._cancelled = True
+
+    def withdraw(self, front: str) -> None:
+        """A front gave up its request: its own mode is cancelled, which goes to its end where it must not stop half-way. A mode
+        that had to come after it is not the front's any more."""
+        request = self.case.request
+        if request and request.front == front and self.mode is request.mode:
+            self._withdrawn = True
 
     def next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next mode of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
@@ -145,25 +154,36 @@ class Climb:
         )
 
     async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], until: datetime) -> Verdict:
-        cancelling = False
+        stopping = late = False
         while not child.done():
-            due = until - workflow.now() + (PATIENCE if cancelling else timedelta(0))
             try:
                 await workflow.wait_condition(
-                    lambda: child.done() or bool(self._news) or (self._cancelled and not cancelling),  # noqa: B023
-                    timeout=max(due, timedelta(0)),
+                    lambda: child.done() or bool(self._news) or (self._is_to_stop() and not stopping),  # noqa: B023
+                    timeout=max(until - workflow.now(), timedelta(0)),
                     timeout_summary=f"deadline of the {self.mode}",
                 )
             except TimeoutError:
-                if cancelling:
+                if late:
                     await steps.terminate(child.id, f"did not end {PATIENCE} after its cancellation")
                     break
-                self._cancelled, until = True, workflow.now()
-            if self._cancelled and not cancelling:
-                cancelling, until = True, max(until, workflow.now())
+            if self._cancelled or until <= workflow.now():
+                late, until = True, until if late else workflow.now() + PATIENCE
+            if (late or self._is_to_stop()) and not stopping:
+                stopping = True
                 child.cancel()
             await self._pass_on(child)
-        return await child
+        verdict = await child
+        return self._too_late(verdict) if late and not self._cancelled else verdict
+
+    def _is_to_stop(self) -> bool:
+        return self._cancelled or self._withdrawn
+
+    def _too_late(self, verdict: Verdict) -> Verdict:
+        """A mode that had to be stopped leads to the next one, unless it came to its end after all."""
+        if verdict.outcome is not Outcome.CANCELLED:
+            return verdict
+        reason = f"the {self.mode} outlived its deadline: {verdict.reason}"
+        return verdict.model_copy(update={"outcome": Outcome.ESCALATE, "reason": reason})
 
     async def _pass_on(self, child: ChildWorkflowHandle[object, Verdict]) -> None:
         while self._news and not child.done():

@@ -4,9 +4,9 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
-from rekindle.ids import ErrorTypes
+from rekindle.ids import ErrorTypes, Signals, job_workflow, recovery_workflow
 from rekindle.model.recovery import ModeRequest, Outcome, Verdict
 from workflows import steps
 from workflows.mode import ModeWorkflow
@@ -36,11 +36,18 @@ async def front(mode: ModeWorkflow) -> Verdict:
         if isinstance(error.cause, ApplicationError) and error.cause.type == ErrorTypes.REQUEST_REFUSED:
             return Verdict(mode=mode.MODE, outcome=Outcome.REFUSED, reason=error.cause.message)
         raise
-    workflow.set_current_details(f"{receipt.info}; the work is done by recovery/{asked.job_id}")
+    workflow.set_current_details(f"{receipt.info}; the work is done by {recovery_workflow(asked.job_id)}")
     try:
         await workflow.wait_condition(lambda: mode.front_verdict is not None, timeout=LIMIT)
     except asyncio.CancelledError:
-        await workflow.get_external_workflow_handle(f"recovery/{asked.job_id}").cancel()
+        await _withdraw(asked.job_id)
         await workflow.wait_condition(lambda: mode.front_verdict is not None, timeout=LIMIT)
     assert mode.front_verdict is not None
     return mode.front_verdict
+
+
+async def _withdraw(job_id: str) -> None:
+    try:
+        await workflow.get_external_workflow_handle(job_workflow(job_id)).signal(Signals.WITHDRAWN, workflow.info().workflow_id)
+    except FailureError as error:
+        raise ApplicationError(f"job {job_id} has ended", type=ErrorTypes.JOB_ENDED) from error

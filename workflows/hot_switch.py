@@ -1,12 +1,10 @@
 """Moves a pod off its sub-healthy node while training pauses for a moment. Child of `TrainingJob`, or a front of a client.
 
-The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it runs and
-its processes load; training pauses by itself; the pause is reported; the old pod is deleted; training resumes. The first two are the
-entity's. Failure rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
+The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
+runs and its processes load; training pauses by itself; the pause is reported; the old pod is deleted; training resumes. The first
+two are the entity's. Failure rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
 """
 
-import asyncio
-from collections.abc import Coroutine
 from datetime import timedelta
 from typing import TypeVar
 
@@ -21,7 +19,7 @@ from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind
 from rekindle.policy import orders
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow
+from workflows.mode import Ends, ModeWorkflow, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -46,22 +44,31 @@ class HotSwitch(ModeWorkflow):
         try:
             verdict = await self._procedure()
         except Ends as end:
-            await self.compensate()
-            verdict = self._ended(end)
+            verdict = await to_its_end(self._undone(end))
         except BaseException as error:
             if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
                 raise
-            await self.compensate()
+            cancelled = Ends(Outcome.CANCELLED, "cancelled by request, before training paused")
+            verdict = await to_its_end(self._undone(cancelled))
             if not is_cancelled_exception(error):
                 raise
-            verdict = self._ended(Ends(Outcome.CANCELLED, "cancelled by request, before training paused"))
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await to_its_end(workflow.wait_condition(workflow.all_handlers_finished))
         return self.conclude(verdict)
 
     # ---- the procedure
 
     async def _procedure(self) -> Verdict:
         self.uuid = self.new_attempt()
+        try:
+            backup = await self._until_training_pauses()
+        except BaseException as error:
+            if not (is_cancelled_exception(error) and self.backup and self._pause_is_reported()):
+                raise
+            backup = self.backup  # cancelled too late: training waits for its order
+        self._accept_the_pause()
+        return await to_its_end(self._take_over(backup))
+
+    async def _until_training_pauses(self) -> Backup:
         async with self.phase("training side prepares"):
             await self._prepare()
         async with self.phase("backup pod is scheduled"):
@@ -70,7 +77,7 @@ class HotSwitch(ModeWorkflow):
             await self._backup_runs(backup)
         async with self.phase("backup loads, training pauses"):
             await self._training_pauses(backup)
-        return await _to_its_end(self._take_over(backup))
+        return backup
 
     async def _prepare(self) -> None:
         job = self.context.job
@@ -91,6 +98,8 @@ class HotSwitch(ModeWorkflow):
         try:
             self.backup = backup = await steps.ensure_backup(request)
         except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
             raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_real_fault(steps.await_scheduled(job.id, backup.backup, until))
@@ -116,23 +125,29 @@ class HotSwitch(ModeWorkflow):
         began = workflow.now()
         await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # optional: the pause comes without it
         await self.until(
-            lambda: self.has_report(ReportKind.STRATEGIES) or bool(self.real_faults) or self._backup_failure() != "",
+            lambda: self._pause_is_reported() or bool(self.real_faults) or self._backup_failure() != "",
             job.limits.pause - (workflow.now() - began),
             "wait for the report of the pause",
         )
-        report = self.next_report(ReportKind.STRATEGIES)
-        if report is None:
-            self._stop_if_real_fault()
+        self._stop_if_real_fault()
+        if not self._pause_is_reported():
             failure = self._backup_failure()
             raise _escalate(
                 f"the backup pod failed to run: {failure}"
                 if failure
                 else f"pausing failed: no report of the pause within {_seconds(job.limits.pause)}"
             )
-        self._stop_if_real_fault()
+
+    def _accept_the_pause(self) -> None:
+        """From here on the training side waits for its order, and `stop switch` would make it leave."""
+        report = self.next_report(ReportKind.STRATEGIES)
+        assert report is not None
         self.paused = True
         if not set(report.strategies) - {"exit"}:
             raise _escalate(f"pausing failed: the training side offers {list(report.strategies) or 'nothing'}")
+
+    def _pause_is_reported(self) -> bool:
+        return self.has_report(ReportKind.STRATEGIES)
 
     async def _take_over(self, backup: Backup) -> Verdict:
         """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
@@ -167,6 +182,8 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_resumes(self, patience: timedelta) -> Report:
         job = self.context.job
+        while self.next_report(ReportKind.STATUS):
+            workflow.logger.warning("a status came before the order that it could answer")
         if not await self.order(orders.migrate(job.id, self.uuid), patience):
             raise _escalate("resuming fails: the order `migration` could not be delivered in time")
         report = await self._status()
@@ -175,8 +192,8 @@ class HotSwitch(ModeWorkflow):
         return report
 
     async def _status(self) -> Report:
-        """The report of the resumption. A MindIO client never repeats one: after an outage it may be lost while training runs on."""
-        job, ordered_on = self.context.job, self.attachment
+        """The report of the resumption. MindIO never repeats one: after an outage it may be lost while training runs on."""
+        job, ordered_on = self.context.job, self.delivered_on
         mindio = job.training_side is TrainingSide.MINDIO
         deadline = workflow.now() + job.limits.resume
         arrived = await self.until(
@@ -211,8 +228,12 @@ class HotSwitch(ModeWorkflow):
 
     # ---- undo
 
+    async def _undone(self, end: Ends) -> Verdict:
+        await self.compensate()
+        return self._ended(end)
+
     async def _stop_switch(self) -> None:
-        if self.paused or self.real_faults:
+        if self.paused or self._pause_is_reported() or self.real_faults:
             return  # the training side would leave
         await self.order(orders.stop_hot_switch(self.request.job_id, self.uuid), self.context.job.limits.order)
 
@@ -282,12 +303,3 @@ def _escalate(reason: str) -> Ends:
 
 def _seconds(limit: timedelta) -> str:
     return f"{limit.total_seconds():g} s"
-
-
-async def _to_its_end(work: Coroutine[object, object, T]) -> T:
-    """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        return await task

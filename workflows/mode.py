@@ -3,10 +3,11 @@
 A mode's workflow is a child of `TrainingJob` and derives from `ModeWorkflow`; the procedure itself is in the mode's own file.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -33,6 +34,8 @@ from rekindle.policy import orders
 from rekindle.temporal import Attributes
 from workflows import steps
 
+T = TypeVar("T")
+
 
 class Ends(Exception):
     """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
@@ -58,6 +61,7 @@ class ModeWorkflow:
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
         self.last_order: Order | None = None
+        self.delivered_on: Attachment | None = None  # the stream that last got it
         self.failed_pods: dict[str, str] = {}
         self.real_faults: list[Fault] = []
         self.progress: Progress | None = None
@@ -115,51 +119,54 @@ class ModeWorkflow:
     async def order(self, order: Order, within: timedelta) -> bool:
         """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
         self.taken.clear()
-        self.last_order = order
-        return await self._deliver(order, workflow.now() + within)
+        self.last_order, self.delivered_on = order, None
+        return await self._deliver(order, workflow.now() + within, lambda: False)
 
-    async def _deliver(self, order: Order, deadline: datetime) -> bool:
-        while (left := deadline - workflow.now()) > timedelta(0):
-            if not await self._attached_within(left):
-                return False
+    async def _deliver(self, order: Order, deadline: datetime, needless: Callable[[], bool]) -> bool:
+        while (left := deadline - workflow.now()) > timedelta(0) and not needless():
             here = self.attachment
-            assert here is not None
-            delivery = steps.deliver(order, here.queue, deadline - workflow.now())
-            await workflow.wait_condition(lambda: delivery.done() or self.attachment != here)  # noqa: B023
+            if here is None:
+                await self._change_within(
+                    left, lambda: self.attachment is not None or needless(), "wait until the stream is attached"
+                )
+                continue
+            delivery = steps.deliver(order, here.queue, left)
+            try:
+                await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())  # noqa: B023
+            except asyncio.CancelledError:
+                delivery.cancel()
+                raise
             if delivery.done() and await _succeeded(delivery):
+                self.delivered_on = here
                 return True
             delivery.cancel()
         return False
 
-    async def _attached_within(self, left: timedelta) -> bool:
+    @staticmethod
+    async def _change_within(left: timedelta, condition: Callable[[], bool], why: str) -> None:
         try:
-            await workflow.wait_condition(
-                lambda: self.attachment is not None, timeout=left, timeout_summary="wait until the stream is attached"
-            )
+            await workflow.wait_condition(condition, timeout=left, timeout_summary=why)
         except TimeoutError:
-            return False
-        return True
+            pass
 
     async def until(self, condition: Callable[[], bool], within: timedelta, why: str) -> bool:
         """Waits for a condition; False at the limit. A stream that comes back meanwhile gets the last order again, under the same
         uuid: it may have been lost, and inside its attempt the training side carries it out once."""
         deadline = workflow.now() + within
         while not condition():
-            here = self.attachment
             left = deadline - workflow.now()
             if left <= timedelta(0):
                 return False
-            try:
-                await workflow.wait_condition(
-                    lambda: condition() or self.attachment != here,  # noqa: B023
-                    timeout=left,
-                    timeout_summary=why,
-                )
-            except TimeoutError:
-                return condition()
-            if not condition() and self.last_order and self.attachment is not None:
-                await self._deliver(self.last_order, min(deadline, workflow.now() + self.context.job.limits.order))
+            if self.last_order and self._stream_lacks_the_order():
+                here, patience = self.attachment, min(left, self.context.job.limits.order)
+                if not await self._deliver(self.last_order, workflow.now() + patience, condition):
+                    self.delivered_on = here  # tried for as long as orders are tried
+                continue
+            await self._change_within(left, lambda: condition() or self._stream_lacks_the_order(), why)
         return True
+
+    def _stream_lacks_the_order(self) -> bool:
+        return self.last_order is not None and self.attachment is not None and self.attachment != self.delivered_on
 
     def next_report(self, kind: ReportKind) -> Report | None:
         """Takes the oldest unread report of a kind."""
@@ -213,6 +220,15 @@ class ModeWorkflow:
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         return verdict.model_copy(update={"seconds": seconds, "phases": tuple(self.phases), "unread": tuple(self.inbox)})
+
+
+async def to_its_end(work: Coroutine[object, object, T]) -> T:
+    """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
 
 
 async def _succeeded(delivery: ActivityHandle[None]) -> bool:

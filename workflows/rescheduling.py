@@ -78,6 +78,8 @@ class JobRescheduling(ModeWorkflow):
             pods = await steps.ensure_pods(job.id, workflow.info().run_id, tuple(sorted(avoid)))
             started = await steps.await_running(job.id, pods, workflow.now() + job.limits.pods_running)
         except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
             raise _give_up(f"the pods could not be started: {error.cause}") from error
         if not started.running:
             raise _give_up(f"the pods do not run within {job.limits.pods_running.total_seconds():g} s: {started.message}")

@@ -1,11 +1,12 @@
 """The entity: one training job, for as long as it lives. It decides, and runs one recovery at a time as its child.
 
-Started by the registration of a job only (update-with-start). Faults, requests, reports and attachments enter as updates; handlers
-note them, `run` works. It continues as new after each incident and never while a recovery runs. It never fails: whatever a mode
-does becomes a verdict.
+Started by the registration of a job only (update-with-start). Faults, requests, reports and attachments enter as updates; the
+handlers note them, `run` works. It continues as new after each incident and never while a recovery runs. It never fails: whatever
+a mode does becomes a verdict.
 """
 
 import asyncio
+from datetime import datetime
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
@@ -31,6 +32,7 @@ class TrainingJob:
         self.state = state
         self.climb: Climb | None = None
         self._background: asyncio.Task[None] | None = None
+        self._publishing = asyncio.Lock()  # so that the last policy is the one that stays written
 
     @workflow.run
     async def run(self, state: JobState) -> str:
@@ -38,6 +40,7 @@ class TrainingJob:
         while True:
             await workflow.wait_condition(self._has_work)
             if self.state.ended:
+                await self._dismiss_requests()
                 break
             case = incidents.next_case(self.state, workflow.now())
             if case:
@@ -71,12 +74,18 @@ class TrainingJob:
         self._show()
         verdicts: list[Verdict] = []
         while mode := self.climb.next_mode(verdicts):
-            try:
-                verdicts.append(await self.climb.run(mode, self.state))
-            except (FailureError, TimeoutError) as error:
-                verdicts.append(Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}"))
+            verdicts.append(await self._run_mode(self.climb, mode))
             await self._apply(verdicts[-1])
-        await self._conclude(case, verdicts, (workflow.now() - began).total_seconds())
+        await self._conclude(case, verdicts, began)
+
+    async def _run_mode(self, climb: Climb, mode: Mode) -> Verdict:
+        unasked = mode is Mode.JOB_RESCHEDULING and not climb.case.request
+        if unasked and not incidents.may_restart(self.state, workflow.now()):
+            return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=incidents.TOO_OFTEN)
+        try:
+            return await climb.run(mode, self.state)
+        except (FailureError, TimeoutError) as error:
+            return Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
 
     async def _decline(self, case: Case) -> None:
         """Nothing is done: noted with its reason; a refusal is judged again when something changes."""
@@ -86,7 +95,7 @@ class TrainingJob:
             self.state = incidents.judged(self.state, case.pod_rank, f"{outcome}: {why}")
         await self._record(f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
         mode = case.request.mode if case.request else Mode.HOT_SWITCH if case.pod_rank is not None else Mode.JOB_RESCHEDULING
-        await self._tell_front(case, Verdict(mode=mode, outcome=outcome, reason=why))
+        await self._tell_front(case.request, Verdict(mode=mode, outcome=outcome, reason=why))
         self._show()
 
     async def _apply(self, verdict: Verdict) -> None:
@@ -97,14 +106,14 @@ class TrainingJob:
             await self._publish_policy()
             await self._record("SubHealthDowngraded", f"sub-health is ignored from now on: {verdict.reason}", warning=True)
 
-    async def _conclude(self, case: Case, verdicts: list[Verdict], seconds: float) -> None:
+    async def _conclude(self, case: Case, verdicts: list[Verdict], began: datetime) -> None:
         last = self._final(verdicts)
         verdicts[-1] = last
         incident = Incident(
             number=self.state.incidents,
             summary=case.summary,
-            started_at=workflow.now(),
-            seconds=seconds,
+            started_at=began,
+            seconds=(workflow.now() - began).total_seconds(),
             verdict=last.outcome,
             ladder=tuple(verdict.model_copy(update={"unread": ()}) for verdict in verdicts),
             policy_after=self.state.policy,
@@ -116,7 +125,7 @@ class TrainingJob:
             self.state = incidents.judged(self.state, case.pod_rank, f"{last.outcome}: {last.reason}")
         warning = last.outcome is not Outcome.RECOVERED
         await self._record(f"Recovery{last.outcome.title().replace('_', '')}", f"{last.mode}: {last.reason}", warning=warning)
-        await self._tell_front(case, last)
+        await self._tell_front(case.request, last)
         self._show()
 
     @staticmethod
@@ -126,14 +135,18 @@ class TrainingJob:
         gave_up = last.outcome is Outcome.ESCALATE
         return last.model_copy(update={"outcome": Outcome.GIVEN_UP, "next_mode": None}) if gave_up else last
 
-    async def _tell_front(self, case: Case, verdict: Verdict) -> None:
-        if not case.request or not case.request.front:
+    async def _dismiss_requests(self) -> None:
+        for request in self.state.requests:
+            await self._tell_front(request, Verdict(mode=request.mode, outcome=Outcome.CANCELLED, reason=self.state.ended))
+
+    async def _tell_front(self, request: ModeRequest | None, verdict: Verdict) -> None:
+        if not request or not request.front:
             return
         try:
-            front = workflow.get_external_workflow_handle(case.request.front, run_id=case.request.front_run or None)
+            front = workflow.get_external_workflow_handle(request.front, run_id=request.front_run or None)
             await front.signal(Signals.VERDICT, verdict.model_copy(update={"unread": ()}))
         except FailureError as error:
-            workflow.logger.info("the front is gone", extra={"front": case.request.front, "error": str(error)})
+            workflow.logger.info("the front is gone", extra={"front": request.front, "error": str(error)})
 
     # ---- what the world is told
 
@@ -150,8 +163,9 @@ class TrainingJob:
         await steps.record_event(job.id, event)
 
     async def _publish_policy(self) -> None:
-        reason = self.state.downgrade.reason if self.state.downgrade else ""
-        await steps.publish_policy(PolicyRequest(job_id=self.state.job.id, strategy=self.state.policy, reason=reason))
+        async with self._publishing:
+            reason = self.state.downgrade.reason if self.state.downgrade else ""
+            await steps.publish_policy(PolicyRequest(job_id=self.state.job.id, strategy=self.state.policy, reason=reason))
 
     def _show(self) -> None:
         """The job's row and page in the Temporal UI."""
@@ -175,7 +189,7 @@ class TrainingJob:
     @workflow.update(name=Updates.REGISTER)
     def register(self, job: Job) -> Receipt:
         """The job exists; its labels and limits may have changed since."""
-        self.state = self.state.model_copy(update={"job": job})
+        self.state = incidents.registered(self.state, job)
         return Receipt(info=f"job {job.id} is registered")
 
     @register.validator
@@ -279,6 +293,8 @@ class TrainingJob:
 
     @request.validator
     def _may_be_requested(self, request: ModeRequest) -> None:
+        if self.state.ended:
+            raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
         if self.climb or self.state.requests or self.state.faults:
             what = self.climb.describe() if self.climb else "an incident that is about to start"
             raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
@@ -288,6 +304,17 @@ class TrainingJob:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
         if reason := requests.refused(self.state, request):
             raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
+
+    @workflow.signal(name=Signals.WITHDRAWN)
+    async def withdrawn(self, front: str) -> None:
+        """A front was cancelled: what it asked for is not begun, or its mode is cancelled, as far as that mode allows."""
+        if self.climb:
+            self.climb.withdraw(front)
+        waiting = [request for request in self.state.requests if request.front == front]
+        self.state = self.state.model_copy(update={"requests": tuple(r for r in self.state.requests if r not in waiting)})
+        for request in waiting:
+            verdict = Verdict(mode=request.mode, outcome=Outcome.CANCELLED, reason="cancelled by request, before it began")
+            await self._tell_front(request, verdict)
 
     @workflow.update(name=Updates.LIFT)
     async def lift(self) -> Receipt:

@@ -4,15 +4,17 @@ from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import SubHealthStrategy
+from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Verdict
 from rekindle.model.state import KEPT_EPISODES, KEPT_INCIDENTS, Downgrade, JobState, SubHealthyPod
-from rekindle.policy import ladder
+from rekindle.policy import ladder, requests
 
 RESTARTS = 5
 """Job reschedulings of one job within `RESTARTS_WITHIN`, after which the next is given up: a job that dies again and again by its
 own fault must not hold its nodes for ever."""
 RESTARTS_WITHIN = timedelta(hours=1)
+TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
 
 
 class Case(Value):
@@ -27,15 +29,28 @@ class Case(Value):
 
 def take_fault(state: JobState, fault: Fault) -> JobState:
     """The state with a fault noted: a sub-health by pod, a real one in the backlog. A known episode changes nothing."""
-    if fault.episode in state.seen or fault.backup:
+    if fault.episode in state.seen or fault.backup or _is_removed(state, fault.pod_uid):
         return state
     seen = (*state.seen, fault.episode)[-KEPT_EPISODES:]
     if fault.kind is not FaultKind.SUB_HEALTH:
         rejudged = rejudge(state)
         return rejudged.model_copy(update={"seen": seen, "faults": (*state.faults, fault)})
-    known = {pod.pod_rank for pod in state.sub_healthy}
-    pods = tuple(SubHealthyPod(pod_rank=rank, fault=fault) for rank in fault.pod_ranks if rank not in known)
+    known = {(pod.pod_rank, pod.fault.episode) for pod in state.sub_healthy}
+    pods = tuple(SubHealthyPod(pod_rank=rank, fault=fault) for rank in fault.pod_ranks if (rank, fault.episode) not in known)
     return state.model_copy(update={"seen": seen, "sub_healthy": (*state.sub_healthy, *pods)})
+
+
+def _is_removed(state: JobState, pod_uid: str) -> bool:
+    """Whether a recovery removed this very pod: its end, seen late, is no news."""
+    return bool(pod_uid) and any(pod_uid in v.removed_pods for incident in state.history for v in incident.ladder)
+
+
+def registered(state: JobState, job: Job) -> JobState:
+    """The state with what the job's object says now. While a downgrade is written into its label, the owner's own policy is kept;
+    another policy or other capabilities are a reason to judge sub-healths again."""
+    if state.downgrade and DOWNGRADED in job.annotations:
+        job = job.model_copy(update={"sub_health": state.job.sub_health})
+    return state if job == state.job else rejudge(state.model_copy(update={"job": job}))
 
 
 def clear_episode(state: JobState, episode: str) -> JobState:
@@ -45,7 +60,7 @@ def clear_episode(state: JobState, episode: str) -> JobState:
 
 
 def rejudge(state: JobState) -> JobState:
-    """Sub-healths that were refused are judged again: at the next attach, the first step, a fault, or when a downgrade is lifted."""
+    """Sub-healths that were refused are judged again: at an attach, the first step, a fault, or when a downgrade is lifted."""
     pods = tuple(pod.model_copy(update={"judged": ""}) for pod in state.sub_healthy)
     return state.model_copy(update={"sub_healthy": pods})
 
@@ -55,7 +70,7 @@ def next_case(state: JobState, now: datetime) -> Case | None:
     if state.faults:
         return _real_faults(state, now)
     if state.requests:
-        return _request(state, state.requests[0], now)
+        return _request(state, state.requests[0])
     for pod in state.sub_healthy:
         if not pod.judged:
             return _sub_health(state, pod)
@@ -65,15 +80,16 @@ def next_case(state: JobState, now: datetime) -> Case | None:
 def _real_faults(state: JobState, now: datetime) -> Case:
     words = "; ".join(describe(fault) for fault in state.faults[:3])
     more = f" and {len(state.faults) - 3} more" if len(state.faults) > 3 else ""
-    plan = ladder.for_real_fault() if may_restart(state, now) else ladder.Plan(refused=_too_often())
+    plan = ladder.for_real_fault() if may_restart(state, now) else ladder.Plan(refused=TOO_OFTEN)
     return Case(plan=plan, summary=f"{words}{more}", faults=state.faults)
 
 
-def _request(state: JobState, request: ModeRequest, now: datetime) -> Case:
+def _request(state: JobState, request: ModeRequest) -> Case:
     faults = tuple(pod.fault for pod in state.sub_healthy if pod.pod_rank == request.pod_rank)
     by = f"requested by {request.requested_by or 'a client'}"
     if request.mode is Mode.HOT_SWITCH and request.pod_rank is not None:
-        plan = ladder.for_hot_switch(state, request.pod_rank)
+        refused = requests.refused(state, request)  # something may have come before it since it was accepted
+        plan = ladder.Plan(refused=refused) if refused else ladder.Plan(modes=ladder.LADDER)
         return Case(
             plan=plan,
             summary=f"hot switch of pod rank {request.pod_rank}, {by}",
@@ -97,10 +113,6 @@ def may_restart(state: JobState, now: datetime) -> bool:
         if now - incident.started_at < RESTARTS_WITHIN and any(v.mode is Mode.JOB_RESCHEDULING for v in incident.ladder)
     ]
     return len(recent) < RESTARTS
-
-
-def _too_often() -> str:
-    return f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
 
 
 def describe(fault: Fault) -> str:
