@@ -1,0 +1,67 @@
+"""The command line refuses bad input by the name of the field, before anything starts, with an exit code for scripts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REKINDLE = Path(sys.executable).parent / "rekindle"
+
+
+def rekindle(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
+    return subprocess.run(
+        [str(REKINDLE), *arguments],
+        cwd=directory,
+        env={**plain, **environment, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "accepted"),
+    [
+        (["--pods", "3"], "--pods", "2 or 4"),
+        (["--pod-rank", "2"], "--pod-rank", "0 to 1"),
+        (["--steps", "5"], "--steps", "20 or more"),
+        (["--at-step", "0"], "--at-step", "1 to"),
+        (["--no-spare", "--resume-fails"], "--no-spare", "one of them"),
+        (["--seed", "x"], "--seed", "int"),
+    ],
+)
+def test_the_demo_names_the_option_that_is_wrong(tmp_path: Path, arguments: list[str], field: str, accepted: str) -> None:
+    """A wrong option of the demo is named with what is accepted, exit code 2, and nothing is started."""
+    done = rekindle("demo", "hot-switch", *arguments, directory=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert field in done.stderr
+    assert accepted in done.stderr
+
+
+def test_an_unknown_field_of_a_job_file_is_named(tmp_path: Path) -> None:
+    """A job file with a misspelt field is refused by its name, with exit code 2."""
+    (tmp_path / "job.yaml").write_text(
+        "apiVersion: rekindle.io/v1\nkind: TrainingJob\nmetadata: {name: gpt}\nspec: {pods: 2, ranksPerPodd: 2, command: [x]}\n"
+    )
+    done = rekindle("submit", "job.yaml", directory=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "ranksPerPodd" in done.stderr
+
+
+def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
+    """Without a Temporal service the message names the address and `rekindle dev`, with exit code 3."""
+    done = rekindle("jobs", directory=tmp_path, TEMPORAL_ADDRESS="127.0.0.1:1")
+    assert done.returncode == 3, done.stderr
+    assert "127.0.0.1:1" in done.stderr
+    assert "rekindle dev" in done.stderr
+
+
+def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
+    """Without a local cluster the message names the socket, with exit code 3."""
+    done = rekindle("nodes", directory=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "cluster.sock" in done.stderr

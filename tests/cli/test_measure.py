@@ -1,0 +1,67 @@
+"""What a demo says of a run is computed from what the ranks wrote, honestly."""
+
+import json
+from pathlib import Path
+
+from rekindle.cli import measure
+from rekindle.cli.measure import StepRecord
+
+
+def record(step: int, end: float, rank: int = 0, pid: int = 1) -> StepRecord:
+    place = {"pod": f"gpt-worker-{pid}", "pod_uid": f"uid-{pid}", "node": f"node-{pid}", "generation": 0}
+    return StepRecord.model_validate({"rank": rank, "step": step, "start": end - 0.05, "end": end, "pid": pid, **place})
+
+
+def write_final(directory: Path, content: bytes, rank: int = 0) -> Path:
+    (directory / "final").mkdir(parents=True, exist_ok=True)
+    (directory / "final" / f"rank-{rank:05d}.bin").write_bytes(content)
+    return directory
+
+
+def test_the_pause_is_the_largest_gap_less_the_median_gap() -> None:
+    """Of steps that end 0.1 s apart with one gap of 0.6 s, the pause is half a second."""
+    ends = [0.1, 0.2, 0.3, 0.9, 1.0, 1.1]
+    assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)]), 6) == 0.5
+
+
+def test_a_step_is_completed_when_its_last_rank_has_completed_it() -> None:
+    """The slowest rank decides when a step is over."""
+    records = [record(1, 1.0), record(1, 2.0, rank=1), record(2, 3.0), record(2, 3.0, rank=1)]
+    assert measure.pause_seconds(records) == 0.0
+
+
+def test_steps_that_were_executed_twice_are_lost() -> None:
+    """A rank that went back from step 5 to step 3 has lost two steps."""
+    assert measure.steps_lost([record(step, float(i)) for i, step in enumerate([1, 2, 3, 4, 3, 4, 5])]) == 2
+
+
+def test_a_rank_with_another_process_was_switched() -> None:
+    """Rank 1 has another pid, pod and node at its end; rank 0 is where it was."""
+    records = [record(1, 1.0), record(2, 2.0), record(1, 1.0, rank=1, pid=2), record(2, 2.0, rank=1, pid=3)]
+    (moved,) = measure.switched(records)
+    assert (moved.rank, moved.before.pid, moved.after.node) == (1, 2, "node-3")
+
+
+def test_one_flipped_bit_makes_parameters_unequal(tmp_path: Path) -> None:
+    """Equality is of every bit of every rank."""
+    content = bytes(range(200))
+    one = write_final(tmp_path / "one", content)
+    same = write_final(tmp_path / "same", content)
+    flipped = write_final(tmp_path / "flipped", content[:-1] + bytes([content[-1] ^ 1]))
+    assert measure.parameters_equal(one, same, ranks=1)
+    assert not measure.parameters_equal(one, flipped, ranks=1)
+
+
+def test_missing_parameters_are_unequal(tmp_path: Path) -> None:
+    """A rank that wrote nothing, or an empty file, is a difference, even if both runs did."""
+    one, other = write_final(tmp_path / "one", b""), write_final(tmp_path / "other", b"")
+    assert not measure.parameters_equal(one, other, ranks=1)
+    assert not measure.parameters_equal(write_final(one, b"x"), write_final(other, b"x"), ranks=2)
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    """A step log may be read while its rank writes it."""
+    (tmp_path / "steps").mkdir()
+    line = json.dumps(record(1, 1.0).model_dump())
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text(f'{line}\n{{"rank": 0, "st')
+    assert [found.step for found in measure.read_steps(tmp_path)] == [1]
