@@ -53,14 +53,19 @@ def last_step(records: Iterable[StepRecord]) -> int:
     return max((record.step for record in records), default=0)
 
 
-def pause_seconds(records: Sequence[StepRecord]) -> float:
-    """The largest gap between consecutive completed steps, less the median gap. A step is completed when all ranks have."""
+def gaps(records: Sequence[StepRecord]) -> list[float]:
+    """Seconds between consecutive completed steps. A step is completed when all ranks have."""
     completed: dict[int, float] = {}
     for record in records:
         completed[record.step] = max(completed.get(record.step, 0.0), record.end)
     times = sorted(completed.values())
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    return max(gaps) - median(gaps) if gaps else 0.0
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def pause_seconds(records: Sequence[StepRecord]) -> float:
+    """The largest gap between consecutive completed steps, less the median gap."""
+    found = gaps(records)
+    return max(found) - median(found) if found else 0.0
 
 
 def steps_lost(records: Sequence[StepRecord]) -> int:

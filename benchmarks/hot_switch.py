@@ -1,0 +1,113 @@
+"""Hot switches of one training job, one after the other, on the real stack. Measured from the ranks' step logs and the histories."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from rekindle import ids
+from rekindle.cli import measure
+from rekindle.cli.measure import StepRecord
+from rekindle.cli.scenario import Options, manifest
+from rekindle.cli.stack import Stack
+from rekindle.client import Rekindle
+from rekindle.cluster_client import ClusterClient
+from rekindle.model.base import Value
+from rekindle.model.manifest import parse
+from rekindle.model.recovery import Incident, Outcome
+
+STEPS_BETWEEN = 15
+PATIENCE = 120.0
+
+
+class Sample(Value):
+    """One hot switch; all in seconds."""
+
+    pause: float
+    """Largest gap between two completed steps around the switch, less the median gap."""
+    first_order: float
+    """Fault seen by the watcher to the first order on the stream."""
+    control_plane: float
+    """Inside the pause: from the accepted report of the pause to the delivered order `migration`."""
+    total: float
+    """First decision to verdict; most of it is the backup's loading."""
+
+
+async def measure_switches(stack: Stack, directory: Path, count: int, tell: Callable[[str], None]) -> list[Sample]:
+    """Switches pod rank 1 to and fro `count` times."""
+    os.environ.update(stack.addresses.environment())
+    rekindle = await Rekindle.connect()
+    async with ClusterClient(Path(stack.addresses.socket)) as cluster:
+        job = await cluster.submit(parse(manifest(Options(steps=1_000_000))))
+        job_id = job.metadata.uid
+        job_directory = next((directory / "jobs").glob(f"gpt-{job_id[:8]}*"))
+        samples: list[Sample] = []
+        for number in range(1, count + 1):
+            await _more_steps(job_directory)
+            pods = await cluster.pods(job_id)
+            node = next(p.spec.node_name for p in pods if p.metadata.annotations.get("hccl/rankIndex") == "1")
+            await cluster.degrade(node, "80E18005", "NPU link is degraded")
+            incident = await _incident(rekindle, job_id, number)
+            await _more_steps(job_directory)
+            await cluster.heal(node)
+            samples.append(await _sample(rekindle, job_id, incident, measure.read_steps(job_directory)))
+            tell(f"{number} of {count}: pause {samples[-1].pause * 1000:.0f} ms")
+        await cluster.delete_job(job_id)
+    return samples
+
+
+async def _more_steps(job_directory: Path) -> None:
+    goal = measure.last_step(measure.read_steps(job_directory)) + STEPS_BETWEEN
+    async with asyncio.timeout(PATIENCE):
+        while measure.last_step(measure.read_steps(job_directory)) < goal:
+            await asyncio.sleep(0.2)
+
+
+async def _incident(rekindle: Rekindle, job_id: str, number: int) -> Incident:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            for incident in (await rekindle.status(job_id)).state.history:
+                if incident.number == number:
+                    assert incident.verdict is Outcome.RECOVERED, incident
+                    return incident
+            await asyncio.sleep(0.2)
+
+
+async def _sample(rekindle: Rekindle, job_id: str, incident: Incident, records: list[StepRecord]) -> Sample:
+    history = await rekindle.temporal.get_workflow_handle(ids.recovery_workflow(job_id)).fetch_history()
+    orders = _orders(history.events)
+    paused = _time(next(e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED))
+    seen = incident.faults[0].seen_at
+    around = [record for record in records if record.end >= seen.timestamp() - 1]
+    return Sample(
+        pause=_pause(around, records),
+        first_order=(orders[0] - seen.replace(tzinfo=None)) / timedelta(seconds=1),
+        control_plane=(orders[2] - paused) / timedelta(seconds=1),
+        total=incident.seconds,
+    )
+
+
+def _orders(events: Any) -> list[datetime]:
+    """When each order was delivered, in their order."""
+    scheduled = {
+        event.event_id
+        for event in events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
+    }
+    return [_time(e) for e in events if e.activity_task_completed_event_attributes.scheduled_event_id in scheduled]
+
+
+def _time(event: HistoryEvent) -> datetime:
+    return event.event_time.ToDatetime()
+
+
+def _pause(around: list[StepRecord], records: list[StepRecord]) -> float:
+    last = measure.last_step(records)
+    gaps = measure.gaps([record for record in records if record.step > last - 500])
+    return max(measure.gaps(around)) - median(gaps)
