@@ -165,7 +165,7 @@ class Training:
         return self.generation == 0 and not wish.rebuild.transfers
 
     def _bring_up_to_date(self, wish: Join) -> None:
-        """A replacement takes the state of its replica, a job that starts its newest checkpoint; the others keep what they have."""
+        """A replacement takes the state of its replica, a starting job its newest checkpoint; the others keep what they have."""
         if self._starts(wish):
             self._restore_checkpoint()
         for transfer in wish.rebuild.transfers:

@@ -1,0 +1,50 @@
+"""One zygote and one undisturbed run for all tests; a gateway and a job for each."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.training.job import EXAMPLE, STEPS, WORLD, Job
+from tests.training.peer import GatewayPeer
+from tests.training.processes import Zygote
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """The final parameters of each rank of an undisturbed run: one pod with four ranks, started as a user starts it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    launcher = Path(sys.executable).with_name("rekindle-train")
+    command = [launcher, "--standalone", f"--nproc-per-node={WORLD}", "--start-method=fork", EXAMPLE, f"--steps={STEPS}"]
+    environment = {**os.environ, "REKINDLE_JOB_DIR": str(folder)}
+    environment.pop("MINDX_TASK_ID", None)
+    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=100)
+    return [(folder / "final" / f"rank-{rank:05d}.bin").read_bytes() for rank in range(WORLD)]
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.stop()
+
+
+@pytest_asyncio.fixture
+async def gateway() -> AsyncIterator[GatewayPeer]:
+    peer = GatewayPeer()
+    await peer.start()
+    yield peer
+    await peer.stop()
+
+
+@pytest_asyncio.fixture
+async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIterator[Job]:
+    """Not started yet. What its processes printed is shown when the test fails."""
+    job = Job(tmp_path, zygote, gateway)
+    yield job
+    await job.end()
+    print(job.outputs())

@@ -1,0 +1,136 @@
+"""A training job of two pods with two ranks each, its manager and its backups, as a cluster would run them."""
+
+import asyncio
+import json
+import socket
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rekindle_training import examples
+
+from tests.training.peer import JOB, GatewayPeer
+from tests.training.processes import Process, Zygote
+
+EXAMPLE = str(Path(examples.__path__[0]) / "gpt.py")
+STEPS = 80
+PODS, RANKS_PER_POD = 2, 2
+WORLD = PODS * RANKS_PER_POD
+"""Ranks of the job; those of pod rank p are 2p and 2p + 1."""
+
+Step = dict[str, Any]
+
+
+@dataclass
+class Job:
+    folder: Path
+    zygote: Zygote
+    gateway: GatewayPeer
+    environment: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS)])
+    script: str = EXAMPLE
+    generation: int = 0
+    started: dict[str, Process] = field(default_factory=dict)
+    """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
+    gone: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.port = free_port()
+
+    # Pods.
+
+    async def start(self) -> None:
+        await self.manager()
+        for pod_rank in range(PODS):
+            await self.worker(pod_rank)
+
+    async def manager(self) -> Process:
+        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD)]
+        return await self._pod("manager", "manager", "manager", "", size)
+
+    async def worker(self, pod_rank: int, role: str = "worker") -> Process:
+        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD), "--start-method", "fork"]
+        return await self._pod("train", f"{role}-{pod_rank}", role, str(pod_rank), [*size, self.script, *self.arguments])
+
+    async def backup(self, pod_rank: int) -> Process:
+        return await self.worker(pod_rank, "backup")
+
+    @staticmethod
+    def ranks(pod_rank: int) -> tuple[int, ...]:
+        return tuple(range(pod_rank * RANKS_PER_POD, (pod_rank + 1) * RANKS_PER_POD))
+
+    async def codes(self) -> set[int]:
+        """Exit codes of all pods, as soon as the last one has ended."""
+        return set(await asyncio.gather(*(process.code() for process in [*self.started.values(), *self.gone])))
+
+    async def printed(self, text: str, times: int = 1, within: float = 60) -> None:
+        """Waits for what the manager prints."""
+        async with asyncio.timeout(within):
+            while self.started["manager"].output.read_text().count(text) < times:
+                await asyncio.sleep(0.02)
+
+    async def _pod(self, program: str, name: str, role: str, pod_rank: str, argv: list[str]) -> Process:
+        number = len(self.started) + len(self.gone)
+        if name in self.started:
+            self.gone.append(self.started.pop(name))
+        identity = {
+            "MINDX_TASK_ID": JOB,
+            "MINDX_SERVER_IP": "127.0.0.1",
+            "REKINDLE_GATEWAY_PORT": str(self.gateway.port),
+            "POD_IP": "127.0.0.1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port),
+            "REKINDLE_POD_ROLE": role,
+            "REKINDLE_POD_RANK": pod_rank,
+            "REKINDLE_POD_NAME": f"{name}-{number}",
+            "REKINDLE_POD_UID": f"uid-{number}",
+            "REKINDLE_NODE": f"node-{number}",
+            "REKINDLE_JOB_DIR": str(self.folder),
+            "REKINDLE_GENERATION": str(self.generation),
+        }
+        output = self.folder / f"{name}-{number}.log"
+        process = await self.zygote.run(program, argv, {**identity, **self.environment}, output)
+        self.started[name] = process
+        return process
+
+    async def end(self) -> None:
+        for process in self.started.values():
+            process.kill()
+        await self.codes()
+
+    def outputs(self) -> str:
+        outputs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"--- {output.name}\n{output.read_text()}" for output in outputs)
+
+    # What the ranks wrote.
+
+    def steps(self, rank: int) -> list[Step]:
+        path = self.folder / "steps" / f"rank-{rank:05d}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
+
+    async def reached(self, step: int, rank: int = 0, within: float = 60) -> None:
+        """Waits for a completed step, by its line in the log."""
+        async with asyncio.timeout(within):
+            while not any(line["step"] >= step for line in self.steps(rank)):
+                await asyncio.sleep(0.02)
+
+    def final(self) -> list[bytes]:
+        return [(self.folder / "final" / f"rank-{rank:05d}.bin").read_bytes() for rank in range(WORLD)]
+
+    def executed_once(self) -> bool:
+        return all([line["step"] for line in self.steps(rank)] == list(range(1, STEPS + 1)) for rank in range(WORLD))
+
+    def pause_seconds(self) -> float:
+        """The largest gap between two steps of any rank, less the median gap."""
+        gaps = []
+        for rank in range(WORLD):
+            lines = self.steps(rank)
+            gaps += [later["start"] - earlier["end"] for earlier, later in zip(lines, lines[1:], strict=False)]
+        return max(gaps) - statistics.median(gaps)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

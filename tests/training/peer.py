@@ -1,0 +1,127 @@
+"""A real gateway on loopback that does what a test tells it to, and remembers what it heard. Not the product's gateway."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status
+from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
+from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
+from rekindle_wire.training_pb2_grpc import ProgressServicer, add_ProgressServicer_to_server
+
+JOB = "job-of-a-test"
+ANSWER_SECONDS = 60.0
+
+
+class GatewayPeer(RecoverServicer, ProgressServicer):
+    """Answers every call with code 0, unless `refuses` says otherwise for its name."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.heard: list[tuple[str, Any]] = []
+        """Every call in the order of arrival: its name and its message."""
+        self.refuses: dict[str, int] = {}
+        self.subscriptions = 0
+        self._changed = asyncio.Event()
+        self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
+        self._server: grpc.aio.Server | None = None
+
+    # The scene.
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)])
+        add_RecoverServicer_to_server(self, self._server)
+        add_ProgressServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """As if it was killed; `start` brings it back on the same port."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server, self._orders = None, None
+
+    def cut(self) -> None:
+        """Ends the stream of orders."""
+        if self._orders is not None:
+            self._orders.put_nowait(None)
+            self._orders = None
+
+    # The dialogue.
+
+    async def order(self, kind: str, *actions: str, uuid: str = "attempt-1", ranks: tuple[int, ...] = (), strategy: str = "") -> None:
+        await self.until(lambda: self._orders is not None)
+        assert self._orders is not None
+        faults = [FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
+        signal = ProcessManageSignal(uuid=uuid, jobId=JOB, signalType=kind, actions=actions, faultRanks=faults, changeStrategy=strategy)
+        self._orders.put_nowait(signal)
+
+    async def hot_switch(self, *ranks: int, uuid: str = "attempt-1") -> None:
+        await self.order("hot-switch", "hot switch", ranks=ranks, uuid=uuid)
+
+    async def migrate(self, uuid: str = "attempt-1") -> None:
+        await self.order("changeStrategy", "change_strategy", strategy="migration", uuid=uuid)
+
+    async def report(self, name: str, number: int = 1) -> Any:
+        """The message of the `number`-th call of that name."""
+        await self.until(lambda: len(self.all(name)) >= number)
+        return self.all(name)[number - 1]
+
+    async def strategies(self) -> list[str]:
+        return list((await self.report("ReportRecoverStrategy")).strategies)
+
+    async def status(self) -> int:
+        report = await self.report("ReportRecoverStatus")
+        assert report.strategy == "migration"
+        assert report.HasField("status")
+        return int(report.status.code)
+
+    def all(self, name: str) -> list[Any]:
+        return [message for heard, message in self.heard if heard == name]
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while not condition():
+                await self._changed.wait()
+
+    # The service.
+
+    def _hear(self, name: str, message: Any) -> Status:
+        self.heard.append((name, message))
+        self._change()
+        return Status(code=self.refuses.get(name, 0), info="as the test wants it")
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def Init(self, request: Any, context: Any) -> Status:
+        return self._hear("Init", request)
+
+    async def Register(self, request: Any, context: Any) -> Status:
+        return self._hear("Register", request)
+
+    async def SubscribeProcessManageSignal(self, request: Any, context: Any) -> AsyncIterator[ProcessManageSignal]:
+        self._hear("SubscribeProcessManageSignal", request)
+        self._orders = orders = asyncio.Queue()
+        self.subscriptions += 1
+        self._change()
+        yield ProcessManageSignal(jobId=JOB, signalType="keep-alive")
+        while (signal := await orders.get()) is not None:
+            yield signal
+
+    async def ReportStopComplete(self, request: Any, context: Any) -> Status:
+        return self._hear("ReportStopComplete", request)
+
+    async def ReportRecoverStrategy(self, request: Any, context: Any) -> Status:
+        return self._hear("ReportRecoverStrategy", request)
+
+    async def ReportRecoverStatus(self, request: Any, context: Any) -> Status:
+        return self._hear("ReportRecoverStatus", request)
+
+    async def ReportProcessFault(self, request: Any, context: Any) -> Status:
+        return self._hear("ReportProcessFault", request)
+
+    async def ReportProgress(self, request: ProgressReport, context: Any) -> ProgressReceipt:
+        return ProgressReceipt(code=self._hear("ReportProgress", request).code)

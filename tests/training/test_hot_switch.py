@@ -1,0 +1,144 @@
+"""The hot switch as training sees it, with real processes and a scripted gateway."""
+
+import pytest
+
+from tests.training.job import STEPS, Job
+from tests.training.peer import GatewayPeer
+
+
+async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
+    """Takes a new job up to the pause, which the manager reports by itself."""
+    await job.start()
+    await job.reached(5)
+    await gateway.hot_switch(*job.ranks(pod_rank))
+    await job.backup(pod_rank)
+    await gateway.order("hot-switch", "new pod running")
+    assert await gateway.strategies() == ["migration"]
+
+
+@pytest.mark.parametrize("pod_rank", [0, 1])
+async def test_a_switched_job_ends_as_if_nothing_had_happened(
+    job: Job, gateway: GatewayPeer, reference: list[bytes], pod_rank: int
+) -> None:
+    """After a hot switch of any pod, rank 0's included, final parameters are equal bit for bit and no step ran twice."""
+    await prepared(job, gateway, pod_rank)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert job.executed_once()
+    print(f"pause {job.pause_seconds():.3f} s")
+
+
+async def test_switched_ranks_run_in_another_place_and_the_others_stay(job: Job, gateway: GatewayPeer) -> None:
+    """Process, pod and node of the switched ranks change, those of the survivors do not, and all are in the new generation."""
+    await prepared(job, gateway, pod_rank=1)
+    await gateway.migrate()
+    await job.codes()
+    for rank, places in ((0, 1), (1, 1), (2, 2), (3, 2)):
+        steps = job.steps(rank)
+        assert len({(step["pid"], step["pod"], step["pod_uid"], step["node"]) for step in steps}) == places
+        assert (steps[0]["generation"], steps[-1]["generation"]) == (1, 2)
+
+
+async def test_a_backup_may_be_there_before_the_order(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """Backups that registered early are used as soon as the switch is ordered."""
+    await job.start()
+    await job.backup(1)
+    await job.printed("role=backup", times=2)
+    await gateway.hot_switch(2, 3)
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+async def test_the_old_pod_may_be_deleted_while_training_is_paused(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """Between the report of the pause and the migration the old pod's death is no fault and disturbs nothing."""
+    await prepared(job, gateway, pod_rank=1)
+    job.started["worker-1"].kill()
+    await job.started["worker-1"].code()
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+    assert not gateway.all("ReportProcessFault")
+
+
+async def test_training_goes_on_where_it_was_when_the_backup_dies(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """A backup that dies behind the pause costs nothing: the order to migrate lets the old ranks go on."""
+    await prepared(job, gateway, pod_rank=1)
+    job.started["backup-1"].kill()
+    await job.started["backup-1"].code()
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+    assert job.executed_once()
+
+
+async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job, gateway: GatewayPeer) -> None:
+    """With the backup and the old pod gone there is nothing to go on with, and the status says 406."""
+    job.environment["REKINDLE_REBUILD_TIMEOUT"] = "3"
+    await prepared(job, gateway, pod_rank=1)
+    for pod in ("backup-1", "worker-1"):
+        job.started[pod].kill()
+        await job.started[pod].code()
+    await gateway.migrate()
+    assert await gateway.status() == 406
+
+
+async def test_a_stopped_switch_leaves_everything_as_it_was(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """`stop switch` sends the backup away with 0; training never paused, and another switch may follow."""
+    await job.start()
+    await gateway.hot_switch(2, 3)
+    backup = await job.backup(1)
+    await job.printed("role=backup", times=2)
+    await gateway.order("hot-switch", "stop switch")
+    assert await backup.code() == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+async def test_a_second_switch_follows_the_first(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """Each switch is a generation of its own; ranks that were brought up to date once may bring others up to date."""
+    job.arguments = ["--steps", str(STEPS)]
+    await prepared(job, gateway, pod_rank=0)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    await gateway.hot_switch(2, 3, uuid="attempt-2")
+    await job.backup(1)
+    await gateway.report("ReportRecoverStrategy", 2)
+    await gateway.migrate(uuid="attempt-2")
+    assert (await gateway.report("ReportRecoverStatus", 2)).status.code == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert job.steps(3)[-1]["generation"] == 3
+
+
+async def test_orders_that_come_again_are_carried_out_once(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """The control plane repeats orders after an outage; inside one attempt each of them counts once."""
+    await prepared(job, gateway, pod_rank=1)
+    await gateway.hot_switch(2, 3)
+    for _ in range(3):
+        await gateway.migrate()
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert len(gateway.all("ReportRecoverStrategy")) == 1
+    assert len(gateway.all("ReportRecoverStatus")) == 1
+
+
+@pytest.mark.parametrize("left_out", ["optimizer", "bit", "rng"])
+async def test_a_corrupted_migration_is_noticed(job: Job, gateway: GatewayPeer, reference: list[bytes], left_out: str) -> None:
+    """Without the optimizer's or the random numbers' state, or with one flipped bit, final parameters differ."""
+    job.environment["REKINDLE_TAMPER"] = left_out
+    await prepared(job, gateway, pod_rank=1)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert job.final() != reference

@@ -1,0 +1,76 @@
+"""Faults on demand: each does what it says, in the first life of a job only."""
+
+import json
+
+import pytest
+from rekindle_training.injection import Injection, InjectionInvalid
+
+from tests.training.job import Job
+from tests.training.peer import GatewayPeer
+
+
+def inject(job: Job, **fault: str) -> None:
+    job.environment["REKINDLE_INJECT"] = json.dumps([fault])
+
+
+async def begun(job: Job, gateway: GatewayPeer) -> None:
+    await job.start()
+    await gateway.hot_switch(2, 3)
+    await job.backup(1)
+
+
+async def test_a_pause_that_hangs_is_never_reported(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """With `pause-hangs` training runs to its end as if nobody had asked it to pause."""
+    inject(job, fault="pause-hangs")
+    await begun(job, gateway)
+    await job.printed("injected: the pause hangs")
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert not gateway.all("ReportRecoverStrategy")
+
+
+async def test_a_resumption_that_fails_is_reported(job: Job, gateway: GatewayPeer) -> None:
+    """With `resume-fails` the order to migrate is answered with 406."""
+    inject(job, fault="resume-fails")
+    await begun(job, gateway)
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 406
+
+
+async def test_a_backup_that_fails_to_load_never_registers(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """With `backup-fails` while loading its pod ends with 1 and training is not touched."""
+    inject(job, fault="backup-fails", when="loading")
+    await begun(job, gateway)
+    assert await job.started["backup-1"].code() == 1
+    assert await job.codes() == {0, 1}
+    assert job.final() == reference
+    assert not gateway.all("ReportRecoverStrategy")
+
+
+async def test_a_backup_that_fails_behind_the_pause_is_gone_when_it_is_reported(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """With `backup-fails` while paused its pod ends with 1, and the order to migrate rescues training on the old ranks."""
+    inject(job, fault="backup-fails", when="paused")
+    await begun(job, gateway)
+    assert await gateway.strategies() == ["migration"]
+    assert await job.started["backup-1"].code() == 1
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0, 1}
+    assert job.final() == reference
+
+
+def test_a_restarted_job_is_spared() -> None:
+    """The generation that the cluster counts says whether this is a job's first life."""
+    fault = json.dumps([{"fault": "pause-hangs"}])
+    assert Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "0"}).pause_hangs
+    assert not Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "1"}).pause_hangs
+
+
+@pytest.mark.parametrize("text", ["{", '{"fault": "pause-hangs"}', '[{"fault": "rain"}]', '[{"fault": "backup-fails"}]', "[1]"])
+def test_an_unknown_fault_is_refused_with_what_is_accepted(text: str) -> None:
+    """A typing error in a demonstration must not look like a fault that was survived."""
+    with pytest.raises(InjectionInvalid, match="REKINDLE_INJECT.*pause-hangs.*resume-fails.*loading.*paused"):
+        Injection.read({"REKINDLE_INJECT": text})

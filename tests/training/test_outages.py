@@ -1,0 +1,143 @@
+"""Deaths and outages around a training job: of the gateway, of the manager, of ranks, of the whole job."""
+
+from tests.training.job import Job
+from tests.training.peer import JOB, GatewayPeer
+
+
+async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
+    """Init, Register and Subscribe, in this order and with this role, at once: nothing waits for torch."""
+    await job.manager()
+    await gateway.until(lambda: gateway.subscriptions == 1)
+    assert [name for name, _ in gateway.heard] == ["Init", "Register", "SubscribeProcessManageSignal"]
+    assert {(client.jobId, client.role) for _, client in gateway.heard} == {(JOB, "taskd")}
+
+
+async def test_a_refused_manager_comes_back_until_it_is_accepted(job: Job, gateway: GatewayPeer) -> None:
+    """A code other than 0 is tried again for ever, for the job may be configured in a moment."""
+    gateway.refuses["Init"] = 403
+    await job.manager()
+    await gateway.until(lambda: len(gateway.all("Init")) == 3)
+    assert not gateway.all("Register")
+    gateway.refuses.clear()
+    await gateway.until(lambda: gateway.subscriptions == 1)
+
+
+async def test_progress_is_told_once_and_until_it_is_accepted(job: Job, gateway: GatewayPeer) -> None:
+    """The first completed step of a job is reported by each manager once, repeated until code 0."""
+    gateway.refuses["ReportProgress"] = 400
+    await job.start()
+    await gateway.report("ReportProgress", 2)
+    gateway.refuses.clear()
+    assert await job.codes() == {0}
+    reports = gateway.all("ReportProgress")
+    assert len({report.incarnation for report in reports}) == 1
+    assert {(report.job_id, report.steps_lost) for report in reports} == {(JOB, 0)}
+    assert len(reports) == 3
+
+
+async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """The stream is cut, then the gateway dies: the report of the pause is repeated until the next one has answered it."""
+    await job.start()
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    await gateway.until(lambda: gateway.subscriptions == 1)
+    await job.printed("actions=hot switch")
+    gateway.cut()
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    await gateway.stop()
+    await job.backup(1)
+    await job.printed("offered=migration")
+    await gateway.start()
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """No step waits for the manager; the next one learns the generation from the ranks and can switch them."""
+    await job.start()
+    await job.reached(3)
+    job.started["manager"].kill()
+    await job.started["manager"].code()
+    step = job.steps(0)[-1]["step"]
+    await job.reached(step + 5)
+    await job.manager()
+    await gateway.report("ReportProgress", 2)
+    await gateway.hot_switch(2, 3)
+    await job.backup(1)
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+    first, second = (gateway.all("ReportProgress")[number] for number in (0, 1))
+    assert first.incarnation != second.incarnation
+    assert second.steps_lost == 0
+
+
+async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """A manager that dies while training is paused is replaced by one that carries out the migration."""
+    await job.start()
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    await job.backup(1)
+    assert await gateway.strategies() == ["migration"]
+    job.started["manager"].kill()
+    await job.started["manager"].code()
+    await job.manager()
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+    assert job.executed_once()
+
+
+async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """A pause that nobody ends is over after the configured time, on the old ranks."""
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    await job.start()
+    await gateway.hot_switch(2, 3)
+    await job.backup(1)
+    assert await gateway.strategies() == ["migration"]
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert not gateway.all("ReportRecoverStatus")
+
+
+async def test_dead_ranks_are_reported_together(job: Job, gateway: GatewayPeer) -> None:
+    """The ranks of a pod that died are named in one report, as normal faults."""
+    await job.start()
+    await job.reached(3)
+    job.started["worker-1"].kill()
+    report = await gateway.report("ReportProcessFault")
+    assert report.jobId == JOB
+    assert {(fault.rankId, fault.faultType) for fault in report.faultRanks} >= {("2", "1"), ("3", "1")}
+
+
+async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """Killed and started again, a job repeats the steps behind its newest checkpoint, says how many, and ends with the same bits."""
+    job.arguments += ["--checkpoint-every", "10"]
+    await job.start()
+    await job.reached(15)
+    await job.end()
+    (job.folder / "checkpoints" / ".step-00000020").mkdir(exist_ok=True)
+    last = max(job.steps(rank)[-1]["step"] for rank in range(4))
+    newest = max(int(path.name.removeprefix("step-")) for path in (job.folder / "checkpoints").glob("step-*"))
+    job.generation = 1
+    await job.start()
+    assert (await gateway.report("ReportProgress", 2)).steps_lost == last - newest
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+    assert len(list((job.folder / "checkpoints").iterdir())) == 2
+
+
+async def test_an_order_to_exit_ends_the_ranks(job: Job, gateway: GatewayPeer) -> None:
+    """`exit` makes every rank leave with the code of a job that is to be restarted; the manager stays for the next ranks."""
+    await job.start()
+    await job.reached(3)
+    await gateway.order("changeStrategy", "change_strategy", strategy="exit")
+    assert await job.started["worker-0"].code() == 2
+    assert await job.started["worker-1"].code() == 2
