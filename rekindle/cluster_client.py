@@ -4,7 +4,7 @@ Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, N
 answers, WatchExpired when a watch ends.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -136,7 +136,7 @@ class ClusterClient:
         """Asks for the deletion of a pod; with another UID than the pod's it is a Conflict."""
         return await self._send("DELETE", f"/pods/{name}", None, Pod, uid=uid or None, grace=grace)
 
-    async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[str]:
+    async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         """What the pod wrote, in pieces; with `follow` until the pod has ended."""
         async with self._stream(f"/pods/{name}/logs", follow=follow, tail=tail) as response:
             async for piece in response.content.iter_any():
@@ -182,7 +182,7 @@ class ClusterClient:
     async def record(self, event: ClusterEvent) -> ClusterEvent:
         return await self._send("POST", "/events", event, ClusterEvent)
 
-    async def watch(self) -> AsyncIterator[WatchEvent]:
+    async def watch(self) -> AsyncGenerator[WatchEvent, None]:
         """Changes, beginning with ADDED for all that exist. Never ends well: WatchExpired or ClusterUnavailable."""
         async with self._stream("/watch") as response:
             async for line in response.content:

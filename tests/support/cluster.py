@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import JobObject, JobSpec, Node, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
@@ -19,6 +21,9 @@ WAIT_LIMIT = 20.0
 
 FOREVER = ("sleep", "1000")
 """A pod that runs until it is ended."""
+
+
+Thing = TypeVar("Thing", JobObject, Node, Pod)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,35 @@ class RunningCluster:
         await self.process.wait()
 
 
+def command_line(socket: Path, state_dir: Path, nodes: int, accelerators_per_node: int, gateway_port: int = 8899) -> list[str]:
+    command = [sys.executable, "-P", "-m", "workers.local_cluster", f"--socket={socket}", f"--state-dir={state_dir}"]
+    return [
+        *command,
+        f"--nodes={nodes}",
+        f"--accelerators-per-node={accelerators_per_node}",
+        f"--gateway-port={gateway_port}",
+    ]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def shared_cluster(state_dir: Path, *, nodes: int, accelerators_per_node: int) -> Iterator[Path]:
+    """The socket of a local cluster for several tests, whatever their event loops are."""
+    with tempfile.TemporaryDirectory(prefix="rk-") as short:
+        socket = Path(short) / "cluster.sock"
+        command = command_line(socket, state_dir, nodes, accelerators_per_node)
+        with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"ready")
+            try:
+                yield socket
+            finally:
+                process.terminate()
+
+
 @asynccontextmanager
 async def cluster_process(
     state_dir: Path, *, nodes: int = 3, accelerators_per_node: int = 8, gateway_port: int = 8899, socket: Path | None = None
@@ -43,13 +77,8 @@ async def cluster_process(
     """A local cluster in a process of its own; told to stop at the end."""
     with tempfile.TemporaryDirectory(prefix="rk-") as short:  # pytest's own directories are too long for a socket
         path = socket or Path(short) / "cluster.sock"
-        command = [f"--socket={path}", f"--state-dir={state_dir}", f"--nodes={nodes}", f"--gateway-port={gateway_port}"]
-        command += [f"--accelerators-per-node={accelerators_per_node}"]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "workers.local_cluster", *command),
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=asyncio.subprocess.PIPE,
-        )
+        command = command_line(path, state_dir, nodes, accelerators_per_node, gateway_port)
+        process = await asyncio.create_subprocess_exec(*command, env=environment(), stdout=asyncio.subprocess.PIPE)
         try:
             await _ready(process)
             async with ClusterClient(path) as client:
@@ -108,34 +137,42 @@ def job_object(
 
 
 class View:
-    """Pods and nodes as a watch shows them."""
+    """Jobs, pods and nodes by name, complete from the beginning and kept up to date by a watch."""
 
-    def __init__(self) -> None:
-        self.pods: dict[str, Pod] = {}
-        self.nodes: dict[str, Node] = {}
-        self.jobs: dict[str, JobObject] = {}
-        self.seen: list[WatchEvent] = []
+    def __init__(self, jobs: Sequence[JobObject], pods: Sequence[Pod], nodes: Sequence[Node]) -> None:
+        self.jobs = {job.metadata.name: job for job in jobs}
+        self.pods = {pod.metadata.name: pod for pod in pods}
+        self.nodes = {node.metadata.name: node for node in nodes}
+        self._version = max((thing.metadata.resource_version for thing in (*jobs, *pods, *nodes)), default=0)
 
     def apply(self, event: WatchEvent) -> None:
-        self.seen.append(event)
         thing = event.object
-        table: dict[str, Pod] | dict[str, Node] | dict[str, JobObject]
-        table = self.pods if isinstance(thing, Pod) else self.nodes if isinstance(thing, Node) else self.jobs
-        if event.type == "DELETED":
-            table.pop(thing.metadata.name, None)
+        if thing.metadata.resource_version <= self._version:
+            return
+        if isinstance(thing, Pod):
+            _apply(self.pods, event.type, thing)
+        elif isinstance(thing, Node):
+            _apply(self.nodes, event.type, thing)
         else:
-            table[thing.metadata.name] = thing  # type: ignore[assignment]
+            _apply(self.jobs, event.type, thing)
+
+
+def _apply(table: dict[str, Thing], change: str, thing: Thing) -> None:
+    if change == "DELETED":
+        table.pop(thing.metadata.name, None)
+    else:
+        table[thing.metadata.name] = thing
 
 
 async def until(client: ClusterClient, satisfied: Callable[[View], bool], limit: float = WAIT_LIMIT) -> View:
-    """What the watch shows as soon as it satisfies a condition."""
-    view = View()
-    async with asyncio.timeout(limit):
-        async for event in client.watch():
-            view.apply(event)
-            if satisfied(view):
-                return view
-    raise AssertionError("a watch never ends well")
+    """The world as soon as it satisfies a condition."""
+    async with asyncio.timeout(limit), aclosing(client.watch()) as events:
+        first = await anext(events)  # the watch is open: what the lists miss comes as a change
+        view = View(await client.jobs(), await client.pods(), await client.nodes())
+        view.apply(first)
+        while not satisfied(view):
+            view.apply(await anext(events))
+        return view
 
 
 async def until_running(client: ClusterClient, *names: str) -> list[Pod]:
@@ -144,15 +181,10 @@ async def until_running(client: ClusterClient, *names: str) -> list[Pod]:
     return [view.pods[name] for name in names]
 
 
-async def until_gone(client: ClusterClient, pod: Pod, limit: float = WAIT_LIMIT) -> None:
-    """Waits until this very pod is no more."""
-    uid = pod.metadata.uid
-    async with asyncio.timeout(limit):
-        async for event in client.watch():  # once it is open, nothing is missed
-            if event.type == "DELETED" and event.object.metadata.uid == uid:
-                return
-            if event.kind == "Node" and uid not in {known.metadata.uid for known in await client.pods()}:
-                return
+async def until_gone(client: ClusterClient, *pods: Pod) -> None:
+    """Waits until these very pods are no more."""
+    uids = {pod.metadata.uid for pod in pods}
+    await until(client, lambda view: not uids & {pod.metadata.uid for pod in view.pods.values()})
 
 
 def phase(view: View, name: str) -> PodPhase | None:

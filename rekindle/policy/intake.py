@@ -1,0 +1,278 @@
+"""What the watcher tells a job's workflow: from what the cluster shows and what was told already. Pure.
+
+Called by `workers/watcher.py`. Level-triggered: every answer follows from the world as it is, so that lost watches and restarts
+lose nothing.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+
+from rekindle.model.base import Value
+from rekindle.model.cluster import Condition, JobObject, JobPhase, Node, Pod, PodPhase, PodRole, condition_of
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX
+
+SOURCE = "watcher"
+
+
+class TellKind(StrEnum):
+    REGISTER = "register"
+    FAULT = "fault"
+    CLEARED = "cleared"
+    END = "end"
+
+
+class Tell(Value):
+    """One update of a job's workflow."""
+
+    kind: TellKind
+    fault: Fault | None = None
+    episode: str = ""
+    """Of a sub-health that is over."""
+
+    reason: str = ""
+    """Why the job ended."""
+
+    @property
+    def update_id(self) -> str:
+        """The same for the same news, so that a repeated one is taken once."""
+        return self.fault.episode if self.fault else "/".join(part for part in (self.kind, self.episode) if part)
+
+
+class JobView(Value):
+    """One job as the cluster shows it."""
+
+    job: JobObject | None = None
+    """None: there is no such job any more."""
+
+    pods: tuple[Pod, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    """At least those of its pods, and those whose sub-health was told."""
+
+
+class SeenPod(Value):
+    """A pod of a rank, as it was seen last."""
+
+    uid: str
+    name: str
+    rank: int
+    node: str
+    backup: bool
+    leaving: bool
+    """Told to end, or over: its absence is no surprise."""
+
+
+class OpenEpisode(Value):
+    """A sub-health that was told and not cleared."""
+
+    episode: str
+    node: str
+    illness: str
+
+
+class Told(Value):
+    """What one job's workflow was told."""
+
+    known: bool = False
+    """The job has a workflow, which must learn of its end; it may have been registered by an earlier watcher."""
+
+    registered: bool = False
+    """By this watcher: a new one registers every job again."""
+
+    episodes: tuple[str, ...] = ()
+    open: tuple[OpenEpisode, ...] = ()
+    pods: tuple[SeenPod, ...] = ()
+
+    def kept(self) -> "Told":
+        """What a new watcher must know. The rest is told again; the workflow takes an episode once."""
+        return Told(known=self.known, open=self.open)
+
+
+def observe(told: Told, view: JobView) -> Told:
+    """Remembers the pods, so that one that vanishes is missed; a rank that somebody else holds misses nobody."""
+    here = {pod.metadata.uid for pod in view.pods}
+    held = {seen.rank for seen in map(_seen, view.pods) if seen and not seen.leaving and not seen.backup}
+    lost = [seen for seen in told.pods if seen.uid not in here and not seen.leaving and seen.rank not in held]
+    pods = (*lost, *(seen for seen in map(_seen, view.pods) if seen))
+    return told.model_copy(update={"pods": pods})
+
+
+def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
+    """What the workflow does not know yet; the first is the most urgent."""
+    if reason := _end(view.job):
+        return (Tell(kind=TellKind.END, reason=reason),) if told.known else ()
+    assert view.job is not None
+    if not told.registered:
+        return (Tell(kind=TellKind.REGISTER),)
+    faults = (*_lost_nodes(view, now), *_failed(view, now), *_vanished(told, view, now), *_sub_healths(view, now))
+    news = [Tell(kind=TellKind.FAULT, fault=fault) for fault in faults if fault.episode not in told.episodes]
+    illnesses = {_illness(node, condition) for node, condition in _sick(view)}
+    over = [Tell(kind=TellKind.CLEARED, episode=one.episode) for one in told.open if one.illness not in illnesses]
+    return (*news, *over)
+
+
+def after(told: Told, tell: Tell, view: JobView) -> Told:
+    """What was told, once the workflow took it."""
+    if tell.kind is TellKind.END:
+        return Told()
+    if tell.kind is TellKind.REGISTER:
+        return told.model_copy(update={"known": True, "registered": True})
+    if tell.kind is TellKind.CLEARED:
+        return told.model_copy(update={"open": tuple(one for one in told.open if one.episode != tell.episode)})
+    assert tell.fault is not None
+    fault = tell.fault
+    opened = [one for one in told.open if one.episode != fault.episode]
+    if fault.kind is FaultKind.SUB_HEALTH:
+        opened.append(OpenEpisode(episode=fault.episode, node=fault.node, illness=illness_of(fault.episode)))
+    pods = tuple(seen for seen in told.pods if not (seen.uid == fault.pod_uid and _absent(seen, view)))
+    return told.model_copy(update={"episodes": (*told.episodes, fault.episode), "open": tuple(opened), "pods": pods})
+
+
+def _end(job: JobObject | None) -> str:
+    """Why the job is over; empty: it lives."""
+    if job is None or job.metadata.deletion_timestamp:
+        return "the job was deleted"
+    return "the job succeeded" if job.status.phase is JobPhase.SUCCEEDED else ""
+
+
+# ---- pods
+
+
+def _seen(pod: Pod) -> SeenPod | None:
+    """None for pods without a rank: managers."""
+    rank = pod.metadata.annotations.get(RANK_INDEX, "")
+    if not rank.isdecimal():
+        return None
+    over = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+    return SeenPod(
+        uid=pod.metadata.uid,
+        name=pod.metadata.name,
+        rank=int(rank),
+        node=pod.spec.node_name,
+        backup=pod.metadata.annotations.get(POD_TYPE) == PodRole.BACKUP,
+        leaving=over or pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _absent(seen: SeenPod, view: JobView) -> bool:
+    return seen.uid not in {pod.metadata.uid for pod in view.pods}
+
+
+def _failed(view: JobView, now: datetime) -> list[Fault]:
+    """Pods whose processes failed. One that is being deleted was told to end."""
+    faults = []
+    for pod in view.pods:
+        seen = _seen(pod)
+        if seen and pod.status.phase is PodPhase.FAILED and pod.metadata.deletion_timestamp is None:
+            code = "" if pod.status.exit_code is None else f"exit {pod.status.exit_code}"
+            ended = condition_of(pod.status.conditions, "Ready")
+            moment = ended.last_transition_time if ended else None
+            words = f"pod {seen.name} failed: {pod.status.message or pod.status.reason or code}"
+            faults.append(_pod_fault(view, seen, "failed", words, moment or now).model_copy(update={"code": code}))
+    return faults
+
+
+def _vanished(told: Told, view: JobView, now: datetime) -> list[Fault]:
+    """Pods that are gone, and nobody asked for it as far as was seen."""
+    lost = [seen for seen in told.pods if _absent(seen, view) and not seen.leaving]
+    return [_pod_fault(view, seen, "vanished", f"pod {seen.name} vanished", now) for seen in lost]
+
+
+def _pod_fault(view: JobView, seen: SeenPod, what: str, message: str, seen_at: datetime) -> Fault:
+    return Fault(
+        episode=f"{seen.uid}/{what}",
+        kind=FaultKind.POD,
+        pod_ranks=(seen.rank,),
+        ranks=_ranks(view, [seen.rank]),
+        node=seen.node,
+        pod=seen.name,
+        pod_uid=seen.uid,
+        backup=seen.backup,
+        message=message,
+        seen_at=seen_at,
+        source=SOURCE,
+    )
+
+
+def _ranks(view: JobView, pod_ranks: list[int]) -> tuple[int, ...]:
+    assert view.job is not None
+    each = view.job.spec.ranks_per_pod
+    return tuple(rank for pod_rank in pod_ranks for rank in range(pod_rank * each, (pod_rank + 1) * each))
+
+
+# ---- nodes
+
+
+def _sick(view: JobView) -> list[tuple[Node, Condition]]:
+    conditions = [(node, condition_of(node.status.conditions, "SubHealthy")) for node in view.nodes]
+    return [(node, condition) for node, condition in conditions if condition and condition.status == "True"]
+
+
+def _illness(node: Node, condition: Condition) -> str:
+    """Names what one condition of one node was from its transition to the next."""
+    since = condition.last_transition_time
+    return f"{node.metadata.uid}/{condition.reason}/{since.isoformat() if since else ''}"
+
+
+def illness_of(episode: str) -> str:
+    """An episode is an illness, met by one generation of the job's pods: pods that were started anew meet it anew."""
+    return episode.rpartition("@")[0]
+
+
+def _sub_healths(view: JobView, now: datetime) -> list[Fault]:
+    """One fault for each sick node that live pods of ranks are on; a backup pod is not training yet."""
+    faults = []
+    for node, condition in _sick(view):
+        here = [pod for pod in _on(view, node) if _lives(pod)]
+        for generation in sorted({_generation(pod) for pod in here}):
+            fault = _node_fault(view, node, condition, [pod for pod in here if _generation(pod) == generation], now)
+            episode = f"{fault.episode}@{generation}"
+            faults.append(fault.model_copy(update={"kind": FaultKind.SUB_HEALTH, "episode": episode}))
+    return faults
+
+
+def _lost_nodes(view: JobView, now: datetime) -> list[Fault]:
+    """Nodes that are not ready any more, with the pods that were on them, dead or not."""
+    faults = []
+    for node in view.nodes:
+        condition = condition_of(node.status.conditions, "Ready")
+        here = [pod for pod in _on(view, node) if _lives(pod) or _died(pod)]
+        if condition and condition.status != "True" and here:
+            fault = _node_fault(view, node, condition, here, now)
+            faults.append(fault.model_copy(update={"message": condition.message or f"node {node.metadata.name} is lost"}))
+    return faults
+
+
+def _on(view: JobView, node: Node) -> list[Pod]:
+    return [pod for pod in view.pods if pod.spec.node_name == node.metadata.name]
+
+
+def _lives(pod: Pod) -> bool:
+    """It holds a rank, and nothing ends it."""
+    seen = _seen(pod)
+    return seen is not None and not seen.backup and not seen.leaving
+
+
+def _died(pod: Pod) -> bool:
+    seen = _seen(pod)
+    failed = pod.status.phase is PodPhase.FAILED and pod.metadata.deletion_timestamp is None
+    return failed and seen is not None and not seen.backup
+
+
+def _generation(pod: Pod) -> str:
+    return pod.metadata.labels.get(GENERATION, "0")
+
+
+def _node_fault(view: JobView, node: Node, condition: Condition, pods: list[Pod], now: datetime) -> Fault:
+    ranks = sorted({seen.rank for seen in map(_seen, pods) if seen})
+    return Fault(
+        episode=_illness(node, condition),
+        kind=FaultKind.NODE,
+        pod_ranks=tuple(ranks),
+        ranks=_ranks(view, ranks),
+        node=node.metadata.name,
+        code=condition.reason,
+        message=condition.message,
+        seen_at=condition.last_transition_time or now,
+        source=SOURCE,
+    )

@@ -1,0 +1,27 @@
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rekindle.cluster_client import ClusterClient
+from tests.support.cluster import shared_cluster, until
+
+
+@pytest.fixture(scope="module")
+def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One local cluster for a module; `client` leaves it empty and healthy."""
+    with shared_cluster(tmp_path_factory.mktemp("state"), nodes=3, accelerators_per_node=2) as socket:
+        yield socket
+
+
+@pytest.fixture
+async def client(socket: Path) -> AsyncIterator[ClusterClient]:
+    async with ClusterClient(socket) as client:
+        yield client
+        for job in await client.jobs():
+            await client.delete_job(job.metadata.uid, 0)
+        await until(client, lambda view: not view.jobs)
+        for node in await client.nodes():
+            await client.heal(node.metadata.name)
+            await client.bring_up(node.metadata.name)
+            await client.set_capacity(node.metadata.name, 2)
