@@ -13,7 +13,7 @@ from temporalio.client import WorkflowHandle
 
 from rekindle import ids
 from rekindle.cli import measure
-from rekindle.cli.stack import Stack, die_with_parent
+from rekindle.cli.stack import Stack, dying_with_parent
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound, RekindleError, Unavailable
@@ -139,11 +139,10 @@ class Scenario:
         log = directory / "log.txt"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                *dying_with_parent(command),
                 env={**os.environ, "REKINDLE_JOB_DIR": str(directory)},
                 stdout=output,
                 stderr=output,
-                preexec_fn=die_with_parent,
             )
         try:
             code = await process.wait()

@@ -4,13 +4,11 @@ A process that dies is started again, except the local cluster, whose death ends
 """
 
 import asyncio
-import ctypes
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,9 +75,15 @@ def server_root() -> Path:
     return installed if installed.is_dir() else package.parent
 
 
-def die_with_parent() -> None:
-    """In the child: no process outlives its starter, even when that is killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def dying_with_parent(command: Sequence[str]) -> list[str]:
+    """The same command as a process that does not outlive its starter, even when that is killed.
+
+    It asks for this itself, before it becomes the command: between fork and exec (`preexec_fn`) the threads of gRPC and of
+    Temporal's core are gone, and what they held is not.
+    """
+    die = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or sys.exit(1)"
+    become = "os.execv(sys.argv[2], sys.argv[2:])"
+    return [sys.executable, "-I", "-S", "-c", f"{die}; {become}", str(os.getpid()), *command]
 
 
 def temporal_binary() -> Path:
@@ -129,13 +133,12 @@ class Stack:
     async def _launch(self, member: Member) -> None:
         with member.log.open("ab") as log:
             member.process = await asyncio.create_subprocess_exec(
-                *member.command,
+                *dying_with_parent(member.command),
                 env=member.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         member.started += 1
         await self._until_ready(member, member.process)
