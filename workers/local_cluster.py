@@ -36,7 +36,7 @@ async def main(options: Options) -> None:
         loop.add_signal_handler(number, _told, stop, at_once)
     _claim(options)
     machine = Machine(options)
-    runner = web.AppRunner(application(machine), shutdown_timeout=1, access_log=None)
+    runner = web.AppRunner(application(machine), shutdown_timeout=1, access_log=None, handler_cancellation=True)
     await runner.setup()
     machine.start()
     await web.UnixSite(runner, str(options.socket)).start()
@@ -46,6 +46,7 @@ async def main(options: Options) -> None:
     logger.info("stops, and ends its pods")
     await machine.stop(at_once)
     await runner.cleanup()
+    options.socket.unlink(missing_ok=True)
     logger.info("stopped")
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from activities.local import LocalCluster
 from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable, WatchExpired
-from rekindle.model.cluster import JobObject, Node, Pod, WatchEvent
+from rekindle.model.cluster import JobObject, Node, ObjectMeta, Pod, WatchEvent
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
@@ -66,8 +66,8 @@ class Watcher:
         self._told = memory.load()
         self._telling = asyncio.TaskGroup()
         self._busy: set[str] = set()
-        self._wrong: dict[str, int] = {}
-        """Jobs that cannot be registered, and the version of them that could not."""
+        self._wrong: dict[str, ObjectMeta] = {}
+        """Jobs that cannot be registered, as they are written."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -142,9 +142,9 @@ class Watcher:
         if not tells:
             if view.job is None and not told.known:
                 del self._told[job_id]
+                self._wrong.pop(job_id, None)
             return None
-        job = view.job
-        hopeless = tells[0].kind is TellKind.REGISTER and job and self._wrong.get(job_id) == job.metadata.resource_version
+        hopeless = tells[0].kind is TellKind.REGISTER and view.job and self._wrong.get(job_id) == _written(view.job)
         return None if hopeless else tells[0]
 
     async def _told_to(self, job_id: str, tell: Tell) -> bool:
@@ -160,8 +160,8 @@ class Watcher:
             return self._unknown(job_id, tell, words)
         except (BadInput, Refused) as error:
             logger.warning("refused", extra={**words, "error": str(error)})
-            if tell.kind is TellKind.REGISTER:
-                self._wrong[job_id] = job.metadata.resource_version if job else 0
+            if tell.kind is TellKind.REGISTER and job:
+                self._wrong[job_id] = _written(job)
                 return True
         else:
             logger.info("told", extra=words)
@@ -181,6 +181,11 @@ class Watcher:
         told = self._told[job_id]
         self._told[job_id] = after(told, tell, self._world.view(job_id, told))
         self._memory.save_soon(self._told)
+
+
+def _written(job: JobObject) -> ObjectMeta:
+    """What a person may change of a job; its status changes by itself."""
+    return job.metadata.model_copy(update={"resource_version": 0})
 
 
 def _what(tell: Tell) -> str:

@@ -137,11 +137,8 @@ class Api:
             await response.prepare(request)
             beat = asyncio.create_task(_beat(request, response, watch))
             try:
-                async for event in watch.events():
-                    await response.write(event.model_dump_json(by_alias=True).encode() + b"\n")
-            except WatchExpired as expired:
-                await response.write(_status(410, expired).model_dump_json().encode() + b"\n")
-            except (ConnectionError, asyncio.CancelledError):
+                await _write_all(watch, response)
+            except ConnectionError:
                 logger.debug("a watcher left")
             finally:
                 beat.cancel()
@@ -172,6 +169,14 @@ class Api:
             if ended or not follow:
                 return
             await asyncio.sleep(FOLLOW)
+
+
+async def _write_all(watch: Watch, response: web.StreamResponse) -> None:
+    try:
+        async for event in watch.events():
+            await response.write(event.model_dump_json(by_alias=True).encode() + b"\n")
+    except WatchExpired as expired:
+        await response.write(_status(410, expired).model_dump_json().encode() + b"\n")
 
 
 async def _beat(request: web.Request, response: web.StreamResponse, watch: Watch) -> None:

@@ -31,6 +31,8 @@ class Watch:
         self._wake.set()
 
     def tell(self, event: WatchEvent) -> None:
+        if self._over:
+            return
         self._events.append(event)
         if len(self._events) > self._limit:
             self.cut(f"the watcher is more than {self._limit} changes behind: list again, watch again")

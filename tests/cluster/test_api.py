@@ -1,0 +1,230 @@
+"""What the local cluster's own API answers, beyond the port: submission, scheduling, nodes, logs, refusals."""
+
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import JobPhase, ObjectMeta, Pod, PodPhase, PodSpec, condition_of
+from tests.support.cluster import FOREVER, View, job_object, phase, until, until_gone, until_running
+
+
+def scheduling(view: View, name: str) -> str:
+    """The scheduler's words on a pod."""
+    condition = condition_of(view.pods[name].status.conditions, "PodScheduled") if name in view.pods else None
+    return condition.message if condition else ""
+
+
+async def output(client: ClusterClient, name: str, *, follow: bool = False, tail: int | None = None) -> str:
+    return "".join([piece async for piece in client.logs(name, follow=follow, tail=tail)])
+
+
+async def test_a_pod_finds_its_place_in_its_environment(client: ClusterClient) -> None:
+    """Each pod gets the contract's variables, then those of its template; the job's directory has its folders."""
+    job = await client.submit(job_object(command=("env",), pods=2, env={"MINE": "yes"}, manager=("env",)))
+    await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.SUCCEEDED)
+    worker = dict(line.split("=", 1) for line in (await output(client, "demo-worker-1", follow=True)).splitlines())
+    manager = dict(line.split("=", 1) for line in (await output(client, "demo-manager-0", follow=True)).splitlines())
+    pod = await client.pod("demo-worker-1")
+    assert worker["MINE"] == "yes"
+    assert worker[keys.ENV_JOB_ID] == job.metadata.uid
+    assert worker[keys.ENV_GATEWAY_HOST] == worker[keys.ENV_POD_IP] == worker[keys.ENV_MASTER_ADDR] == "127.0.0.1"
+    assert (worker[keys.ENV_GATEWAY_PORT], worker[keys.ENV_GENERATION]) == ("8899", "0")
+    assert (worker[keys.ENV_POD_ROLE], worker[keys.ENV_POD_RANK]) == ("worker", "1")
+    assert (worker[keys.ENV_POD_NAME], worker[keys.ENV_POD_UID]) == ("demo-worker-1", pod.metadata.uid)
+    assert worker[keys.ENV_NODE] == pod.spec.node_name
+    assert worker[keys.ENV_MASTER_PORT] == manager[keys.ENV_MASTER_PORT] == str(job.status.master_port)
+    assert manager[keys.ENV_POD_ROLE] == "manager"
+    assert keys.ENV_POD_RANK not in manager
+    folders = {path.name for path in Path(worker[keys.ENV_JOB_DIR]).iterdir()}
+    assert folders == {"checkpoints", "steps", "final", "logs"}
+
+
+async def test_a_job_succeeds_with_its_workers(client: ClusterClient) -> None:
+    """When a pod of every rank succeeded the job has succeeded, its manager is stopped, and all objects stay."""
+    await client.submit(job_object(command=("true",), pods=2, manager=FOREVER))
+    done = await until(client, lambda view: all(pod.status.phase is PodPhase.SUCCEEDED for pod in view.pods.values()))
+    assert set(done.pods) == {"demo-worker-0", "demo-worker-1", "demo-manager-0"}
+    assert (await client.job("demo")).status.phase is JobPhase.SUCCEEDED
+
+
+async def test_a_failed_pod_tells_its_exit_code_and_last_words(client: ClusterClient) -> None:
+    """A pod that fails keeps exit code, reason and the last line of its log; nobody starts it again, and the job is Failed."""
+    await client.submit(job_object(command=("sh", "-c", "echo first; echo 'out of memory'; echo; exit 7")))
+    view = await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.FAILED)
+    status = view.pods["demo-worker-0"].status
+    assert (status.phase, status.exit_code, status.reason, status.message) == (PodPhase.FAILED, 7, "Error", "out of memory")
+
+
+async def test_a_command_that_is_not_there_fails_the_pod(client: ClusterClient) -> None:
+    """A pod whose command cannot be started is Failed, and its message names the command."""
+    await client.submit(job_object(command=("no-such-command",)))
+    view = await until(client, lambda view: phase(view, "demo-worker-0") is PodPhase.FAILED)
+    assert view.pods["demo-worker-0"].status.reason == "StartError"
+    assert "no-such-command" in view.pods["demo-worker-0"].status.message
+
+
+async def test_a_pod_that_fits_nowhere_waits_for_room(client: ClusterClient) -> None:
+    """An unschedulable pod says so in the scheduler's words for each node, and is scheduled as soon as something changes."""
+    await client.degrade("node-1", "slow", "half speed")
+    await client.submit(job_object(accelerators=3, labels={keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}))
+    await client.take_down("node-2")
+    view = await until(client, lambda view: "1 node(s) were not ready" in scheduling(view, "demo-worker-0"))
+    words = "0/3 nodes are available: 1 Insufficient accelerators, 1 node(s) were not ready, 1 node(s) were sub-healthy."
+    assert scheduling(view, "demo-worker-0") == words
+    assert phase(view, "demo-worker-0") is PodPhase.PENDING
+    await client.set_capacity("node-0", 3)
+    (pod,) = await until_running(client, "demo-worker-0")
+    assert pod.spec.node_name == "node-0"
+
+
+@pytest.mark.parametrize("label", [None, "ignore"])
+async def test_a_sub_healthy_node_is_the_last_resort_under_ignore(client: ClusterClient, label: str | None) -> None:
+    """Where sub-health is ignored, healthy nodes come first and a sub-healthy one is still used."""
+    await client.degrade("node-0", "slow", "")
+    labels = {} if label is None else {keys.SUB_HEALTHY_STRATEGY: label}
+    await client.submit(job_object(pods=3, accelerators=2, labels=labels))
+    pods = await until_running(client, *(f"demo-worker-{rank}" for rank in range(3)))
+    assert [pod.spec.node_name for pod in pods] == ["node-1", "node-2", "node-0"]
+
+
+async def test_a_manager_does_not_sit_beside_rank_0(client: ClusterClient) -> None:
+    """Workers begin with the first node and the manager with the last."""
+    await client.submit(job_object(manager=FOREVER))
+    worker, manager = await until_running(client, "demo-worker-0", "demo-manager-0")
+    assert (worker.spec.node_name, manager.spec.node_name) == ("node-0", "node-2")
+
+
+async def test_a_lost_node_takes_its_pods_with_it(client: ClusterClient) -> None:
+    """The pods of a node that is no longer ready fail with the reason NodeLost; those of other nodes run on."""
+    await client.submit(job_object(pods=2))
+    lost, other = await until_running(client, "demo-worker-0", "demo-worker-1")
+    await client.take_down(lost.spec.node_name, "power failure")
+    view = await until(client, lambda view: phase(view, "demo-worker-0") is PodPhase.FAILED)
+    assert view.pods["demo-worker-0"].status.reason == "NodeLost"
+    assert view.pods["demo-worker-1"].status == other.status
+
+
+async def test_a_transition_time_changes_with_the_status_only(client: ClusterClient) -> None:
+    """A repeated sub-health is the same one; healed and fallen ill again it is another."""
+    first, again = [await client.degrade("node-0", "slow", "") for _ in range(2)]
+    await client.heal("node-0")
+    later = await client.degrade("node-0", "slow", "")
+    times = [condition_of(node.status.conditions, "SubHealthy") for node in (first, again, later)]
+    assert times[0] == times[1]
+    assert times[0] != times[2]
+
+
+async def test_deleting_a_job_ends_its_pods_first(client: ClusterClient) -> None:
+    """A deleted job is marked, its pods go, then it goes; meanwhile it takes no new pods."""
+    job = await client.submit(job_object(command=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")))
+    (pod,) = await until_running(client, "demo-worker-0")
+    assert (await client.delete_job("demo", 600)).metadata.deletion_timestamp
+    late = Pod(metadata=ObjectMeta(name="late", owner_uid=job.metadata.uid), spec=PodSpec(command=FOREVER))
+    with pytest.raises(Invalid, match="is being deleted"):
+        await client.create_pod(late)
+    await client.delete_job("demo", 0)
+    await until_gone(client, pod)
+    await until(client, lambda view: not view.jobs)
+
+
+async def test_logs_can_be_followed_to_the_end(client: ClusterClient, tmp_path: Path) -> None:
+    """Following a log begins with what is there and ends with the pod; a tail is its last lines."""
+    gate = tmp_path / "gate"
+    script = f"echo one; echo two; while [ ! -e {gate} ]; do sleep 0.02; done; echo three"
+    await client.submit(job_object(command=("sh", "-c", script)))
+    await until_running(client, "demo-worker-0")
+    read = ""
+    async for piece in client.logs("demo-worker-0", follow=True):
+        read += piece
+        if read.endswith("two\n"):
+            gate.touch()
+    assert read == "one\ntwo\nthree\n"
+    assert await output(client, "demo-worker-0", tail=2) == "two\nthree\n"
+
+
+async def test_names_are_taken_once(client: ClusterClient) -> None:
+    """A second job or pod of a name is a Conflict that says who has it."""
+    await client.submit(job_object())
+    with pytest.raises(Conflict, match="job demo is there already"):
+        await client.submit(job_object())
+    (pod,) = await until_running(client, "demo-worker-0")
+    with pytest.raises(Conflict, match=pod.metadata.uid):
+        await client.create_pod(pod)
+    with pytest.raises(Conflict, match="not stale"):
+        await client.delete_pod("demo-worker-0", "stale", 0)
+
+
+async def test_a_job_that_means_nothing_is_refused(client: ClusterClient) -> None:
+    """A label with an unknown word is refused at submission: the watcher could not register the job."""
+    with pytest.raises(Invalid, match=r"hotswitch.*accepted: ignore"):
+        await client.submit(job_object(labels={keys.SUB_HEALTHY_STRATEGY: "hotswitch"}))
+    assert await client.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "words"),
+    [
+        (
+            "POST",
+            "/jobs",
+            '{"spec": {"pods": 0, "podz": 1}}',
+            422,
+            ["metadata: missing", "spec.podz: unknown field", "ranksPerPod"],
+        ),
+        ("POST", "/jobs", "{", 422, ["invalid JSON"]),
+        ("GET", "/jobs/none", "", 404, ["no job", "none"]),
+        ("DELETE", "/pods/none?uid=x&grace=soon", "", 422, ["grace: 'soon'", "whole numbers"]),
+        ("PATCH", "/nodes/none", "{}", 404, ["node-0, node-1, node-2"]),
+        (
+            "PATCH",
+            "/nodes/node-0",
+            '{"conditions": [{"type": "Ready", "status": "Maybe"}]}',
+            422,
+            ["conditions.0.status", "'True'"],
+        ),
+        ("GET", "/nowhere", "", 404, ["/nowhere"]),
+        ("PUT", "/jobs", "", 405, ["PUT /jobs"]),
+    ],
+)
+async def test_a_refusal_is_a_status_that_names_the_field(
+    client: ClusterClient, method: str, path: str, body: str, code: int, words: list[str]
+) -> None:
+    """Every refusal is a JSON object with code, reason and a message that says what is wrong and what is accepted."""
+    connector = aiohttp.UnixConnector(path=str(client.socket))
+    async with (
+        aiohttp.ClientSession("http://cluster", connector=connector) as session,
+        session.request(method, path, data=body) as answer,
+    ):
+        status = json.loads(await answer.text())
+    assert (answer.status, status["code"]) == (code, code)
+    assert status["reason"]
+    for word in words:
+        assert word in status["message"]
+
+
+async def test_nobody_answers_where_no_cluster_is(tmp_path: Path) -> None:
+    """Without a cluster every request, and a watch too, is ClusterUnavailable with the socket's path."""
+    async with ClusterClient(Path("/tmp/no-cluster-is-here.sock")) as client:
+        with pytest.raises(ClusterUnavailable, match="no-cluster-is-here"):
+            await client.jobs()
+        with pytest.raises(ClusterUnavailable, match="no-cluster-is-here"):
+            await anext(client.watch())
+
+
+def test_a_socket_path_that_is_too_long_is_refused() -> None:
+    """Linux takes 107 bytes: a longer path is refused with its length and the setting that helps."""
+    with pytest.raises(BadInput, match=r"120 bytes.*107.*REKINDLE_CLUSTER_SOCKET"):
+        ClusterClient(Path("/" + "x" * 119))
+
+
+async def test_an_unknown_pod_is_not_found(client: ClusterClient) -> None:
+    """Logs and metadata of a pod that is not there are NotFound."""
+    with pytest.raises(NotFound):
+        await client.patch_pod("none", "uid", {}, {})
+    with pytest.raises(NotFound):
+        await output(client, "none")

@@ -1,0 +1,130 @@
+"""What a person may write in a job file, and what each mistake is answered with."""
+
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from rekindle.errors import BadInput
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import Capability, Framework, SubHealthStrategy, TrainingSide
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of, parse
+
+
+def written(spec: dict[str, object] | None = None, **changes: object) -> str:
+    """A manifest that is right, with changes."""
+    document: dict[str, object] = {
+        "apiVersion": "rekindle.io/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "gpt", "labels": {"subHealthyStrategy": "hotSwitch"}},
+        "spec": {"pods": 2, "ranksPerPod": 4, "command": ["rekindle-train", "train.py"], **(spec or {})},
+        **changes,
+    }
+    return yaml.safe_dump(document)
+
+
+def test_defaults_follow_from_the_ranks() -> None:
+    """A pod asks for one accelerator a rank, and our own manager comes with its counts."""
+    spec = parse(written()).spec
+    assert spec.template.accelerators == 4
+    assert spec.manager is not None
+    assert spec.manager.command == ("rekindle-manager", "--nnodes", "2", "--nproc-per-node", "4")
+    assert spec.manager.accelerators == 0
+
+
+def test_what_is_written_counts() -> None:
+    """Accelerators, manager, environment, capabilities and limits reach the job object as written."""
+    job = parse(written({"accelerators": 0, "manager": ["mine"], "env": {"A": "1"}, "capabilities": ["megatron", "watchdog"]}))
+    assert job.spec.template == PodTemplate(command=("rekindle-train", "train.py"), env={"A": "1"})
+    assert job.spec.manager == PodTemplate(command=("mine",), env={"A": "1"})
+    known = job_of(job, Limits())
+    assert set(known.capabilities) == {Capability.MEGATRON, Capability.WATCHDOG, Capability.REPLACE_RANK_0}
+
+
+def test_mindio_brings_its_own_manager() -> None:
+    """With MindIO there is no manager's pod, and rank 0 is not replaceable unless the job says so."""
+    job = parse(written({"trainingSide": "mindio"}))
+    assert job.spec.manager is None
+    known = job_of(job, Limits())
+    assert (known.training_side, known.capabilities) == (TrainingSide.MINDIO, ())
+
+
+def test_a_job_without_a_manager_can_be_asked_for() -> None:
+    """An empty manager means none."""
+    assert parse(written({"manager": []})).spec.manager is None
+
+
+def test_a_job_object_becomes_the_job_of_recoveries() -> None:
+    """Ranks follow pod ranks, labels give policy and framework, and the job's limits come before the installation's."""
+    job = parse(written({"limits": {"pause": 30, "resume": "PT2M"}}))
+    known = job_of(job, Limits(pause=timedelta(seconds=99), order=timedelta(seconds=7)))
+    assert known.pods == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert (known.sub_health, known.framework) == (SubHealthStrategy.HOT_SWITCH, Framework.PYTORCH)
+    limits = known.limits
+    assert (limits.pause, limits.resume, limits.order) == (
+        timedelta(seconds=30),
+        timedelta(minutes=2),
+        timedelta(seconds=7),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (written({"pods": 0}), ["spec.pods", "greater than or equal to 1", "got 0"]),
+        (written({"pds": 1}), ["spec.pds: unknown field", "accepted: pods, ranksPerPod, command"]),
+        (written({"command": "train.py"}), ["spec.command: must be a list"]),
+        (written({"command": []}), ["spec.command", "at least 1"]),
+        (written({"env": {"A": 1}}), ["spec.env.A: must be a string: put it in quotes (got 1)"]),
+        (written({"trainingSide": "other"}), ["spec.trainingSide", "'rekindle' or 'mindio'"]),
+        (written({"capabilities": ["fly"]}), ["spec.capabilities.0", "'watchdog'"]),
+        (written({"limits": {"pauze": 1}}), ["spec.limits.pauze: unknown field", "oldPodDeleted"]),
+        (written({"limits": {"pause": "soon"}}), ["spec.limits.pause: must be a number of seconds", "PT15M", "'soon'"]),
+        (written({"limits": {"pause": 0}}), ["spec.limits.pause", "greater than 0"]),
+        (written({"limits": {"oldPodDeleted": 30}}), ["spec.limits: oldPodDeleted", "shorter than migrationDelivered"]),
+        (written(metadata={"name": "Not OK"}), ["metadata.name", "'Not OK'"]),
+        (
+            written(metadata={"name": "gpt", "labels": {"subHealthyStrategy": "hotswitch"}}),
+            ["metadata.labels.subHealthyStrategy: 'hotswitch' is not accepted", "ignore, graceExit, forceExit, hotSwitch"],
+        ),
+        (written(metadata={"name": "gpt", "labels": {"framework": "jax"}}), ["metadata.labels.framework", "pytorch"]),
+        (written(kind="Job"), ["kind", "TrainingJob"]),
+        (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),
+        ("- a\n", ["not a mapping"]),
+        ("a: [\n", ["not YAML"]),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_accepted(text: str, words: list[str]) -> None:
+    """Every wrong field is named, with what was written and what is accepted."""
+    with pytest.raises(BadInput) as refused:
+        parse(text)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """One error lists every wrong field, labels and limits included."""
+    spec = {"pods": 0, "typo": 1, "limits": {"pauze": 1, "resume": "x"}}
+    with pytest.raises(BadInput) as refused:
+        parse(written(spec, metadata={"labels": {"subHealthyStrategy": "x"}}))
+    for field in ("spec.pods", "spec.typo", "spec.limits.pauze", "spec.limits.resume", "metadata.name", "subHealthyStrategy"):
+        assert field in str(refused.value)
+
+
+def test_a_relation_is_judged_with_the_installations_limits() -> None:
+    """A limit that only fits the installation's other limits is accepted there."""
+    text = written({"limits": {"oldPodDeleted": 30}})
+    assert parse(text, Limits(migration_delivered=timedelta(seconds=60))).metadata.name == "gpt"
+
+
+def test_a_job_object_with_a_bad_label_is_refused_by_name() -> None:
+    """A job object that did not come from a manifest is judged alike."""
+    job = JobObject(
+        metadata=ObjectMeta(name="x", labels={"subHealthyStrategy": "maybe"}, annotations={"rekindle.io/capabilities": "fly"}),
+        spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("x",)), training_side="else"),
+    )
+    with pytest.raises(BadInput) as refused:
+        job_of(job, Limits())
+    for field in ("metadata.labels.subHealthyStrategy", "metadata.annotations.rekindle.io/capabilities", "spec.trainingSide"):
+        assert field in str(refused.value)

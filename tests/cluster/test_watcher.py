@@ -1,0 +1,232 @@
+"""The watcher over a real cluster, telling a scripted peer in the place of Temporal."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from activities.local import LocalCluster
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.model.cluster import JobObject
+from rekindle.model.fault import FaultKind
+from rekindle.policy.intake import Tell, TellKind
+from tests.support.cluster import job_object, until_gone, until_running
+from workers.telling import JobUnknown, Memory
+from workers.watcher import Watcher
+
+
+class Peer:
+    """Takes what the watcher tells; may be told to fail first."""
+
+    def __init__(self) -> None:
+        self.tells: list[tuple[str, Tell]] = []
+        self.attempts = 0
+        self.failures: list[Exception] = []
+        self.refuses: Callable[[Tell], Exception | None] = lambda _: None
+        self._changed = asyncio.Condition()
+
+    async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
+        async with self._changed:
+            self.attempts += 1
+            self._changed.notify_all()
+            if self.failures:
+                raise self.failures.pop(0)
+            if error := self.refuses(tell):
+                raise error
+            self.tells.append((job_id, tell))
+
+    async def until(self, satisfied: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(satisfied)
+
+    async def until_told(self, *kinds: TellKind) -> list[Tell]:
+        """What was told, as soon as it is as many things as these kinds."""
+        await self.until(lambda: len(self.tells) >= len(kinds))
+        assert [tell.kind for _, tell in self.tells] == list(kinds)
+        return [tell for _, tell in self.tells]
+
+
+@asynccontextmanager
+async def watching(client: ClusterClient, peer: Peer, memory: Path) -> AsyncIterator[None]:
+    """A watcher, until the block ends."""
+    cluster = LocalCluster(client.socket)
+    task = asyncio.create_task(Watcher(cluster, peer, Memory(memory)).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await cluster.close()
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    return tmp_path / "watcher.json"
+
+
+REGISTER, FAULT, CLEARED, END = TellKind.REGISTER, TellKind.FAULT, TellKind.CLEARED, TellKind.END
+
+
+async def test_the_life_of_a_job_is_told(client: ClusterClient, memory: Path) -> None:
+    """Registered when submitted, sick and healed with its node, ended when deleted, each once."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        job = await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        await client.degrade(pod.spec.node_name, "slow", "half speed")
+        await peer.until_told(REGISTER, FAULT)
+        await client.heal(pod.spec.node_name)
+        await peer.until_told(REGISTER, FAULT, CLEARED)
+        await client.delete_job("demo", 0)
+        told = await peer.until_told(REGISTER, FAULT, CLEARED, END)
+    fault = told[1].fault
+    assert fault is not None
+    assert (fault.kind, fault.node, fault.code, fault.pod_ranks) == (FaultKind.SUB_HEALTH, pod.spec.node_name, "slow", (0,))
+    assert told[2].episode == fault.episode
+    assert {job_id for job_id, _ in peer.tells} == {job.metadata.uid}
+
+
+async def test_a_lost_node_and_its_pod_are_told(client: ClusterClient, memory: Path) -> None:
+    """A node that is lost is one fault, and the pod that it took another."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        await client.take_down(pod.spec.node_name)
+        _, first, second = await peer.until_told(REGISTER, FAULT, FAULT)
+    assert first.fault is not None
+    assert second.fault is not None
+    assert (first.fault.kind, second.fault.kind) == (FaultKind.NODE, FaultKind.POD)
+    assert second.fault.pod_uid == pod.metadata.uid
+
+
+async def test_a_pod_that_rekindle_deletes_is_no_fault(client: ClusterClient, memory: Path) -> None:
+    """A deleted pod and its replacement are told to nobody."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        job = await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
+        await until_gone(client, pod)
+        await client.ensure_generation(job.metadata.uid, "second")
+        await until_running(client, "demo-worker-0")
+        await client.degrade("node-0", "slow", "")
+        told = await peer.until_told(REGISTER, FAULT)
+    assert told[1].fault is not None
+    assert told[1].fault.kind is FaultKind.SUB_HEALTH
+
+
+async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterClient, memory: Path) -> None:
+    """Broken watches lose nothing: the world is listed again."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        await client.break_watches()
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until_told(REGISTER, FAULT)
+        await client.break_watches()
+        await client.delete_job("demo", 0)
+        await peer.until_told(REGISTER, FAULT, END)
+
+
+async def test_temporal_is_waited_for(client: ClusterClient, memory: Path) -> None:
+    """While nothing can be told it is tried again, and told in the end."""
+    peer = Peer()
+    peer.failures = [Unavailable("down"), Unavailable("down")]
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        await peer.until_told(REGISTER)
+    assert peer.attempts == 3
+
+
+async def test_old_news_is_not_told(client: ClusterClient, memory: Path) -> None:
+    """A sub-health that was over before it could be told is told to nobody."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        peer.refuses = lambda _: Unavailable("down")
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until(lambda: peer.attempts >= 2)
+        await client.heal(pod.spec.node_name)
+        await client.delete_job("demo", 0)
+        peer.refuses = lambda _: None
+        await peer.until_told(REGISTER, END)
+
+
+async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterClient, memory: Path) -> None:
+    """A fault that no workflow takes leads to another registration, and is told after it."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        peer.failures = [JobUnknown("gone")]
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until_told(REGISTER, REGISTER, FAULT)
+
+
+@pytest.mark.parametrize("error", [BadInput("labels: no"), Refused("no")])
+async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
+    client: ClusterClient, memory: Path, error: Exception
+) -> None:
+    """A refused registration is not repeated until the job object is another."""
+    peer = Peer()
+    peer.failures = [error]
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        await peer.until(lambda: peer.attempts == 1)
+        await until_running(client, "demo-worker-0")
+        await client.patch_job("demo", {"mended": "yes"}, {})
+        await peer.until_told(REGISTER)
+    assert peer.attempts == 2
+
+
+async def test_a_refused_fault_is_not_repeated(client: ClusterClient, memory: Path) -> None:
+    """What the workflow does not want is dropped, and the next news are told."""
+    peer = Peer()
+    peer.refuses = lambda tell: Refused("no") if tell.kind is FAULT else None
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until(lambda: peer.attempts >= 2)
+        await client.delete_job("demo", 0)
+        await peer.until_told(REGISTER, END)
+    assert peer.attempts == 3
+
+
+async def test_a_new_watcher_takes_back_what_is_over(client: ClusterClient, memory: Path) -> None:
+    """A watcher that starts later clears what healed and ends what was deleted while nobody watched."""
+    first, second = Peer(), Peer()
+    async with watching(client, first, memory):
+        await client.submit(job_object("healed"))
+        await client.submit(job_object("deleted"))
+        (pod, _) = await until_running(client, "healed-worker-0", "deleted-worker-0")
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await first.until(lambda: len(first.tells) >= 3)
+    await client.heal(pod.spec.node_name)
+    gone = await client.delete_job("deleted", 0)
+    healed = await client.job("healed")
+    async with watching(client, second, memory):
+        await second.until(lambda: len(second.tells) >= 3)
+    told = {(job_id, tell.kind) for job_id, tell in second.tells}
+    assert told == {(gone.metadata.uid, END), (healed.metadata.uid, REGISTER), (healed.metadata.uid, CLEARED)}
+
+
+async def test_an_unreadable_memory_is_begun_anew(client: ClusterClient, memory: Path) -> None:
+    """A damaged file keeps nobody from watching."""
+    memory.write_text("{damaged")
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        await peer.until_told(REGISTER)
