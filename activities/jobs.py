@@ -58,4 +58,5 @@ def refusal(error: WorkflowUpdateFailedError) -> ApplicationError:
     """The reason of a rejected update, as an error that no retry mends."""
     cause = error.cause
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else ErrorTypes.REQUEST_REFUSED
-    return ApplicationError(str(cause), type=kind, non_retryable=True)
+    words = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    return ApplicationError(words, type=kind, non_retryable=True)

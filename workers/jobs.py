@@ -115,10 +115,11 @@ class Jobs:
                 )
                 return receipt
             except WorkflowUpdateFailedError as error:
-                kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
-                if kind == STORED_LAST:
+                if not isinstance(error.cause, ApplicationError):
+                    raise Rejected("", str(error.cause)) from error
+                if error.cause.type == STORED_LAST:
                     return Receipt(info="received in the last moment of a mode")
-                raise Rejected(kind or "", str(error.cause)) from error
+                raise Rejected(error.cause.type or "", error.cause.message) from error
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
                 self._raise_if_cancelled()  # the SDK turns a cancellation of ours into an error of the call
                 self._raise_if_refused(error, job_id)

@@ -2,29 +2,38 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
 from rekindle import ids
+from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Incident, Progress, Receipt
+from rekindle.model.recovery import Incident, ModeInput, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus
 from rekindle.settings import Settings
+from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 from workers.gateway import Gateway
+from workers.streams import KEEP_ALIVE
+from workflows.training_job import TrainingJob
 
 _numbers = itertools.count(1)
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
+NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
+"""When faults of these tests were seen: before anything that a recovery does."""
+
+RESUMES = "training resumes from its last checkpoint"
 
 
 def a_job(**changes: Any) -> Job:
@@ -59,6 +68,10 @@ def sub_health(pod_rank: int = 1, node: str = "node-1", episode: str = "e1") -> 
     )
 
 
+def node_fault(node: str, episode: str = "n1", seen_at: datetime = NOW) -> Fault:
+    return Fault(episode=episode, kind=FaultKind.NODE, node=node, message=f"{node} is lost", seen_at=seen_at, source="test")
+
+
 def pod_fault(name: str, uid: str, *, backup: bool = False) -> Fault:
     return Fault(
         episode=f"pod/{uid}",
@@ -73,6 +86,56 @@ def pod_fault(name: str, uid: str, *, backup: bool = False) -> Fault:
 
 
 @dataclass
+class Control:
+    """The control worker, which a test may stop and start again."""
+
+    client: Client
+    cluster: ScriptedCluster
+    modes: tuple[type, ...] = ()
+    _worker: Worker | None = None
+
+    async def start(self) -> None:
+        self._worker = control_worker(self.client, self.cluster)
+        if self.modes:
+            config = self._worker.config()
+            config["workflows"] = [TrainingJob, *self.modes]
+            self._worker = None  # or the server would see two workers
+            self._worker = Worker(**config)
+        await self._worker.__aenter__()
+
+    async def stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker:
+            await worker.__aexit__(None, None, None)
+
+
+@dataclass
+class GatewayProcess:
+    """A gateway under a stable name."""
+
+    client: Client
+    name: str
+    keep_alive: float = KEEP_ALIVE
+    address: str = ""
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> "GatewayProcess":
+        port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
+        gateway = Gateway(self.client, Settings(gateway_port=port, gateway_instance=self.name), self.keep_alive)
+        self.address = f"127.0.0.1:{await gateway.start()}"
+        self._stop = asyncio.Event()
+        self._serving = asyncio.create_task(gateway.run_until(self._stop))
+        return self
+
+    async def stop(self) -> None:
+        """As on SIGTERM."""
+        self._stop.set()
+        if self._serving:
+            await self._serving
+
+
+@dataclass
 class Plant:
     """A running control plane with one registered job."""
 
@@ -80,7 +143,12 @@ class Plant:
     client: Client
     job: Job
     cluster: ScriptedCluster
-    address: str
+    control: Control
+    gateways: list[GatewayProcess]
+
+    @property
+    def gateway(self) -> GatewayProcess:
+        return self.gateways[0]
 
     @property
     def entity(self) -> WorkflowHandle[Any, Any]:
@@ -90,86 +158,134 @@ class Plant:
     def recovery(self) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(ids.recovery_workflow(self.job.id))
 
-    def peer(self, script: Script | None = None) -> ScriptedPeer:
-        return ScriptedPeer(self.address, self.job.id, script)
+    def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
+        return ScriptedPeer(self.gateways[at].address, self.job.id, script)
 
     async def tell(self, update: str, argument: Any = None) -> Receipt:
         arguments = [] if argument is None else [argument]
-        return await self.entity.execute_update(update, args=arguments, result_type=Receipt)
+        receipt: Receipt = await self.entity.execute_update(update, args=arguments, result_type=Receipt)
+        return receipt
+
+    async def fault(self, fault: Fault) -> Receipt:
+        return await self.tell(ids.Updates.FAULT, fault)
 
     async def first_step(self, incarnation: str = "life-1", steps_lost: int = 0) -> None:
         await self.tell(ids.Updates.PROGRESS, Progress(incarnation=incarnation, step=1, steps_lost=steps_lost))
 
+    async def restarted(self, number: int = 1, life: str = "life-2") -> Incident:
+        """Lets a job rescheduling come to its first step; the incident that it ended."""
+        await self.phase(RESUMES)
+        await self.first_step(life, steps_lost=3)
+        return await self.incident(number)
+
     async def status(self) -> JobStatus:
-        return await self.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        status: JobStatus = await self.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        return status
 
     async def incident(self, number: int = 1) -> Incident:
         """Waits until this incident is in the job's history."""
-        async with asyncio.timeout(60):
-            while True:
-                for incident in (await self.status()).state.history:
-                    if incident.number == number:
-                        return incident
-                await asyncio.sleep(0.05)
+        status = await self.settled(lambda status: any(i.number == number for i in status.state.history))
+        return next(incident for incident in status.state.history if incident.number == number)
 
-    async def settled(self, condition: Any) -> JobStatus:
+    async def settled(self, condition: Callable[[JobStatus], bool]) -> JobStatus:
         """Waits until the job's status satisfies a condition."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while not condition(status := await self.status()):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.03)
             return status
+
+    async def judged(self, pod_rank: int = 1) -> str:
+        """What was decided about a sub-healthy pod."""
+        status = await self.settled(lambda status: bool(_judged(status, pod_rank)))
+        return _judged(status, pod_rank)
+
+    async def event(self, reason: str) -> ClusterEvent:
+        """Waits until the cluster has an event with this reason."""
+        async with asyncio.timeout(30):
+            while True:
+                for event in self.cluster.events:
+                    if event.reason == reason:
+                        return event
+                await asyncio.sleep(0.03)
 
     async def phase(self, name: str) -> None:
         """Waits until the running recovery is in a phase."""
         async with asyncio.timeout(30):
             while await self._phase() != name:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.03)
 
     async def _phase(self) -> str:
-        from temporalio.service import RPCError
-
         try:
             described = await self.recovery.describe()
         except RPCError:
             return ""
-        from rekindle.temporal import Attributes
-
         return described.typed_search_attributes.get(Attributes.PHASE) or ""
 
-    async def skip(self, duration: timedelta) -> None:
-        """Moves the running recovery's clock forward."""
-        await self.env.fast_forward(self.recovery, duration)
+    async def front(
+        self, pod_rank: int | None = 1, *, mode: str = ids.Workflows.HOT_SWITCH, force: bool = False, job_id: str = ""
+    ) -> WorkflowHandle[Any, Verdict]:
+        """Starts a mode as any client of Temporal may."""
+        job = job_id or self.job.id
+        handle: WorkflowHandle[Any, Verdict] = await self.client.start_workflow(
+            mode,
+            ModeInput(job_id=job, pod_rank=pod_rank, force=force, requested_by="ada"),
+            id=ids.request_workflow(job, f"{next(_numbers)}"),
+            task_queue=ids.CONTROL_QUEUE,
+            task_timeout=TASK_TIMEOUT,
+            result_type=Verdict,
+        )
+        return handle
+
+    async def skip(self, duration: timedelta, of: WorkflowHandle[Any, Any] | None = None) -> None:
+        """Moves a workflow's clock forward, by default the running recovery's."""
+        await self.env.fast_forward(of or self.recovery, duration)
+
+
+@asynccontextmanager
+async def training(
+    env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
+) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+    """A job that trains: its manager is attached, and the first step is done. Its training side must not have left in the end."""
+    async with plant(env, job, cluster) as world, world.peer(script) as peer:
+        await world.first_step()
+        yield world, peer
+        assert not peer.exited, peer.exited
+
+
+def _judged(status: JobStatus, pod_rank: int) -> str:
+    return next((pod.judged for pod in status.state.sub_healthy if pod.pod_rank == pod_rank), "")
 
 
 async def register(client: Client, job: Job) -> None:
     """Registers a job, as the watcher does."""
-    start = WithStartWorkflowOperation(
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         ids.Workflows.TRAINING_JOB,
         JobState.of(job),
         id=ids.job_workflow(job.id),
         task_queue=ids.CONTROL_QUEUE,
+        task_timeout=TASK_TIMEOUT,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
     )
     await client.execute_update_with_start_workflow(ids.Updates.REGISTER, job, start_workflow_operation=start)
 
 
 @asynccontextmanager
-async def plant(env: WorkflowEnvironment, job: Job, cluster: ScriptedCluster | None = None) -> AsyncIterator[Plant]:
+async def plant(
+    env: WorkflowEnvironment, job: Job, cluster: ScriptedCluster | None = None, modes: tuple[type, ...] = (), gateways: int = 1
+) -> AsyncIterator[Plant]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
-    settings = Settings(gateway_port=0, gateway_instance=f"gateway-{job.id}")
-    stop = asyncio.Event()
+    control = Control(env.client, cluster, modes)
+    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}") for number in range(gateways)]
+    world = Plant(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():
-        async with control_worker(env.client, cluster):
-            gateway = Gateway(env.client, settings)
-            port = await gateway.start()
-            serving = asyncio.create_task(gateway.run_until(stop))
-            try:
-                await register(env.client, job)
-                yield Plant(env, env.client, job, cluster, f"127.0.0.1:{port}")
-                await env.client.get_workflow_handle(ids.job_workflow(job.id)).execute_update(
-                    ids.Updates.END, "the test is over", result_type=Receipt
-                )
-            finally:
-                stop.set()
-                await serving
+        await control.start()
+        try:
+            for process in processes:
+                await process.start()
+            await register(env.client, job)
+            yield world
+            await world.tell(ids.Updates.END, "the test is over")
+        finally:
+            await asyncio.gather(*(process.stop() for process in processes))
+            await control.stop()

@@ -38,7 +38,10 @@ class ScriptedCluster:
         self.backup_starts = True
         self.refuses_backups = ""
         self.pods_start = True
+        self.pods_are_placed = True
+        """Job rescheduling: whether the scheduler has room for new pods."""
         self.terminating_for_ever: set[str] = set()
+        self.ends_only_by_force: set[str] = set()
         self._versions = itertools.count(1)
         self._watchers: set[asyncio.Queue[WatchEvent]] = set()
         for rank in range(len(job.pods)):
@@ -115,8 +118,8 @@ class ScriptedCluster:
         pod = self.pods_by_name.get(name)
         if pod is None or pod.metadata.uid != uid:
             return
-        self.writes.append(f"delete {name}")
-        if name in self.terminating_for_ever:
+        self.writes.append(f"delete {name}" if grace_seconds else f"kill {name}")
+        if name in self.terminating_for_ever or (grace_seconds and name in self.ends_only_by_force):
             stamped = pod.metadata.model_copy(update={"deletion_timestamp": datetime.now(UTC)})
             self._put(pod.model_copy(update={"metadata": stamped}))
             return
@@ -130,7 +133,8 @@ class ScriptedCluster:
             if name not in self.pods_by_name:
                 self.writes.append(f"create {name}")
                 phase = PodPhase.RUNNING if self.pods_start else PodPhase.FAILED
-                self._put(self._pod(name, rank, free[rank % len(free)], phase))
+                node = free[rank % len(free)] if self.pods_are_placed and free else ""
+                self._put(self._pod(name, rank, node, phase if node else PodPhase.PENDING))
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

@@ -1,0 +1,61 @@
+"""Modes with bugs, under the names of real ones: what the entity makes of them."""
+
+import asyncio
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.recovery import Mode, ModeInput, Outcome, Verdict
+from workflows.mode import ModeWorkflow
+
+
+class _Broken(ModeWorkflow):
+    MODE = Mode.HOT_SWITCH
+    EXPECTS = ()
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class BuggyHotSwitch(_Broken):
+    """Raises in its first step."""
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        raise KeyError("a bug")
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class SlowHotSwitch(_Broken):
+    """Never ends by itself; ends when it is cancelled."""
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        try:
+            await workflow.wait_condition(lambda: False)
+        except asyncio.CancelledError:
+            pass
+        return Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason="cancelled")
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class DeafHotSwitch(_Broken):
+    """Never ends, not even when it is cancelled."""
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        while True:
+            try:
+                await workflow.wait_condition(lambda: False)
+            except asyncio.CancelledError:
+                continue

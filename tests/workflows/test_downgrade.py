@@ -1,0 +1,87 @@
+"""The downgrade to `ignore`: durable, visible, and lifted by an operator."""
+
+from datetime import timedelta
+
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.keys import DOWNGRADED
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Outcome
+from rekindle.temporal import Attributes
+from tests.support.plant import Plant, a_job, register, sub_health, training
+from tests.support.scripted_cluster import ScriptedCluster
+
+
+def _without_a_spare() -> tuple[Job, ScriptedCluster]:
+    job = a_job(limits=Limits(backup_scheduled=timedelta(seconds=0.3)))
+    cluster = ScriptedCluster(job)
+    cluster.spare = False
+    return job, cluster
+
+
+async def _run_id(world: Plant) -> str | None:
+    return (await world.entity.describe()).run_id
+
+
+async def test_a_downgrade_is_durable_and_visible(temporal: WorkflowEnvironment) -> None:
+    """It survives continue-as-new and stands, with its reason, in label, annotation, event, search attribute, status and page."""
+    job, cluster = _without_a_spare()
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        first_run = await _run_id(world)
+        await world.fault(sub_health())
+        await world.incident()
+        assert await _run_id(world) != first_run
+        downgrade = (await world.status()).state.downgrade
+        assert downgrade
+        assert (downgrade.before, downgrade.reason[:8]) == (SubHealthStrategy.HOT_SWITCH, "no spare")
+        assert cluster.labels["subHealthyStrategy"] == "ignore"
+        assert cluster.labels[DOWNGRADED] == downgrade.reason
+        assert downgrade.reason in (await world.event("SubHealthDowngraded")).message
+        described = await world.entity.describe()
+        assert described.typed_search_attributes.get(Attributes.PHASE) == "sub-health ignored"
+        assert described.typed_search_attributes.get(Attributes.VERDICT) == "ignored"
+        await world.fault(sub_health(0, "node-0", "another"))
+        assert "the policy was downgraded to ignore: no spare" in await world.judged(0)
+        assert peer.carried_out == ["hot switch", "stop switch"]
+
+
+async def test_an_operator_lifts_it_and_sub_healths_are_judged_again(temporal: WorkflowEnvironment) -> None:
+    """The owner's policy holds again, everywhere; the pod that was left alone is hot-switched once a spare is there."""
+    job, cluster = _without_a_spare()
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(sub_health())
+        await world.incident()
+        cluster.spare = True
+        receipt = await world.tell(ids.Updates.LIFT)
+        assert receipt.info == "the sub-health policy is hotSwitch again"
+        assert cluster.labels["subHealthyStrategy"] == "hotSwitch"
+        assert cluster.labels[DOWNGRADED] is None
+        await world.event("SubHealthDowngradeLifted")
+        second = await world.incident(2)
+        assert (second.verdict, second.policy_after) == (Outcome.RECOVERED, SubHealthStrategy.HOT_SWITCH)
+        assert "nothing to lift" in (await world.tell(ids.Updates.LIFT)).info
+
+
+async def test_the_label_of_a_downgrade_is_not_taken_for_the_owners_policy(temporal: WorkflowEnvironment) -> None:
+    """When the job is registered again with the label that we wrote ourselves, lifting still brings the owner's policy back."""
+    job, cluster = _without_a_spare()
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(sub_health())
+        await world.incident()
+        seen = {"sub_health": SubHealthStrategy.IGNORE, "annotations": {DOWNGRADED: "no spare"}}
+        await register(world.client, job.model_copy(update=seen))
+        assert (await world.tell(ids.Updates.LIFT)).info == "the sub-health policy is hotSwitch again"
+
+
+async def test_a_recovery_that_succeeds_downgrades_nothing(temporal: WorkflowEnvironment) -> None:
+    """After a hot switch the policy, the label and the page are as before."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        assert (await world.status()).state.downgrade is None
+        assert world.cluster.labels == {}
+        described = await world.entity.describe()
+        assert described.typed_search_attributes.get(Attributes.PHASE) == "training"

@@ -1,0 +1,269 @@
+"""What a hot switch does when one of its steps fails: leave training alone, or straight to job rescheduling."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Attachment, Incident, Mode, Outcome
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import NOW, Plant, a_job, plant, pod_fault, sub_health, training
+from tests.support.scripted_cluster import ScriptedCluster
+
+SOON = timedelta(seconds=0.4)
+ALMOST = timedelta(minutes=14, seconds=55)
+LIMIT = timedelta(minutes=15)
+
+Scene = Callable[[Plant, ScriptedPeer], Awaitable[None]]
+
+
+async def _nothing(_world: Plant, _peer: ScriptedPeer) -> None:
+    return
+
+
+def _no_spare(cluster: ScriptedCluster) -> None:
+    cluster.spare = False
+
+
+def _over_quota(cluster: ScriptedCluster) -> None:
+    cluster.refuses_backups = "exceeded quota: pods=4"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [(_no_spare, "0/3 nodes are available: 3 Insufficient accelerators"), (_over_quota, "exceeded quota: pods=4")],
+    ids=["unschedulable", "refused by the cluster"],
+)
+async def test_without_a_spare_training_is_left_alone(
+    temporal: WorkflowEnvironment, prepare: Callable[[ScriptedCluster], None], words: str
+) -> None:
+    """`stop switch` is ordered, the backup pod goes, the policy becomes ignore, and `ignored` comes with the cluster's words."""
+    job = a_job(limits=Limits(backup_scheduled=SOON))
+    cluster = ScriptedCluster(job)
+    prepare(cluster)
+    old = cluster.holder(1)
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+        assert incident.ladder[0].reason.startswith("no spare: ")
+        assert words in incident.ladder[0].reason
+        assert peer.carried_out == ["hot switch", "stop switch"]
+        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+        assert cluster.holder(1) == old
+        assert incident.policy_after is SubHealthStrategy.IGNORE
+        assert cluster.labels["subHealthyStrategy"] == "ignore"
+
+
+async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.phase("backup pod runs")
+    world.cluster.fail(world.cluster.backup().metadata.name, "image cannot be pulled")
+
+
+async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
+    await peer.until(lambda: "new pod running" in peer.orders)
+    backup = world.cluster.fail(world.cluster.backup().metadata.name)
+    await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
+
+
+async def _fifteen_minutes_of_pausing(world: Plant, peer: ScriptedPeer) -> None:
+    await peer.until(lambda: "new pod running" in peer.orders)
+    await world.skip(LIMIT)
+
+
+async def _fifteen_minutes_of_resuming(world: Plant, peer: ScriptedPeer) -> None:
+    await peer.until(lambda: "migration" in peer.orders)
+    await world.skip(LIMIT)
+
+
+PREPARED = ["hot switch", "new pod running"]
+FAILURES: dict[str, tuple[Script, Limits, bool, Scene, str, list[str]]] = {
+    "backup fails at start": (
+        Script(),
+        Limits(),
+        False,
+        _fails_at_start,
+        "image cannot be pulled",
+        ["hot switch", "stop switch"],
+    ),
+    "backup does not run in time": (
+        Script(),
+        Limits(backup_start=SOON),
+        False,
+        _nothing,
+        "is Pending",
+        ["hot switch", "stop switch"],
+    ),
+    "backup dies while loading": (
+        Script(pauses=False),
+        Limits(),
+        True,
+        _dies_while_loading,
+        "the backup pod failed to run: pod",
+        [*PREPARED, "stop switch"],
+    ),
+    "only exit is offered": (Script(offers=("exit",)), Limits(), True, _nothing, "offers ['exit']", PREPARED),
+    "nothing is offered": (Script(offers=()), Limits(), True, _nothing, "offers nothing", PREPARED),
+    "no report of the pause": (
+        Script(pauses=False),
+        Limits(),
+        True,
+        _fifteen_minutes_of_pausing,
+        "no report of the pause within 900 s",
+        [*PREPARED, "stop switch"],
+    ),
+    "the report of the pause is lost": (
+        Script(loses={"strategies"}, pauses=False),
+        Limits(),
+        True,
+        _fifteen_minutes_of_pausing,
+        "no report of the pause within 900 s",
+        [*PREPARED, "stop switch"],
+    ),
+    "resuming fails with 406": (Script(status=406), Limits(), True, _nothing, "reports 406", [*PREPARED, "migration"]),
+    "resuming fails with an unknown code": (
+        Script(status=777),
+        Limits(),
+        True,
+        _nothing,
+        "reports 777",
+        [*PREPARED, "migration"],
+    ),
+    "no report of the resumption": (
+        Script(resumes=False),
+        Limits(),
+        True,
+        _fifteen_minutes_of_resuming,
+        "no report that training resumed within 900 s",
+        [*PREPARED, "migration"],
+    ),
+    "the report of the resumption is lost": (
+        Script(loses={"status"}),
+        Limits(),
+        True,
+        _fifteen_minutes_of_resuming,
+        "no report that training resumed within 900 s",
+        [*PREPARED, "migration"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_each_failure_rule_leads_straight_to_job_rescheduling(temporal: WorkflowEnvironment, case: str) -> None:
+    """The verdict says which rule; all pods start anew, and sub-health is ignored from then on."""
+    script, limits, starts, scene, reason, orders = FAILURES[case]
+    job = a_job(limits=limits)
+    cluster = ScriptedCluster(job)
+    cluster.backup_starts = starts
+    before = {pod.metadata.uid for pod in cluster.pods_by_name.values()}
+    async with training(temporal, job, script, cluster) as (world, peer):
+        await world.fault(sub_health())
+        await scene(world, peer)
+        incident = await world.restarted()
+        _is_escalated(incident, reason)
+        assert peer.carried_out == orders
+        assert cluster.labels["subHealthyStrategy"] == "ignore"
+        assert reason in (cluster.labels["rekindle.io/sub-health-downgraded"] or "")
+        assert sorted(cluster.pods_by_name) == [f"{job.name}-worker-0", f"{job.name}-worker-1"]
+        assert before.isdisjoint(pod.metadata.uid for pod in cluster.pods_by_name.values())
+
+
+def _is_escalated(incident: Incident, reason: str) -> None:
+    failed, restarted = incident.ladder
+    assert (failed.mode, failed.outcome, failed.next_mode) == (Mode.HOT_SWITCH, Outcome.ESCALATE, Mode.JOB_RESCHEDULING)
+    assert reason in failed.reason
+    assert (restarted.mode, restarted.outcome, restarted.steps_lost) == (Mode.JOB_RESCHEDULING, Outcome.RECOVERED, 3)
+    assert incident.policy_after is SubHealthStrategy.IGNORE
+
+
+async def test_the_report_of_the_pause_counts_until_the_last_moment_of_its_fifteen_minutes(temporal: WorkflowEnvironment) -> None:
+    """Nothing is given up 5 s before the limit, and a report that comes then is taken."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.skip(ALMOST)
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        await peer.pause()
+        incident = await world.incident()
+        assert incident.verdict is Outcome.RECOVERED
+        assert ALMOST.total_seconds() <= _phase(incident, "backup loads, training pauses") < LIMIT.total_seconds()
+
+
+async def test_the_report_of_the_resumption_counts_until_the_last_moment_of_its_fifteen_minutes(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Nothing is given up 5 s before the limit, and a report that comes then is taken."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        await world.skip(ALMOST)
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        await peer.resume()
+        incident = await world.incident()
+        assert incident.verdict is Outcome.RECOVERED
+        assert ALMOST.total_seconds() <= _phase(incident, "training resumes") < LIMIT.total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("script", "order", "phase"),
+    [
+        (Script(pauses=False), "new pod running", "backup loads, training pauses"),
+        (Script(resumes=False), "migration", "training resumes"),
+    ],
+    ids=["pause", "resumption"],
+)
+async def test_both_limits_are_fifteen_minutes_from_their_order(
+    temporal: WorkflowEnvironment, script: Script, order: str, phase: str
+) -> None:
+    """The phase that failed lasted 15 minutes by the workflow's own clock, no second less and hardly one more."""
+    async with training(temporal, a_job(), script) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: order in peer.orders)
+        await world.skip(LIMIT)
+        incident = await world.restarted()
+        assert LIMIT.total_seconds() <= _phase(incident, phase) < LIMIT.total_seconds() + 2
+
+
+def _phase(incident: Incident, name: str) -> float:
+    return next(phase.seconds for phase in incident.ladder[0].phases if phase.name == name)
+
+
+async def test_a_backup_that_dies_after_the_pause_leaves_the_old_pod_as_the_rescue(temporal: WorkflowEnvironment) -> None:
+    """The old pod is kept, `migration` lets training go on, and the verdict is `ignored`, as is sub-health from then on."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    old = cluster.holder(1)
+
+    def the_backup_dies() -> None:
+        cluster.fail(cluster.backup().metadata.name, "uncorrectable memory error")
+
+    async with training(temporal, job, Script(before_pause=the_backup_dies), cluster) as (world, peer):
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+        assert "uncorrectable memory error" in incident.ladder[0].reason
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert cluster.holder(1) == old
+        assert f"kill {old.metadata.name}" not in cluster.writes
+        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+        assert incident.policy_after is SubHealthStrategy.IGNORE
+
+
+async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
+    """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    async with plant(temporal, job) as world:
+        await world.tell(ids.Updates.INITIALIZE)
+        await world.tell(ids.Updates.REGISTER_CLIENT)
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
+        await world.first_step()
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert incident.verdict is Outcome.REFUSED
+        assert "could not be reached" in incident.ladder[0].reason
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        assert world.cluster.writes == []

@@ -1,0 +1,123 @@
+"""A real fault, or a second sub-health, while a hot switch runs."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.model.fault import Fault
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.recovery import Mode, Outcome
+from tests.support.peer import Script
+from tests.support.plant import a_job, node_fault, pod_fault, sub_health, training
+from tests.support.scripted_cluster import ScriptedCluster
+
+
+async def test_a_fault_of_the_training_side_before_the_deletion_cancels_the_hot_switch(temporal: WorkflowEnvironment) -> None:
+    """No `stop switch` is ordered, the backup pod is deleted, job rescheduling recovers, and the policy stays hotSwitch."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        backup = world.cluster.backup().metadata.name
+        assert await peer.report_fault(2) == 0
+        incident = await world.restarted()
+        assert [(v.mode, v.outcome) for v in incident.ladder] == [
+            (Mode.HOT_SWITCH, Outcome.CANCELLED),
+            (Mode.JOB_RESCHEDULING, Outcome.RECOVERED),
+        ]
+        assert "a real fault comes first" in incident.ladder[0].reason
+        assert peer.carried_out == ["hot switch", "new pod running"]
+        assert world.cluster.writes.index(f"kill {backup}") < world.cluster.writes.index(f"delete {world.job.name}-worker-0")
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        status = await world.status()
+        assert (status.state.faults, status.state.downgrade) == ((), None)
+
+
+@pytest.mark.parametrize("phase", ["backup pod is scheduled", "backup pod runs"])
+async def test_a_lost_node_cancels_the_hot_switch_at_every_wait_for_the_backup(temporal: WorkflowEnvironment, phase: str) -> None:
+    """The wait ends at once, nothing of the backup is left, and the lost node is not used again."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.spare, cluster.backup_starts = phase != "backup pod is scheduled", False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase(phase)
+        await world.fault(node_fault("node-0"))
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.CANCELLED, Outcome.RECOVERED]
+        assert peer.carried_out == ["hot switch"]
+        assert "node-0" not in {pod.spec.node_name for pod in cluster.pods_by_name.values()}
+        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+
+
+def _of_worker_0(cluster: ScriptedCluster) -> Fault:
+    pod = cluster.holder(0)
+    return pod_fault(pod.metadata.name, pod.metadata.uid)
+
+
+async def test_a_real_fault_behind_the_deletion_waits_for_the_end(temporal: WorkflowEnvironment) -> None:
+    """The hot switch is finished first; the fault is the next incident."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        await world.fault(_of_worker_0(world.cluster))
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        await peer.resume()
+        assert (await world.incident(1)).verdict is Outcome.RECOVERED
+        second = await world.restarted(2)
+        assert [(v.mode, v.outcome) for v in second.ladder] == [(Mode.JOB_RESCHEDULING, Outcome.RECOVERED)]
+
+
+async def test_the_end_of_the_old_pod_is_no_fault(temporal: WorkflowEnvironment) -> None:
+    """Neither while the hot switch runs nor when it is seen late does the deletion of the old pod start an incident."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        old = world.cluster.holder(1)
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        await world.fault(pod_fault(old.metadata.name, old.metadata.uid))
+        await peer.resume()
+        await world.incident(1)
+        await world.fault(pod_fault(old.metadata.name, old.metadata.uid).model_copy(update={"episode": "seen late"}))
+        status = await world.status()
+        assert (status.state.faults, status.state.incidents, status.running) == ((), 1, None)
+
+
+async def test_a_second_sub_health_queues(temporal: WorkflowEnvironment) -> None:
+    """Two sub-healthy pods are hot-switched one after the other, each with an attempt of its own."""
+    job = a_job()
+    async with training(temporal, job, Script(pauses=False), ScriptedCluster(job, nodes=4)) as (world, peer):
+        await world.fault(sub_health(1, "node-1", "first"))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.fault(sub_health(0, "node-0", "second"))
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        assert peer.orders.count("hot switch") == 1
+        peer.script.pauses = True
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+        assert (await world.incident(1)).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"] * 2
+        assert len({order.uuid for order in peer.received}) == 2
+
+
+async def test_faults_that_come_together_are_one_incident(temporal: WorkflowEnvironment) -> None:
+    """What was seen before the pods started anew is done with; what was seen after is the next incident."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0", "lost"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.fault(node_fault("node-1", "seen before the restart"))
+        await world.fault(node_fault("node-2", "seen after it", datetime.now(UTC) + timedelta(minutes=1)))
+        await world.first_step("life-2")
+        first = await world.incident(1)
+        assert [fault.episode for fault in first.faults] == ["lost"]
+        second = await world.restarted(2, "life-3")
+        assert [fault.episode for fault in second.faults] == ["seen after it"]
+
+
+async def test_an_episode_is_taken_once(temporal: WorkflowEnvironment) -> None:
+    """The watcher may repeat a fault at will: a known episode is acknowledged and changes nothing, across incidents too."""
+    async with training(temporal, a_job()) as (world, _peer):
+        assert (await world.fault(node_fault("node-0"))).info == "taken"
+        assert (await world.fault(node_fault("node-0"))).info == "known"
+        await world.restarted()
+        assert (await world.fault(node_fault("node-0"))).info == "known"
+        assert (await world.status()).state.incidents == 1

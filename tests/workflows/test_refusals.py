@@ -1,0 +1,81 @@
+"""A hot switch that is impossible is refused before anything is touched, and judged again when something changes."""
+
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy
+from rekindle.model.recovery import Outcome
+from tests.support.plant import a_job, a_mindio_job, plant, sub_health, training
+
+C = Capability
+
+IMPOSSIBLE: dict[str, tuple[Any, dict[str, Any], int, str]] = {
+    "rank 0": (a_job, {"capabilities": ()}, 0, "pod rank 0 cannot be replaced"),
+    "watchdog": (a_job, {"capabilities": (C.WATCHDOG,)}, 1, "the watchdog is on"),
+    "multimodal": (a_job, {"capabilities": (C.MULTIMODAL,)}, 1, "multimodal models are not supported"),
+    "mindio, no single operator": (a_mindio_job, {"capabilities": (C.MEGATRON,)}, 1, "single-operator mode"),
+    "mindio, no megatron": (a_mindio_job, {"capabilities": (C.SINGLE_OPERATOR,)}, 1, "Megatron-based model"),
+    "mindio, no AscendJob": (a_mindio_job, {"kind": "Job"}, 1, "AscendJob"),
+    "framework": (a_job, {"framework": Framework.TENSORFLOW}, 1, "framework tensorflow is not supported"),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+async def test_what_cannot_be_hot_switched_is_refused_with_its_reason(temporal: WorkflowEnvironment, case: str) -> None:
+    """The reason is kept and told as an event; no order, no pod, and the policy stays hotSwitch."""
+    build, changes, pod_rank, reason = IMPOSSIBLE[case]
+    job: Job = build(**changes)
+    async with training(temporal, job) as (world, peer):
+        await world.fault(sub_health(pod_rank))
+        judged = await world.judged(pod_rank)
+        assert judged.startswith("refused: ")
+        assert reason in judged
+        assert reason in (await world.event("RecoveryRefused")).message
+        status = await world.status()
+        assert status.state.policy is SubHealthStrategy.HOT_SWITCH
+        assert (status.state.downgrade, status.state.history, status.running) == (None, (), None)
+        assert (peer.orders, world.cluster.writes) == ([], [])
+
+
+async def test_before_the_first_step_it_is_refused_and_judged_again_at_it(temporal: WorkflowEnvironment) -> None:
+    """A sub-health that comes before the first step is hot-switched as soon as that step is done."""
+    async with plant(temporal, a_job()) as world, world.peer() as peer:
+        await world.fault(sub_health())
+        assert "no training step was completed yet" in await world.judged()
+        assert peer.orders == []
+        await world.first_step()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_without_a_stream_it_is_refused_and_judged_again_at_the_attach(temporal: WorkflowEnvironment) -> None:
+    """A sub-health of a job whose training side is away is hot-switched as soon as it is back."""
+    async with plant(temporal, a_job()) as world:
+        await world.first_step()
+        await world.fault(sub_health())
+        assert "the training side is not attached" in await world.judged()
+        async with world.peer():
+            assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_a_new_description_of_the_job_is_a_reason_to_judge_again(temporal: WorkflowEnvironment) -> None:
+    """A job whose owner turns the watchdog off is hot-switched without another fault."""
+    from tests.support.plant import register
+
+    job = a_job(capabilities=(C.WATCHDOG,))
+    async with training(temporal, job) as (world, _peer):
+        await world.fault(sub_health())
+        assert "watchdog" in await world.judged()
+        await register(world.client, job.model_copy(update={"capabilities": ()}))
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+@pytest.mark.parametrize("policy", [SubHealthStrategy.IGNORE, SubHealthStrategy.GRACE_EXIT])
+async def test_another_policy_leaves_the_sub_health_alone(temporal: WorkflowEnvironment, policy: SubHealthStrategy) -> None:
+    """With `ignore`, or a policy that the scheduler carries out, nothing is ordered; the judgement says whose policy it is."""
+    async with training(temporal, a_job(sub_health=policy)) as (world, peer):
+        await world.fault(sub_health())
+        assert (await world.judged()).startswith(f"ignored: the job's policy is {policy}")
+        await world.event("RecoveryIgnored")
+        assert (peer.orders, world.cluster.writes) == ([], [])
