@@ -3,15 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from rekindle.errors import RekindleError
 
 
 @contextmanager
 def crossing() -> Iterator[None]:
-    """Turns an error of our tree into an ApplicationError whose type is stable and which says whether a retry may help."""
+    """Turns an error of our tree into an ApplicationError whose type is stable and which says whether a retry may help. What is
+    retried is expected to happen, and no alarm."""
     try:
         yield
     except RekindleError as error:
-        raise ApplicationError(str(error), type=error.type, non_retryable=not error.retryable) from error
+        raise ApplicationError(
+            str(error),
+            type=error.type,
+            non_retryable=not error.retryable,
+            category=ApplicationErrorCategory.BENIGN if error.retryable else ApplicationErrorCategory.UNSPECIFIED,
+        ) from error

@@ -8,6 +8,10 @@ import structlog
 from rekindle.settings import Settings
 
 
+def _for_people() -> structlog.typing.Processor:
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
 def configure_logging(process: str, settings: Settings) -> None:
     """Text for people, or JSON lines with the fields of `extra`, on stderr."""
     shared: list[structlog.typing.Processor] = [
@@ -15,9 +19,7 @@ def configure_logging(process: str, settings: Settings) -> None:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso"),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if settings.log_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if settings.log_json else _for_people()
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
     )

@@ -25,6 +25,8 @@ from rekindle.model.state import JobState, JobStatus
 
 RANKS = 4
 CHECKPOINT_EVERY = 10
+STEP_MS = 60
+"""Duration of a step: processors are as free as beside accelerators, so that a backup loads while training runs."""
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
@@ -33,7 +35,7 @@ class Options(Value):
     """What the demo is asked for."""
 
     seed: int = 7
-    steps: int = 150
+    steps: int = 200
     pods: int = 2
     pod_rank: int = 1
     at_step: int = 15
@@ -97,7 +99,12 @@ def manifest(options: Options) -> str:
 
 
 def script_arguments(options: Options) -> list[str]:
-    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
+    return [
+        f"--steps={options.steps}",
+        f"--seed={options.seed}",
+        f"--checkpoint-every={CHECKPOINT_EVERY}",
+        f"--step-ms={STEP_MS}",
+    ]
 
 
 class Scenario:

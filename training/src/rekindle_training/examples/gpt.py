@@ -6,12 +6,13 @@ import os
 import torch
 
 import rekindle_training
-from rekindle_training.examples.gpt_model import GPT, Text, train_step, write_final
+from rekindle_training.examples.gpt_model import GPT, Text, at_least, train_step, write_final
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--seed", type=int, default=1)
-parser.add_argument("--checkpoint-every", type=int, default=0)
+parser.add_argument("--step-ms", type=float, default=0, help="a step takes at least this long")
+parser.add_argument("--checkpoint-every", type=int)
 options = parser.parse_args()
 
 rank = int(os.environ["RANK"])
@@ -27,7 +28,8 @@ with rekindle_training.session(
     model, optimizer, scheduler=scheduler, data=text, checkpoint_every=options.checkpoint_every
 ) as training:
     for step in training.steps(options.steps):
-        loss = train_step(model, optimizer, scheduler, text)
+        with at_least(options.step_ms):
+            loss = train_step(model, optimizer, scheduler, text)
         if rank == 0 and step % 20 == 0:
             print(f"step {step} loss {loss:.4f}", flush=True)
 

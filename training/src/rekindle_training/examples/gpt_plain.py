@@ -5,11 +5,12 @@ import argparse
 import torch
 import torch.distributed as dist
 
-from rekindle_training.examples.gpt_model import GPT, Text, train_step, write_final
+from rekindle_training.examples.gpt_model import GPT, Text, at_least, train_step, write_final
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--step-ms", type=float, default=0, help="a step takes at least this long")
 options = parser.parse_args()
 
 dist.init_process_group("gloo")
@@ -23,7 +24,8 @@ text = Text(options.seed, rank)
 torch.manual_seed(options.seed * 1000 + rank)
 
 for step in range(1, options.steps + 1):
-    loss = train_step(model, optimizer, scheduler, text)
+    with at_least(options.step_ms):
+        loss = train_step(model, optimizer, scheduler, text)
     if rank == 0 and step % 20 == 0:
         print(f"step {step} loss {loss:.4f}", flush=True)
 
