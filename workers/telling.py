@@ -88,9 +88,14 @@ async def register(client: Client, job: Job, update_id: str) -> None:
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         static_summary=f"training job {job.name}",
     )
-    await client.execute_update_with_start_workflow(
-        Updates.REGISTER, job, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
-    )
+    handle = asyncio.ensure_future(start.workflow_handle())
+    try:
+        await client.execute_update_with_start_workflow(
+            Updates.REGISTER, job, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
+        )
+    finally:  # the SDK tells a failure here too; unread, it would be logged as a bug of ours
+        handle.cancel()
+        await asyncio.gather(handle, return_exceptions=True)
 
 
 class Memory:

@@ -115,7 +115,7 @@ class Watcher:
         """Notes what is seen of a job, and makes sure that what is due is told."""
         told = self._told.get(job_id, Told())
         self._told[job_id] = observe(told, self._world.view(job_id, told))
-        if job_id not in self._busy:
+        if job_id not in self._busy and self._next(job_id):
             self._busy.add(job_id)
             self._telling.create_task(self._tell_all(job_id))
 

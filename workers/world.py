@@ -16,6 +16,8 @@ class World:
         self.jobs: dict[str, JobObject] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
+        self._interested: dict[str, set[str]] = {}
+        """Jobs by the nodes that a view of them ever showed."""
         everything: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]
         for thing in everything:
             self.put(thing)
@@ -45,13 +47,15 @@ class World:
 
     def _concerned(self, thing: JobObject | Pod | Node) -> set[str]:
         if isinstance(thing, Node):
-            return set(self.jobs)
+            return set(self._interested.get(thing.metadata.name, ()))
         return {thing.metadata.uid if isinstance(thing, JobObject) else thing.metadata.owner_uid}
 
     def view(self, job_id: str, told: Told) -> JobView:
         """One job, its pods, and the nodes that matter to it."""
         pods = tuple(self._pods.get(job_id, {}).values())
         names = {pod.spec.node_name for pod in pods} | {one.node for one in told.open}
+        for name in names - {""}:
+            self._interested.setdefault(name, set()).add(job_id)
         nodes = tuple(self._nodes[name] for name in sorted(names) if name in self._nodes)
         return JobView(job=self.jobs.get(job_id), pods=pods, nodes=nodes)
 

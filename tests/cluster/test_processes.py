@@ -23,6 +23,7 @@ from tests.support.cluster import (
     until_gone,
     until_running,
 )
+from workers.cluster.options import parse
 from workers.cluster.store import Store
 
 FAMILY = "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &) ; echo up; wait"
@@ -186,19 +187,27 @@ def _start(socket: Path, state_dir: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        (f"--socket=/{'x' * 119}", "120 bytes"),
         ("--nodes=0", "'0' is not a number from 1 to 1000"),
         ("--gateway-port=none", "'none' is not a number from 1 to 65535"),
         ("--no-such-option", "unrecognized arguments: --no-such-option"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_what_is_accepted(tmp_path: Path, argument: str, words: str) -> None:
-    """The process ends with an error that names the option's value and what is accepted."""
-    command = [*command_line(tmp_path / "s", tmp_path, 1, 1), argument]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert ended.returncode != 0
-    assert words in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_a_wrong_command_line_is_refused_with_what_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, words: str
+) -> None:
+    """The option's value is named, with what is accepted."""
+    with pytest.raises(SystemExit):
+        parse([f"--socket={tmp_path / 's'}", f"--state-dir={tmp_path}", argument])
+    assert words in capsys.readouterr().err
+
+
+async def test_a_socket_path_that_is_too_long_keeps_the_cluster_from_starting(tmp_path: Path) -> None:
+    """The process ends with one line that says how long the path is and how long it may be."""
+    late = await asyncio.to_thread(_start, Path(f"/{'x' * 119}"), tmp_path)
+    assert late.returncode != 0
+    assert "error: socket /xxx" in late.stderr
+    assert "120 bytes" in late.stderr
+    assert "Traceback" not in late.stderr
 
 
 async def test_job_directory_and_port_stay_with_the_job(tmp_path: Path) -> None:
