@@ -5,12 +5,12 @@ import json
 import socket
 import statistics
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rekindle_training import examples
-
-from tests.training.peer import JOB, GatewayPeer
+from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.processes import Process, Zygote
 
 EXAMPLE = str(Path(examples.__path__[0]) / "gpt.py")
@@ -59,6 +59,11 @@ class Job:
     @staticmethod
     def ranks(pod_rank: int) -> tuple[int, ...]:
         return tuple(range(pod_rank * RANKS_PER_POD, (pod_rank + 1) * RANKS_PER_POD))
+
+    def children(self, pod: str) -> list[int]:
+        """The processes of a pod's ranks."""
+        launcher = self.started[pod].pid
+        return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
     async def codes(self) -> set[int]:
         """Exit codes of all pods, as soon as the last one has ended."""
@@ -123,10 +128,10 @@ class Job:
 
     def pause_seconds(self) -> float:
         """The largest gap between two steps of any rank, less the median gap."""
-        gaps = []
+        gaps: list[float] = []
         for rank in range(WORLD):
             lines = self.steps(rank)
-            gaps += [later["start"] - earlier["end"] for earlier, later in zip(lines, lines[1:], strict=False)]
+            gaps += [later["start"] - earlier["end"] for earlier, later in pairwise(lines)]
         return max(gaps) - statistics.median(gaps)
 
 

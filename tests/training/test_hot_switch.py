@@ -1,9 +1,13 @@
 """The hot switch as training sees it, with real processes and a scripted gateway."""
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
+from tests.training.gateway_service import GatewayPeer
 from tests.training.job import STEPS, Job
-from tests.training.peer import GatewayPeer
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
@@ -68,9 +72,7 @@ async def test_the_old_pod_may_be_deleted_while_training_is_paused(
     assert not gateway.all("ReportProcessFault")
 
 
-async def test_training_goes_on_where_it_was_when_the_backup_dies(
-    job: Job, gateway: GatewayPeer, reference: list[bytes]
-) -> None:
+async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A backup that dies behind the pause costs nothing: the order to migrate lets the old ranks go on."""
     await prepared(job, gateway, pod_rank=1)
     job.started["backup-1"].kill()
@@ -142,3 +144,49 @@ async def test_a_corrupted_migration_is_noticed(job: Job, gateway: GatewayPeer, 
     assert await gateway.status() == 0
     assert await job.codes() == {0}
     assert job.final() != reference
+
+
+async def test_groups_of_the_user_are_rebuilt_too(job: Job, gateway: GatewayPeer) -> None:
+    """A script that wraps its model again in `on_rebuild` trains on, and all ranks end with the same parameters."""
+    job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
+    await prepared(job, gateway, pod_rank=0)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    finals = [line.split() for line in job.outputs().splitlines() if line.startswith("final ")]
+    assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
+    assert {(generation, weight) for _, _, generation, weight in finals} == {("2", finals[0][3])}
+
+
+async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
+    """An error inside the rebuild is reported as 406 at once, with the rank and the reason."""
+    job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
+    job.environment["FAILS_AT_RANK"] = "1"
+    await prepared(job, gateway, pod_rank=1)
+    await gateway.migrate()
+    assert await gateway.status() == 406
+    assert "rank 1: RuntimeError: the user's callback failed" in gateway.all("ReportRecoverStatus")[0].status.info
+
+
+async def test_a_job_of_one_pod_offers_no_migration(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """Where every rank would be switched nobody could hand its state over: the offer is exit, and training goes on."""
+    await job.start()
+    await gateway.hot_switch(0, 1, 2, 3)
+    await job.backup(0)
+    await job.backup(1)
+    assert await gateway.strategies() == ["exit"]
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """A backup that is connected but does not answer counts as dead: training goes on on the old ranks."""
+    await prepared(job, gateway, pod_rank=1)
+    frozen = job.children("backup-1")
+    for process in frozen:
+        os.kill(process, signal.SIGSTOP)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    job.started["backup-1"].kill()
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from rekindle_training.injection import Injection, InjectionInvalid
 
+from rekindle_training.injection import Injection, InjectionInvalid
+from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
-from tests.training.peer import GatewayPeer
 
 
 def inject(job: Job, **fault: str) -> None:
@@ -72,5 +72,5 @@ def test_a_restarted_job_is_spared() -> None:
 @pytest.mark.parametrize("text", ["{", '{"fault": "pause-hangs"}', '[{"fault": "rain"}]', '[{"fault": "backup-fails"}]', "[1]"])
 def test_an_unknown_fault_is_refused_with_what_is_accepted(text: str) -> None:
     """A typing error in a demonstration must not look like a fault that was survived."""
-    with pytest.raises(InjectionInvalid, match="REKINDLE_INJECT.*pause-hangs.*resume-fails.*loading.*paused"):
+    with pytest.raises(InjectionInvalid, match=r"REKINDLE_INJECT.*pause-hangs.*resume-fails.*loading.*paused"):
         Injection.read({"REKINDLE_INJECT": text})

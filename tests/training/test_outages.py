@@ -1,7 +1,10 @@
 """Deaths and outages around a training job: of the gateway, of the manager, of ranks, of the whole job."""
 
+import os
+import signal
+
+from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import Job
-from tests.training.peer import JOB, GatewayPeer
 
 
 async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
@@ -117,8 +120,17 @@ async def test_dead_ranks_are_reported_together(job: Job, gateway: GatewayPeer) 
     assert {(fault.rankId, fault.faultType) for fault in report.faultRanks} >= {("2", "1"), ("3", "1")}
 
 
+async def test_a_frozen_rank_is_reported(job: Job, gateway: GatewayPeer) -> None:
+    """A process that is stopped keeps its connection open and answers nothing; that is noticed and reported."""
+    await job.start()
+    await job.reached(3)
+    os.kill(job.children("worker-1")[0], signal.SIGSTOP)
+    report = await gateway.report("ReportProcessFault")
+    assert [fault.rankId for fault in report.faultRanks] in (["2"], ["3"])
+
+
 async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Killed and started again, a job repeats the steps behind its newest checkpoint, says how many, and ends with the same bits."""
+    """A killed job repeats the steps behind its newest checkpoint, says how many, and ends with the same bits."""
     job.arguments += ["--checkpoint-every", "10"]
     await job.start()
     await job.reached(15)

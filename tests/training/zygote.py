@@ -1,7 +1,7 @@
 """Starts launchers and managers as forks of a process that has loaded torch, which takes seconds on a small machine.
 
-Run by the session's fixture as `python -m tests.training.zygote`. Reads one JSON object a line (`id`, `program`, `argv`, `env`, `output`),
-answers `{"id", "pid"}` and, later, `{"id", "code"}`. Its end, however it comes, is the end of everything that it started.
+Run by the session's fixture as `python -m tests.training.zygote`. Reads one JSON object a line (`id`, `program`, `argv`, `env`,
+`output`), answers `{"id", "pid"}` and, later, `{"id", "code"}`. Its end, however it comes, is the end of all that it started.
 """
 
 import importlib
@@ -62,7 +62,7 @@ def start(request: dict[str, Any]) -> int:
         code = importlib.import_module(PROGRAMS[request["program"]]).main(request["argv"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # this is the top of a process
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()

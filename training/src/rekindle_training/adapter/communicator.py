@@ -30,14 +30,18 @@ def join(environment: RankEnvironment, wish: Join) -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     rebuild = wish.rebuild
-    timeout = timedelta(seconds=rebuild.timeout_seconds)
-    store = dist.TCPStore(environment.master_addr, rebuild.store_port, is_master=False, wait_for_workers=False, timeout=timeout)
+    store = dist.TCPStore(
+        environment.master_addr,
+        rebuild.store_port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=rebuild.timeout_seconds),
+    )
     dist.init_process_group(
         _backend(),
         store=dist.PrefixStore(rebuild.store_prefix, store),
         rank=environment.rank,
         world_size=rebuild.world_size,
-        timeout=timeout,
     )
 
 

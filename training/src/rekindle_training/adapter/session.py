@@ -114,6 +114,7 @@ class Training:
         """The loop is done. Called by `session`, unless an exception ends the process."""
         communicator.leave()
         self._processor.end()
+        self._step_log.close()
 
     # Inside the step boundary.
 
@@ -146,7 +147,7 @@ class Training:
             self._gate.open()
             return
         # Said here, behind the `except` block: its traceback would hold the old connections open.
-        self._processor.failed(f"rank {self.rank}: {failure}")
+        self._processor.failed(f"rank {self.rank}: {failure}", wish.generation)
         if self._starts(wish):
             raise SystemExit(f"rekindle: rank {self.rank} could not start: {failure}")
 

@@ -1,10 +1,11 @@
-"""Training state as tensors in a fixed order plus a skeleton, so that a replica can hand it over tensor by tensor.
+"""Training state as tensors in a fixed order plus a skeleton, so that a replica can hand it over without pickling a tensor.
 
 Called by the session in a migration: `send` on the replica, `receive` on the replacement. Both hash what they hold
 afterwards, and the replacement refuses to go on with anything else than its replica's state.
 """
 
 import hashlib
+import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ import torch.distributed as dist
 
 State = dict[str, Any]
 """`model`, `optimizer`, `scheduler`: what data parallel ranks have in common."""
+
+
+BUCKET_BYTES = 32 * 1024 * 1024
+"""A bucket is sent once it holds this much; so much, at most, and one tensor is held twice."""
 
 
 class Stateful(Protocol):
@@ -36,6 +41,14 @@ class Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.dtype.itemsize
 
 
 def collect(model: torch.nn.Module, optimizer: Stateful, scheduler: Stateful | None) -> State:
@@ -60,18 +73,22 @@ def restore(state: State, model: torch.nn.Module, optimizer: Stateful, scheduler
 
 def send(state: State, target: int) -> None:
     tensors: list[torch.Tensor] = []
-    skeleton = pickle.dumps(_separate(state, tensors))
-    _send_bytes(skeleton, target)
-    for tensor in tensors:
-        dist.send(tensor.contiguous(), target)
-    _send_bytes(digest(state), target)
+    skeleton = _separate(state, tensors)
+    _send_bytes(pickle.dumps((skeleton, digest(state))), target)
+    for bucket in _buckets([_slot(tensor) for tensor in tensors]):
+        dist.send(torch.cat([tensors[index].detach().reshape(-1) for index in bucket]), target)
 
 
 def receive(source: int) -> tuple[State, bytes]:
     """The replica's state and the digest that it has to have once it is in place."""
-    skeleton = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
-    state: State = _fill(skeleton, source)
-    return state, _receive_bytes(source)
+    skeleton, expected = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
+    slots: list[Slot] = []
+    _gather_slots(skeleton, slots)
+    tensors: list[torch.Tensor] = []
+    for bucket in _buckets(slots):
+        tensors += _receive_bucket([slots[index] for index in bucket], source)
+    state: State = _fill(skeleton, iter(tensors))
+    return state, expected
 
 
 def digest(state: State) -> bytes:
@@ -91,10 +108,36 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
     return flat.numpy().tobytes()
 
 
+def _slot(tensor: torch.Tensor) -> Slot:
+    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type)
+
+
+def _buckets(slots: list[Slot]) -> Iterator[list[int]]:
+    """Neighbours of one kind travel together, up to a size: a message costs milliseconds, whatever is in it."""
+    bucket: list[int] = []
+    size = 0
+    for index, slot in enumerate(slots):
+        if bucket and (size >= BUCKET_BYTES or (slot.dtype, slot.device) != (slots[bucket[0]].dtype, slots[bucket[0]].device)):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(index)
+        size += slot.bytes
+    if bucket:
+        yield bucket
+
+
+def _receive_bucket(slots: list[Slot], source: int) -> list[torch.Tensor]:
+    flat = torch.empty(sum(slot.count for slot in slots), dtype=slots[0].dtype, device=slots[0].device)
+    dist.recv(flat, source)
+    parts = flat.split([slot.count for slot in slots])
+    return [part.view(slot.shape).clone() for part, slot in zip(parts, slots, strict=True)]
+
+
 def _separate(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The same structure with a slot in each tensor's place."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return Slot(tuple(value.shape), value.dtype, value.device.type)
+        return _slot(value)
     if isinstance(value, dict):
         return {key: _separate(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -102,15 +145,19 @@ def _separate(value: Any, tensors: list[torch.Tensor]) -> Any:
     return value
 
 
-def _fill(value: Any, source: int) -> Any:
+def _gather_slots(value: Any, slots: list[Slot]) -> None:
+    for _, leaf in _leaves(value, ""):
+        if isinstance(leaf, Slot):
+            slots.append(leaf)
+
+
+def _fill(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     if isinstance(value, Slot):
-        tensor = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        dist.recv(tensor, source)
-        return tensor
+        return next(tensors)
     if isinstance(value, dict):
-        return {key: _fill(item, source) for key, item in value.items()}
+        return {key: _fill(item, tensors) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_fill(item, source) for item in value)
+        return type(value)(_fill(item, tensors) for item in value)
     return value
 
 

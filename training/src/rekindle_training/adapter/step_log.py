@@ -35,6 +35,10 @@ class StepLog:
         if self._file is not None:
             self._file.write(json.dumps({**self._who, "step": step, "start": start, "end": end, "generation": generation}) + "\n")
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def _lines(self) -> list[str]:
         return self._path.read_text().splitlines() if self._file is not None else []
 

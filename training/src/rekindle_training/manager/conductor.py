@@ -52,7 +52,7 @@ class Conductor:
 
     def stop(self) -> None:
         if (switch := self._drop()) is not None:
-            self._start(switch.stop())
+            switch.stop("ordered")
 
     def migrate(self) -> None:
         if (switch := self._active()) is not None:
@@ -83,6 +83,7 @@ class Conductor:
         self._lost.clear()
         if (switch := self._active()) is not None and not switch.paused:
             self._drop()
+            switch.stop("a rank died")
 
     # The beginning, of a job or in the middle of one.
 
@@ -97,12 +98,9 @@ class Conductor:
                 log.warning("training did not start", extra={"reason": error})
 
     async def _report_progress(self) -> None:
-        await self._roster.until(self._advanced)
+        await self._roster.until(lambda: self._roster.training)
         members = self._roster.members.values()
         self._means.reports.progress(min(member.stepped for member in members), max(member.steps_lost for member in members))
-
-    def _advanced(self) -> bool:
-        return self._roster.complete and all(member.stepped for member in self._roster.members.values())
 
     async def _take_over(self) -> None:
         """Ranks that are paused without a switch of ours were paused by another manager: what it began is taken up."""

@@ -88,7 +88,7 @@ class Gateway:
                     status = await _until_answered(functools.partial(_call, stub, report))
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
-                log.exception("a report was never answered")
+                log.warning("a report was never answered")
             self._reports.waiting.task_done()
 
     async def _tell_progress(self, stub: "ProgressAsyncStub") -> None:

@@ -15,6 +15,7 @@ from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankP
 from rekindle_training.manager.reports import EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
+from rekindle_wire.training_pb2 import RankMessage
 
 log = logging.getLogger(__name__)
 
@@ -53,35 +54,33 @@ class HotSwitch:
         try:
             standstill = await self._pause()
         except (CannotPause, RankLost, TimeoutError) as error:
-            await self._give_up(error)
+            self._means.reports.strategies(EXIT)
+            self.stop(f"training could not pause: {error}")
             return
-        await self._offer()
+        if not self._migrate.is_set():
+            self._means.reports.strategies(MIGRATION)
         if await self._ordered():
             await self._carry_out(standstill)
 
-    async def stop(self) -> None:
-        """The order `stop switch`: everything is as it was before."""
-        self._dismiss_backups("the hot switch was stopped")
-        if any(member.paused for member in self._roster.members.values()):
-            await procedures.resume(self._roster)
+    def stop(self, reason: str) -> None:
+        """Everything is as it was before."""
+        log.info("hot switch stopped", extra={"reason": reason})
+        self._dismiss_backups(reason)
+        procedures.release(self._roster)
 
     # Until the pause.
 
     def _loaded(self) -> bool:
-        return self._roster.complete and self.ranks <= self._roster.backups.keys()
+        return self._roster.training and self.ranks <= self._roster.backups.keys()
 
     async def _pause(self) -> Standstill:
+        if not self._survivors():
+            raise CannotPause("no rank would be left to hand its state over")
         standstill = await procedures.pause(self._roster)
         self.paused = True
         if self._means.injection.backup_fails_paused:
             await self._fail_backups()
         return standstill
-
-    async def _give_up(self, error: Exception) -> None:
-        log.warning("training could not pause", extra={"reason": error})
-        self._means.reports.strategies(EXIT)
-        self._dismiss_backups("training could not pause")
-        await procedures.resume(self._roster)
 
     async def _fail_backups(self) -> None:
         log.warning("injected: the backup fails while training is paused")
@@ -91,17 +90,12 @@ class HotSwitch:
 
     # Between the pause and the order.
 
-    async def _offer(self) -> None:
-        if not self._migrate.is_set():
-            self._means.reports.strategies(MIGRATION if self._survivors() else EXIT)
-
     async def _ordered(self) -> bool:
         try:
             async with asyncio.timeout(self._means.order_timeout):
                 await self._migrate.wait()
         except TimeoutError:
-            log.exception("no order came, training goes on as it was")
-            await self.stop()
+            self.stop("no order came")
             return False
         return True
 
@@ -141,18 +135,23 @@ class HotSwitch:
         roster.dismiss(retired, "another process has taken over this rank")
 
     async def _backups_alive(self) -> bool:
-        """Decided at once where it is clear; a connection that broke a moment ago is given the time to come back."""
+        """Asked, not assumed: who died a moment ago looks connected still, and a connection that broke may come back."""
+        answers = procedures.greet(self._backups())
         try:
             async with asyncio.timeout(LOST_SECONDS):
-                await self._roster.until(lambda: self._backups_connected() or self._old_connected())
+                await self._roster.until(lambda: self._answered(answers) or self._only_old_connected())
         except TimeoutError:
-            log.warning("neither the backups nor the old processes are there")
-        return self._backups_connected()
+            log.warning("the backups do not answer")
+        return self._answered(answers)
+
+    def _answered(self, answers: list[asyncio.Future[RankMessage]]) -> bool:
+        return bool(self.ranks) and len(answers) == len(self.ranks) and all(map(procedures.succeeded, answers))
+
+    def _only_old_connected(self) -> bool:
+        return self._old_connected() and not self._backups_connected()
 
     def _backups_connected(self) -> bool:
-        return (
-            bool(self.ranks) and len(self._backups()) == len(self.ranks) and all(process.connected for process in self._backups())
-        )
+        return len(self._backups()) == len(self.ranks) and all(process.connected for process in self._backups())
 
     def _old_connected(self) -> bool:
         return all(process.connected for process in self._roster.members.values())

@@ -5,9 +5,10 @@ Called by `hot_switch.py` and `conductor.py`. Each returns when every rank has a
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
 from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Transfer
@@ -53,6 +54,20 @@ async def pause(roster: Roster) -> Standstill:
     return Standstill(step, {rank: answer.paused.own_state for rank, answer in paused.items()})
 
 
+def greet(processes: Iterable[RankProcess]) -> list[asyncio.Future[RankMessage]]:
+    """Answered at once by every process that lives."""
+    return [process.ask(ManagerMessage(generation=process.generation, hold=Hold()), "held") for process in processes]
+
+
+def succeeded(answer: asyncio.Future[RankMessage]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None
+
+
+def release(roster: Roster) -> None:
+    """Nobody is held any more. Who was not held does not notice."""
+    _ask(roster, ManagerMessage(resume=Resume()), "stepped")
+
+
 async def resume(roster: Roster) -> dict[int, RankMessage]:
     """Training goes on where it stands; returns after one more completed step on all ranks."""
     return await _ask_all(roster, ManagerMessage(resume=Resume()), "stepped", None)
@@ -86,8 +101,11 @@ def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: floa
 
 
 async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
-    message.generation = roster.generation
-    members = sorted(roster.members.items())
+    asked = _ask(roster, message, answer)
     async with asyncio.timeout(limit):
-        answers = await asyncio.gather(*(process.ask(message, answer) for _, process in members))
-    return {rank: answer for (rank, _), answer in zip(members, answers, strict=True)}
+        return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+
+
+def _ask(roster: Roster, message: ManagerMessage, answer: str) -> dict[int, asyncio.Future[RankMessage]]:
+    message.generation = roster.generation
+    return {rank: process.ask(message, answer) for rank, process in sorted(roster.members.items())}

@@ -46,6 +46,11 @@ class Roster:
         return self.complete and all(member.paused for member in self.members.values())
 
     @property
+    def training(self) -> bool:
+        """Every rank has completed a step, or stands behind one: there is something to go on from."""
+        return self.complete and all(member.stepped or member.paused for member in self.members.values())
+
+    @property
     def finished(self) -> bool:
         """Every rank said goodbye."""
         return self.complete and all(member.ended for member in self.members.values())
@@ -59,7 +64,7 @@ class Roster:
         self.generation += 1
         self.members = dict(members)
         for process in members.values():
-            process.generation = self.generation
+            process.generation, process.stepped = self.generation, 0
             self._forget(process)
         self._change()
 
@@ -84,6 +89,8 @@ class Roster:
         self._change()
 
     def _place(self, process: RankProcess) -> None:
+        if process.ended:
+            return
         if process.generation == 0:
             waiting = self.backups if process.role == names.BACKUP else self.starting
             waiting[process.rank] = process

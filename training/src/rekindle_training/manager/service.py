@@ -1,6 +1,7 @@
 """The manager's way downwards: one stream for each process of the job's ranks. Served by `main`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 from grpc.aio import ServicerContext
@@ -9,6 +10,11 @@ from rekindle_training.manager.rank_process import Outbox, RankProcess
 from rekindle_training.manager.roster import Roster
 from rekindle_wire.training_pb2 import ManagerMessage, RankMessage
 from rekindle_wire.training_pb2_grpc import RanksServicer
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 8.0
+"""Ranks send a heartbeat each second, whatever training does; one that is silent longer is frozen. Source: MindIO's limit."""
 
 
 class RanksService(RanksServicer):
@@ -32,7 +38,13 @@ class RanksService(RanksServicer):
 
     async def _listen(self, process: RankProcess, messages: AsyncIterator[RankMessage], outbox: Outbox) -> None:
         try:
-            async for message in messages:
+            while True:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    message = await anext(messages)
                 self._roster.hear(process, message)
+        except TimeoutError:
+            log.warning("a rank is silent, hanging up", extra={"rank": process.rank})
+        except StopAsyncIteration:
+            pass
         finally:
             outbox.put_nowait(None)

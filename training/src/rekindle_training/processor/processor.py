@@ -78,8 +78,9 @@ class Processor:
     def paused(self, step: int, own_state: bytes) -> None:
         self._state(RankMessage(paused=Paused(step=step, own_state=own_state)))
 
-    def failed(self, reason: str) -> None:
-        self._state(RankMessage(failed=Failed(reason=reason)))
+    def failed(self, reason: str, generation: int) -> None:
+        """`generation` is the one that could not be joined."""
+        self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
 
     def lost_steps(self, count: int) -> None:
         self._steps_lost = count
@@ -93,7 +94,7 @@ class Processor:
     def _state(self, message: RankMessage) -> None:
         """A statement stands until the next one: a new stream begins by repeating it."""
         with self._lock:
-            message.generation = self.generation
+            message.generation = message.generation or self.generation
             self._statement = message
             self._outbox.put(message)
 

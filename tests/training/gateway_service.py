@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+
 from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
@@ -50,11 +51,15 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     # The dialogue.
 
-    async def order(self, kind: str, *actions: str, uuid: str = "attempt-1", ranks: tuple[int, ...] = (), strategy: str = "") -> None:
+    async def order(
+        self, kind: str, *actions: str, uuid: str = "attempt-1", ranks: tuple[int, ...] = (), strategy: str = ""
+    ) -> None:
         await self.until(lambda: self._orders is not None)
         assert self._orders is not None
         faults = [FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
-        signal = ProcessManageSignal(uuid=uuid, jobId=JOB, signalType=kind, actions=actions, faultRanks=faults, changeStrategy=strategy)
+        signal = ProcessManageSignal(
+            uuid=uuid, jobId=JOB, signalType=kind, actions=actions, faultRanks=faults, changeStrategy=strategy
+        )
         self._orders.put_nowait(signal)
 
     async def hot_switch(self, *ranks: int, uuid: str = "attempt-1") -> None:
@@ -104,7 +109,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     async def SubscribeProcessManageSignal(self, request: Any, context: Any) -> AsyncIterator[ProcessManageSignal]:
         self._hear("SubscribeProcessManageSignal", request)
-        self._orders = orders = asyncio.Queue()
+        orders: asyncio.Queue[ProcessManageSignal | None] = asyncio.Queue()
+        self._orders = orders
         self.subscriptions += 1
         self._change()
         yield ProcessManageSignal(jobId=JOB, signalType="keep-alive")

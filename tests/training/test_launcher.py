@@ -1,0 +1,191 @@
+"""`rekindle-train` in torchrun's place: flags, environment, exit codes, signals. The ranks are small programs without torch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rekindle_training.launcher.arguments import UsageInvalid, parse
+
+JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
+ENDS_SECONDS = 30
+
+
+def launcher(folder: Path, program: str, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    script = folder / "rank.py"
+    script.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "rekindle_training.launcher.main", *flags, str(script), "--an-argument"]
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | JOB | (environment or {})
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def lines(process: subprocess.Popen[str]) -> list[str]:
+    output, _ = process.communicate(timeout=ENDS_SECONDS)
+    return sorted(output.splitlines())
+
+
+def test_ranks_get_the_environment_of_torchrun(tmp_path: Path) -> None:
+    """Every variable that torchrun sets is there, counted from the pod's rank, which the cluster gives."""
+    process = launcher(
+        tmp_path,
+        "import json, os, sys; print(json.dumps(dict(os.environ, argv=sys.argv[1:])))",
+        "--nnodes=2",
+        "--nproc_per_node=2",
+    )
+    first, second = sorted((json.loads(line) for line in lines(process)), key=lambda found: str(found["RANK"]))
+    expected = {
+        "RANK": "2",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000",
+        "TORCHELASTIC_RUN_ID": "a-job",
+        "OMP_NUM_THREADS": "1",
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert (second["RANK"], second["LOCAL_RANK"]) == ("3", "1")
+    assert first["argv"] == ["--an-argument"]
+    assert process.returncode == 0
+
+
+def test_a_module_and_a_program_run_as_with_torchrun(tmp_path: Path) -> None:
+    """`-m` runs a module and `--no-python` a program; torchrun's other flags are taken in both spellings."""
+    base = [
+        sys.executable,
+        "-m",
+        "rekindle_training.launcher.main",
+        "--max_restarts=3",
+        "--rdzv-backend=c10d",
+        "--monitor-interval=1",
+    ]
+    module = subprocess.run(
+        [*base, "-m", "this"], env=os.environ | JOB | {"REKINDLE_POD_RANK": "0"}, capture_output=True, check=True
+    )
+    program = subprocess.run(
+        [*base, "--no-python", "echo", "it ran"],
+        env=os.environ | JOB | {"REKINDLE_POD_RANK": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert b"Zen of Python" in module.stdout
+    assert program.stdout == b"it ran\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--nnodes=0", "x.py"], r"--nnodes 0: accepted is a whole number"),
+        (["--nnodes=1:4", "x.py"], r"--nnodes 1:4: accepted"),
+        (["--nproc-per-node=many", "x.py"], r"--nproc-per-node many: accepted are .* cpu, gpu and auto"),
+        (["--nnodes=2", "--node-rank=2", "x.py"], r"--node-rank 2: accepted is a whole number from 0 to 1"),
+        (["--standalone", "--nnodes=2", "x.py"], r"--nnodes 2: --standalone runs on one machine"),
+        (["--module", "--no-python", "x.py"], r"--module and --no-python contradict"),
+        (["--no-python", "--start-method=fork", "x.py"], r"--no-python and --start-method fork contradict"),
+        (["--rdzv-backend=etcd", "x.py"], r"--rdzv-backend etcd: .*accepted are static, c10d and rekindle"),
+        (["--redirects=3", "x.py"], r"--redirects 3 needs --log-dir"),
+        (["--redirects=9", "--log-dir=/tmp", "x.py"], r"--redirects 9: accepted are 0"),
+        (["--tee=3", "x.py"], r"--tee 3: accepted is 0"),
+        (["--start-method=magic", "x.py"], r"--start-method.*magic.*accepted flags are"),
+        (["--unheard-of", "x.py"], r"--unheard-of.*accepted flags are .*--nnodes"),
+        (["--nnodes=1"], r"training_script.*accepted flags are"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: str) -> None:
+    """Unknown and contradictory flags are refused before anything starts."""
+    with pytest.raises(UsageInvalid, match=named):
+        parse(flags, {"MINDX_TASK_ID": "a-job"})
+
+
+def test_flags_of_torchrun_mean_the_same_here() -> None:
+    """The meeting point may be written in each of torchrun's ways; the cluster's environment goes before all of them."""
+    assert parse(["x.py"], {}).standalone
+    endpoint = parse(["--rdzv-endpoint=host:1234", "--rdzv-id=name", "--node-rank=0", "x.py"], {"MINDX_TASK_ID": "a-job"})
+    assert (endpoint.master_addr, endpoint.master_port, endpoint.run_id) == ("host", 1234, "name")
+    address = parse(["--master_addr=host", "--master_port=1234", "x.py"], {"MINDX_TASK_ID": "a-job"})
+    assert (address.master_addr, address.master_port) == ("host", 1234)
+    assert parse(["--master-addr=host", "x.py"], {**JOB, "REKINDLE_POD_RANK": "0"}).master_addr == "10.0.0.1"
+    assert parse(["--nproc-per-node=cpu", "x.py"], {}).nproc_per_node == os.cpu_count()
+
+
+def test_the_first_failure_decides_and_ends_the_others(tmp_path: Path) -> None:
+    """The exit code is that of the first rank that failed; the other ranks do not survive it."""
+    program = """
+        import os, signal, sys
+        if os.environ["LOCAL_RANK"] == "1":
+            sys.exit(7)
+        print(os.getpid(), flush=True)
+        signal.pause()
+    """
+    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    (survivor,) = lines(process)
+    assert process.returncode == 7
+    assert not Path(f"/proc/{survivor}").exists()
+
+
+def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(tmp_path: Path) -> None:
+    """128 and the number of the signal."""
+    process = launcher(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
+    lines(process)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> None:
+    """SIGTERM reaches every rank; one that ignores it, as a frozen one does, is killed after the grace time."""
+    program = """
+        import os, signal, sys
+        if os.environ["LOCAL_RANK"] == "0":
+            signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(0)))
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+    """
+    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    process.terminate()
+    assert lines(process) == ["told"]
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
+    """A launcher that is killed takes its ranks with it, for the kernel ends them."""
+    program = """
+        import os, signal
+        print(os.getpid(), flush=True)
+        signal.pause()
+    """
+    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    assert process.stdout is not None
+    ranks = [int(process.stdout.readline()) for _ in range(2)]
+    process.kill()
+    assert process.stdout.read() == ""  # both ends of the pipe that the ranks held are closed
+    process.communicate(timeout=ENDS_SECONDS)
+    assert not any(alive(rank) for rank in ranks)
+
+
+def test_output_is_redirected_to_a_file_for_each_rank(tmp_path: Path) -> None:
+    """`--redirects 3` writes both streams below --log-dir, by run and rank."""
+    program = "import sys; print('out'); print('err', file=sys.stderr)"
+    process = launcher(tmp_path, program, "--nnodes=2", "--redirects=3", f"--log-dir={tmp_path}/logs")
+    assert lines(process) == []
+    folder = tmp_path / "logs" / "a-job" / "1"
+    assert (folder / "stdout.log").read_text() == "out\n"
+    assert (folder / "stderr.log").read_text() == "err\n"
+
+
+def alive(pid: int) -> bool:
+    """A zombie is dead; whoever adopted it may not have noticed yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

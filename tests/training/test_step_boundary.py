@@ -1,0 +1,75 @@
+"""The gate between the training loop and the manager, without processes."""
+
+import threading
+
+from rekindle_training.processor.gate import Gate, Go, Join, Pause
+from rekindle_wire.training_pb2 import Leave, Rebuild
+
+
+def opened(completed: int = 0) -> Gate:
+    gate = Gate()
+    gate.complete(completed)
+    gate.open()
+    return gate
+
+
+def test_a_gate_is_shut_until_the_first_generation() -> None:
+    """A process that belongs to no generation begins no step: its first wish is to join one."""
+    gate = Gate()
+    waiting: list[object] = []
+    loop = threading.Thread(target=lambda: waiting.append(gate.wait()))
+    loop.start()
+    join = Join(1, Rebuild(world_size=4))
+    gate.join(join)
+    loop.join()
+    assert waiting == [join]
+
+
+def test_a_held_loop_stands_at_the_boundary_that_was_agreed_on() -> None:
+    """A rank that is behind runs on to the agreed step, says once that it stands there, and goes on when it may."""
+    gate = opened(completed=4)
+    gate.expect(100)
+    assert gate.wait() == Go()
+    assert gate.hold() == (5, 100)
+    gate.complete(5)
+    gate.pause_at(6)
+    assert gate.wait() == Go()
+    gate.complete(6)
+    assert gate.wait() == Pause()
+    gate.open()
+    assert gate.wait() == Go()
+
+
+def test_no_step_begins_between_the_question_and_the_agreement() -> None:
+    """Who was asked where it stands goes no further: otherwise the agreed step could lie behind it."""
+    gate = opened(completed=4)
+    gate.hold()
+    crossed = threading.Event()
+
+    def cross() -> None:
+        gate.wait()
+        crossed.set()
+
+    loop = threading.Thread(target=cross)
+    loop.start()
+    assert not crossed.wait(0.05)
+    gate.open()
+    assert crossed.wait(10)
+    loop.join()
+
+
+def test_a_paused_loop_answers_a_new_manager_again() -> None:
+    """A manager that took over asks once more, and the loop that stands already says so once more."""
+    gate = opened(completed=4)
+    for _ in range(2):
+        assert gate.hold() == (4, 0)
+        gate.pause_at(4)
+        assert gate.wait() == Pause()
+
+
+def test_leaving_goes_before_everything_else() -> None:
+    """A process that was told to leave joins nothing and begins nothing."""
+    gate = opened()
+    gate.join(Join(2, Rebuild()))
+    gate.leave(Leave(exit_code=0))
+    assert gate.wait() == Leave(exit_code=0)
