@@ -14,7 +14,7 @@ from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.processes import Process, Zygote
 
 EXAMPLE = str(Path(examples.__path__[0]) / "gpt.py")
-STEPS = 80
+STEPS = 64
 PODS, RANKS_PER_POD = 2, 2
 WORLD = PODS * RANKS_PER_POD
 """Ranks of the job; those of pod rank p are 2p and 2p + 1."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -166,11 +167,12 @@ def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
     """
     process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
     assert process.stdout is not None
-    ranks = [int(process.stdout.readline()) for _ in range(2)]
+    ranks = [os.pidfd_open(int(process.stdout.readline())) for _ in range(2)]
     process.kill()
-    assert process.stdout.read() == ""  # both ends of the pipe that the ranks held are closed
     process.communicate(timeout=ENDS_SECONDS)
-    assert not any(alive(rank) for rank in ranks)
+    for rank in ranks:
+        assert select.select([rank], [], [], ENDS_SECONDS)[0] == [rank]  # readable once the process has ended
+        os.close(rank)
 
 
 def test_output_is_redirected_to_a_file_for_each_rank(tmp_path: Path) -> None:
@@ -181,11 +183,3 @@ def test_output_is_redirected_to_a_file_for_each_rank(tmp_path: Path) -> None:
     folder = tmp_path / "logs" / "a-job" / "1"
     assert (folder / "stdout.log").read_text() == "out\n"
     assert (folder / "stderr.log").read_text() == "err\n"
-
-
-def alive(pid: int) -> bool:
-    """A zombie is dead; whoever adopted it may not have noticed yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

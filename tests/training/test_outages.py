@@ -153,3 +153,6 @@ async def test_an_order_to_exit_ends_the_ranks(job: Job, gateway: GatewayPeer) -
     await gateway.order("changeStrategy", "change_strategy", strategy="exit")
     assert await job.started["worker-0"].code() == 2
     assert await job.started["worker-1"].code() == 2
+    for pod_rank in (0, 1):
+        await job.worker(pod_rank)
+    assert [await process.code() for process in job.started.values()] == [0, 0, 0]

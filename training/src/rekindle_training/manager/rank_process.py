@@ -35,8 +35,10 @@ class RankProcess:
         self.stepped = 0
         """The first step that it completed in this generation, or under this manager; 0 before that."""
         self.steps_lost = 0
-        self.ended = False
-        """It said goodbye, or was told to leave: nobody misses it."""
+        self.finished = False
+        """It said goodbye: its training is complete."""
+        self.dismissed = False
+        """It was told to leave."""
         self.lost = False
         self._on_lost = on_lost
         self._outbox: Outbox | None = None
@@ -72,7 +74,7 @@ class RankProcess:
         self.lost = True
         for future in self._waiting():
             future.set_exception(RankLost(f"rank {self.rank} is gone"))
-        if not self.ended:
+        if not self.finished and not self.dismissed:
             self._on_lost(self)
 
     # What is said and heard.
@@ -93,7 +95,7 @@ class RankProcess:
         return future
 
     def leave(self, generation: int, reason: str, exit_code: int = 0) -> None:
-        self.ended = True
+        self.dismissed = True
         message = ManagerMessage(generation=generation, leave=Leave(exit_code=exit_code, reason=reason))
         self._unanswered = {"leave": message}
         self._say(message)
@@ -115,7 +117,7 @@ class RankProcess:
                 self.step, self.paused = message.stepped.step, False
                 self.stepped, self.steps_lost = message.stepped.step, message.stepped.steps_lost
             case "goodbye":
-                self.ended = True
+                self.finished = True
             case "failed":
                 self._fail(message.failed.reason)
 

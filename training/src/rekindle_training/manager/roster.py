@@ -53,7 +53,7 @@ class Roster:
     @property
     def finished(self) -> bool:
         """Every rank said goodbye."""
-        return self.complete and all(member.ended for member in self.members.values())
+        return self.complete and all(member.finished for member in self.members.values())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -89,7 +89,7 @@ class Roster:
         self._change()
 
     def _place(self, process: RankProcess) -> None:
-        if process.ended:
+        if process.dismissed:
             return
         if process.generation == 0:
             waiting = self.backups if process.role == names.BACKUP else self.starting

@@ -26,7 +26,9 @@ class RanksService(RanksServicer):
         request_iterator: AsyncIterator[RankMessage],
         context: ServicerContext[RankMessage, ManagerMessage],
     ) -> AsyncIterator[ManagerMessage]:
-        first = await anext(request_iterator)
+        first = await anext(request_iterator, None)
+        if first is None:
+            return
         process, outbox = self._roster.enroll(first.hello, first.generation)
         listening = asyncio.create_task(self._listen(process, request_iterator, outbox))
         try:
