@@ -35,7 +35,8 @@ class Cluster(Protocol):
         ...
 
     def watch(self) -> AsyncIterator[WatchEvent]:
-        """Changes of jobs, pods and nodes, beginning with ADDED for all that exist. Ends with WatchExpired or ClusterUnavailable."""
+        """Changes of jobs, pods and nodes, beginning with ADDED for all that exist. Ends with WatchExpired or
+        ClusterUnavailable."""
         ...
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
@@ -47,12 +48,13 @@ class Cluster(Protocol):
         ...
 
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
-        """Asks for the deletion of this very pod. A pod that is gone, or has another UID, is success; a terminating one may be hurried."""
+        """Asks for the deletion of this very pod. A pod that is gone, or has another UID, is success; a terminating one may be
+        hurried."""
         ...
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
-        """One live pod for each pod rank and one manager, created for this generation where missing. Names are free again: call it when
-        the old pods are gone. `generation` makes a repeated call find the pods of the first."""
+        """One live pod for each pod rank and one manager, created for this generation where missing. Names are free again: call
+        it when the old pods are gone. `generation` makes a repeated call find the pods of the first."""
         ...
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

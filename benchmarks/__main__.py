@@ -1,4 +1,4 @@
-"""`make bench`: the pause that training sees, fault to first order, control-plane time inside the pause, and the machine's floor."""
+"""`make bench`: the pause that training sees, fault to first order, control-plane time inside the pause, the machine's floor."""
 
 import argparse
 import asyncio

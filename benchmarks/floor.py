@@ -1,7 +1,7 @@
 """The floor of a hot switch's pause: rebuild the communicator and copy the state, with no control plane at all.
 
-Four gloo ranks; two of them are new and take the state of the others, as in a hot switch of one of two pods. Run in processes of its
-own by `benchmarks.__main__`; prints one JSON list of seconds.
+Four gloo ranks; two of them are new and take the state of the others, as in a hot switch of one of two pods. Run in processes of
+its own by `benchmarks.__main__`; prints one JSON list of seconds.
 """
 
 import json
@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
 from rekindle_training.examples.gpt_model import GPT
 
 RANKS = 4

@@ -1,4 +1,4 @@
-"""Hot switches of one training job, one after the other, on the real stack. Measured from the ranks' step logs and the histories."""
+"""Hot switches of one job, one after the other, on the real stack. Measured from the ranks' step logs and the histories."""
 
 import asyncio
 import os
@@ -96,9 +96,7 @@ async def _sample(rekindle: Rekindle, job_id: str, incident: Incident, records: 
 def _orders(events: Any) -> list[datetime]:
     """When each order was delivered, in their order."""
     scheduled = {
-        event.event_id
-        for event in events
-        if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
+        event.event_id for event in events if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order"
     }
     return [_time(e) for e in events if e.activity_task_completed_event_attributes.scheduled_event_id in scheduled]
 

@@ -188,7 +188,9 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REGISTER)
     def register(self, job: Job) -> Receipt:
-        """The job exists; its labels and limits may have changed since."""
+        """The job exists; labels and limits may have changed since. What a downgrade wrote into its label is not its owner's."""
+        if self.state.downgrade:
+            job = job.model_copy(update={"sub_health": self.state.job.sub_health})
         self.state = incidents.registered(self.state, job)
         return Receipt(info=f"job {job.id} is registered")
 

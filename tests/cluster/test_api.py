@@ -1,6 +1,8 @@
 """What the local cluster's own API answers, beyond the port: submission, scheduling, nodes, logs, refusals."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import aiohttp
@@ -228,3 +230,14 @@ async def test_an_unknown_pod_is_not_found(client: ClusterClient) -> None:
         await client.patch_pod("none", "uid", {}, {})
     with pytest.raises(NotFound):
         await output(client, "none")
+
+
+async def test_a_failed_manager_starts_again_while_its_ranks_live(client: ClusterClient) -> None:
+    """The manager that fails is replaced by another one under the same name; the workers are left alone."""
+    await client.submit(job_object(manager=FOREVER))
+    worker, manager = await until_running(client, "demo-worker-0", "demo-manager-0")
+    assert manager.status.pid is not None
+    os.kill(manager.status.pid, signal.SIGKILL)
+    await until_gone(client, manager)
+    again_worker, again = await until_running(client, "demo-worker-0", "demo-manager-0")
+    assert (again_worker.metadata.uid, again.metadata.uid != manager.metadata.uid) == (worker.metadata.uid, True)

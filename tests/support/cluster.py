@@ -143,7 +143,8 @@ class View:
         self.jobs = {job.metadata.name: job for job in jobs}
         self.pods = {pod.metadata.name: pod for pod in pods}
         self.nodes = {node.metadata.name: node for node in nodes}
-        self._version = max((thing.metadata.resource_version for thing in (*jobs, *pods, *nodes)), default=0)
+        things: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]
+        self._version = max((thing.metadata.resource_version for thing in things), default=0)
 
     def apply(self, event: WatchEvent) -> None:
         thing = event.object

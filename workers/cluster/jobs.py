@@ -28,12 +28,16 @@ from workers.cluster.store import Store, now
 FIRST = "0"
 """Generation of the first pods of a job."""
 
+MANAGER_RESTARTS = 20
+"""Of one job; beyond it the manager's own fault is to be looked at."""
+
 
 class Jobs:
     def __init__(self, store: Store, pods: Pods, options: Options) -> None:
         self._store = store
         self._pods = pods
         self._options = options
+        self._restarts: dict[str, int] = {}
 
     def submit(self, job: JobObject) -> JobObject:
         """A new job, its directory, its port and its first pods.
@@ -97,6 +101,7 @@ class Jobs:
             if not pods:
                 self._store.remove(job)
             return
+        self._restart_manager(job, pods)
         phase = phase_of(job, pods)
         if phase is not job.status.phase:
             status = job.status.model_copy(update={"phase": phase})
@@ -106,6 +111,20 @@ class Jobs:
         if phase is JobPhase.SUCCEEDED:
             for pod in pods:
                 self._pods.complete(pod)
+
+    def _restart_manager(self, job: JobObject, pods: list[Pod]) -> None:
+        """A manager that failed while ranks live starts again: nothing is lost with it. Workers are the recoveries' business."""
+        uid = job.metadata.uid
+        failed = [pod for pod in pods if role_of(pod) is PodRole.MANAGER and pod.status.phase is PodPhase.FAILED]
+        training = any(live(pod) and role_of(pod) is PodRole.WORKER for pod in pods)
+        if not failed or not training or self._restarts.get(uid, 0) >= MANAGER_RESTARTS:
+            return
+        self._restarts[uid] = self._restarts.get(uid, 0) + 1
+        (pod,) = failed
+        self._pods.delete(pod.metadata.name, pod.metadata.uid, 0)
+        generation = pod.metadata.labels.get(GENERATION, FIRST)
+        again = GenerationRequest(generation=generation, avoid_nodes=pod.spec.avoid_nodes)
+        self._pods.create(_pods_of(job, again)[0])
 
 
 def phase_of(job: JobObject, pods: list[Pod]) -> JobPhase:
