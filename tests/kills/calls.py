@@ -1,0 +1,291 @@
+"""What the proxies see of one recovery: each call that moves it on, numbered, and the one at which somebody is killed."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.enums.v1 import CommandType
+from temporalio.api.sdk.v1 import UserMetadata
+from temporalio.api.workflowservice.v1 import (
+    PollActivityTaskQueueResponse,
+    PollWorkflowTaskQueueResponse,
+    RespondActivityTaskCompletedRequest,
+    RespondWorkflowTaskCompletedRequest,
+    RespondWorkflowTaskCompletedResponse,
+    UpdateWorkflowExecutionRequest,
+)
+
+from tests.support.proxy import Dropped
+
+POLL_WORKFLOW = "PollWorkflowTaskQueue"
+POLL_ACTIVITY = "PollActivityTaskQueue"
+DECIDED = "RespondWorkflowTaskCompleted"
+DONE = "RespondActivityTaskCompleted"
+UPDATE = "UpdateWorkflowExecution"
+
+ENDS = {
+    CommandType.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION: "starts the hot switch",
+    CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION: "ends with its verdict",
+    CommandType.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION: "continues as new",
+}
+"""Commands of a decision that are named."""
+
+
+class Side(StrEnum):
+    """When the caller or its peer dies."""
+
+    BEFORE = "before the server took it"
+    AFTER = "before its answer arrived"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The n-th call of a kind that moves this workflow on, counted from the fault."""
+
+    caller: str
+    method: str
+    workflow: str
+    """`job` or `recovery`."""
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.caller} {self.method} {self.workflow} #{self.number}"
+
+
+@dataclass(frozen=True)
+class Point:
+    call: Call
+    side: Side
+
+
+@dataclass
+class Noted:
+    """One call as it was seen."""
+
+    call: Call
+    words: str
+    """What it is about: an order, an activity, commands, an update."""
+    started: int = 0
+    """Event id of the start of the workflow task that it hands out or completes."""
+    activity: str = ""
+    """Id of the activity that it hands out or completes."""
+    eager: tuple[str, ...] = ()
+    """Ids of activities that its answer hands out."""
+    inline: int = 0
+    """Event id of the start of the workflow task that its answer hands out."""
+    answered: bool = False
+
+
+@dataclass
+class Trap:
+    """Kills at one point, once."""
+
+    point: Point
+    victims: tuple[str, ...]
+    kill: Callable[[tuple[str, ...]], Awaitable[None]]
+    words: str = ""
+    """What the call was about."""
+    fired: asyncio.Event = field(default_factory=asyncio.Event)
+    back: dict[str, float] = field(default_factory=dict)
+    """Seconds from the kill until a victim asked for work again."""
+    _killed_at: float = 0.0
+    _killing: asyncio.Task[None] | None = None
+
+    async def spring(self, noted: Noted) -> None:
+        """Returns when the victims are dead, even if the caller is among them and takes its call along."""
+        self.words = noted.words
+        self._killing = asyncio.ensure_future(self._kill())
+        await asyncio.shield(self._killing)
+
+    async def _kill(self) -> None:
+        await self.kill(self.victims)
+        self._killed_at = time.monotonic()
+        self.fired.set()
+
+    def note_poll(self, caller: str) -> None:
+        if self.fired.is_set() and caller in self.victims:
+            self.back.setdefault(caller, time.monotonic() - self._killed_at)
+
+
+@dataclass
+class _Task:
+    workflow: str
+    started: int = 0
+    activity: str = ""
+
+
+class Journal:
+    """Watches the proxies for one job at a time."""
+
+    def __init__(self) -> None:
+        self.calls: list[Noted] = []
+        self.changed = asyncio.Condition()
+        self._job = self._name = ""
+        self._trap: Trap | None = None
+        self._numbers: Counter[tuple[str, str, str]] = Counter()
+        self._tasks: dict[bytes, _Task] = {}
+        self._summaries: dict[tuple[str, str], str] = {}
+
+    def begin(self, job_id: str, name: str, trap: Trap | None) -> None:
+        """From here on this job's calls are counted."""
+        self._job, self._name, self._trap = job_id, name, trap
+        self.calls = []
+        self._numbers.clear()
+        self._tasks.clear()
+        self._summaries.clear()
+
+    def end(self) -> None:
+        self._job, self._trap = "", None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with self.changed:
+            await self.changed.wait_for(condition)
+
+    def is_settled(self, order: str) -> bool:
+        """The order's delivery is in the history and was looked at, or somebody was killed."""
+        if self._trap and self._trap.fired.is_set():
+            return True
+        delivered = [i for i, noted in enumerate(self.calls) if noted.call.method == DONE and noted.words == f"order {order}"]
+        return bool(delivered) and any(
+            noted.answered and noted.call.method == DECIDED and noted.call.workflow == "recovery"
+            for noted in self.calls[delivered[0] :]
+        )
+
+    # ---- the proxies' side
+
+    async def before(self, caller: str, method: str, request: bytes) -> Noted | None:
+        if self._trap and method in (POLL_WORKFLOW, POLL_ACTIVITY):
+            self._trap.note_poll(caller)
+        noted = self._read_request(caller, method, request) if self._job else None
+        if noted:
+            await self._meet(noted, Side.BEFORE)
+        return noted
+
+    async def after(self, caller: str, method: str, noted: object, response: bytes) -> None:
+        if not self._job:
+            return
+        if noted is None:
+            noted = self._read_response(caller, method, response)
+        if isinstance(noted, Noted):
+            if method == DECIDED:
+                self._read_decision_answer(noted, RespondWorkflowTaskCompletedResponse.FromString(response))
+            await self._meet(noted, Side.AFTER)
+            noted.answered = True
+            async with self.changed:
+                self.changed.notify_all()
+
+    async def _meet(self, noted: Noted, side: Side) -> None:
+        trap = self._trap
+        if trap is None or trap.words or trap.point != Point(noted.call, side):
+            return
+        await trap.spring(noted)
+        async with self.changed:
+            self.changed.notify_all()
+        if side is Side.BEFORE and noted.call.caller in trap.victims:
+            raise Dropped
+
+    # ---- what calls are about
+
+    def _note(self, caller: str, method: str, workflow: str, words: str) -> Noted:
+        key = (caller, method, workflow)
+        self._numbers[key] += 1
+        noted = Noted(Call(caller, method, workflow, self._numbers[key]), words)
+        self.calls.append(noted)
+        return noted
+
+    def _workflow(self, workflow_id: str) -> str:
+        kind, _, job = workflow_id.partition("/")
+        return kind if job == self._job else ""
+
+    def _read_request(self, caller: str, method: str, request: bytes) -> Noted | None:
+        if method == DECIDED:
+            return self._decision(caller, RespondWorkflowTaskCompletedRequest.FromString(request))
+        if method == DONE:
+            task = self._tasks.get(RespondActivityTaskCompletedRequest.FromString(request).task_token)
+            if task is None:
+                return None
+            noted = self._note(caller, method, task.workflow, self._summary(task))
+            noted.activity = task.activity
+            return noted
+        if method == UPDATE:
+            update = UpdateWorkflowExecutionRequest.FromString(request)
+            workflow = self._workflow(update.workflow_execution.workflow_id)
+            return self._note(caller, method, workflow, _update_words(update)) if workflow else None
+        return None
+
+    def _decision(self, caller: str, request: RespondWorkflowTaskCompletedRequest) -> Noted | None:
+        task = self._tasks.get(request.task_token)
+        if task is None:
+            return None
+        words = ["takes the update"] if request.messages else []
+        for command in request.commands:
+            scheduled = command.schedule_activity_task_command_attributes
+            if scheduled.activity_id:
+                self._summaries[task.workflow, scheduled.activity_id] = self._roles(_text(command.user_metadata))
+                words.append(f"schedules: {self._summaries[task.workflow, scheduled.activity_id]}")
+            elif command.command_type in ENDS:
+                words.append(ENDS[command.command_type])
+        noted = self._note(caller, DECIDED, task.workflow, "; ".join(words) or "waits")
+        noted.started = task.started
+        return noted
+
+    def _read_response(self, caller: str, method: str, response: bytes) -> Noted | None:
+        if method == POLL_WORKFLOW:
+            polled = PollWorkflowTaskQueueResponse.FromString(response)
+            workflow = self._workflow(polled.workflow_execution.workflow_id)
+            if not workflow or not polled.started_event_id or polled.HasField("query"):
+                return None
+            self._tasks[polled.task_token] = _Task(workflow, started=polled.started_event_id)
+            noted = self._note(caller, method, workflow, "workflow task")
+            noted.started = polled.started_event_id
+            return noted
+        if method == POLL_ACTIVITY:
+            handed = PollActivityTaskQueueResponse.FromString(response)
+            workflow = self._workflow(handed.workflow_execution.workflow_id)
+            return self._handed_out(caller, workflow, handed) if workflow else None
+        return None
+
+    def _handed_out(self, caller: str, workflow: str, handed: PollActivityTaskQueueResponse) -> Noted:
+        task = self._tasks[handed.task_token] = _Task(workflow, activity=handed.activity_id)
+        noted = self._note(caller, POLL_ACTIVITY, workflow, self._summary(task))
+        noted.activity = handed.activity_id
+        return noted
+
+    def _read_decision_answer(self, noted: Noted, answer: RespondWorkflowTaskCompletedResponse) -> None:
+        for task in answer.activity_tasks:
+            self._tasks[task.task_token] = _Task(noted.call.workflow, activity=task.activity_id)
+        noted.eager = tuple(task.activity_id for task in answer.activity_tasks)
+        if answer.workflow_task.task_token:
+            noted.inline = answer.workflow_task.started_event_id
+            self._tasks[answer.workflow_task.task_token] = _Task(noted.call.workflow, started=noted.inline)
+
+    def _roles(self, words: str) -> str:
+        """Without the names of this very job."""
+        old = f"{self._name}-worker-1"
+        return words.replace(f"{old}-hot-0001", "the backup pod").replace(old, "the old pod")
+
+    def _summary(self, task: _Task) -> str:
+        return self._summaries.get((task.workflow, task.activity), "activity")
+
+
+def _update_words(update: UpdateWorkflowExecutionRequest) -> str:
+    name = update.request.input.name
+    kind = _field(update.request.input.args, "kind")
+    return f"{name} of {kind}" if kind else name
+
+
+def _field(payloads: Payloads, name: str) -> str:
+    for payload in payloads.payloads:
+        value = json.loads(payload.data)
+        if isinstance(value, dict):
+            return str(value.get(name, ""))
+    return ""
+
+
+def _text(metadata: UserMetadata) -> str:
+    return str(json.loads(metadata.summary.data)) if metadata.summary.data else ""
