@@ -1,6 +1,6 @@
 """Runs the modes of one ladder as children of `TrainingJob`, one at a time, and passes on what concerns them."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -34,9 +34,6 @@ LIMITS_OF: dict[Mode, tuple[str, ...]] = {
     ),
     Mode.JOB_RESCHEDULING: ("pods_stopped", "pods_stopped", "pods_running", "restart"),
 }
-
-PATIENCE = timedelta(seconds=60)
-"""Beyond the sum of its limits: for a mode's clean-up, and again for its cancellation."""
 
 CONFLICT_PAUSE = timedelta(seconds=1)
 """Before a child is started again whose id is still held by the last one."""
@@ -92,7 +89,7 @@ class Climb:
         self._news.clear()
         self._child = await self._start(mode, state)
         try:
-            verdict = await self._verdict(self._child, workflow.now() + deadline(mode, state.job.limits))
+            verdict = await self._verdict(self._child, state.job.limits)
         except ChildWorkflowError as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {error.cause or error}")
         finally:
@@ -129,7 +126,8 @@ class Climb:
         raise ApplicationError(f"workflow id {recovery_workflow(job.id)} is held by somebody else")
 
     def _input(self, state: JobState) -> ModeInput:
-        faults = (*self.case.faults, *(fault for fault in state.faults if fault not in self.case.faults))
+        known = (*state.faults, *(pod.fault for pod in state.sub_healthy))  # their nodes are avoided, if policy minds them
+        faults = tuple(dict.fromkeys((*self.case.faults, *known)))
         context = RecoveryContext(
             job=state.job,
             incident=self._number,
@@ -153,7 +151,9 @@ class Climb:
             f"**Ladder** {ladder}\n\n**Limits**\n{limits}"
         )
 
-    async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], until: datetime) -> Verdict:
+    async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], limits: Limits) -> Verdict:
+        assert self.mode is not None
+        until, patience = workflow.now() + deadline(self.mode, limits), limits.clean_up
         stopping = late = False
         while not child.done():
             try:
@@ -164,10 +164,10 @@ class Climb:
                 )
             except TimeoutError:
                 if late:
-                    await steps.terminate(child.id, f"did not end {PATIENCE} after its cancellation")
+                    await steps.terminate(child.id, f"did not end {patience} after its cancellation")
                     break
             if self._cancelled or until <= workflow.now():
-                late, until = True, until if late else workflow.now() + PATIENCE
+                late, until = True, until if late else workflow.now() + patience
             if (late or self._is_to_stop()) and not stopping:
                 stopping = True
                 child.cancel()
@@ -196,4 +196,4 @@ class Climb:
 
 def deadline(mode: Mode, limits: Limits) -> timedelta:
     """When a mode that has not ended is ended: the sum of its limits, and time to clean up."""
-    return sum((getattr(limits, name) for name in LIMITS_OF[mode]), PATIENCE)
+    return sum((getattr(limits, name) for name in LIMITS_OF[mode]), limits.clean_up)

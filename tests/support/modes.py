@@ -54,8 +54,8 @@ class DeafHotSwitch(_Broken):
 
     @workflow.run
     async def run(self, request: ModeInput) -> Verdict:
-        while True:
-            try:
-                await workflow.wait_condition(lambda: False)
-            except asyncio.CancelledError:
-                continue
+        try:
+            await workflow.wait_condition(lambda: False)
+        except asyncio.CancelledError:
+            await workflow.wait_condition(lambda: False)
+        raise AssertionError("unreachable")

@@ -14,6 +14,8 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from activities.jobs import JobActivities
+from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
@@ -95,13 +97,13 @@ class Control:
     _worker: Worker | None = None
 
     async def start(self) -> None:
-        self._worker = control_worker(self.client, self.cluster)
-        if self.modes:
-            config = self._worker.config()
-            config["workflows"] = [TrainingJob, *self.modes]
-            self._worker = None  # or the server would see two workers
-            self._worker = Worker(**config)
+        self._worker = self._with_modes() if self.modes else control_worker(self.client, self.cluster)
         await self._worker.__aenter__()
+
+    def _with_modes(self) -> Worker:
+        groups = (PodActivities(self.cluster), JobActivities(self.client))
+        activities = [getattr(group, name) for group in groups for name in vars(type(group)) if not name.startswith("_")]
+        return Worker(self.client, task_queue=ids.CONTROL_QUEUE, workflows=[TrainingJob, *self.modes], activities=activities)
 
     async def stop(self) -> None:
         worker, self._worker = self._worker, None
