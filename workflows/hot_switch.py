@@ -19,7 +19,7 @@ from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind
 from rekindle.policy import orders
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow, to_its_end
+from workflows.mode import Ends, ModeWorkflow, abandon, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -251,7 +251,7 @@ class HotSwitch(ModeWorkflow):
         """The result of a wait; a real fault ends it, since the training side has dropped the hot switch by itself."""
         await self.until(lambda: waiting.done() or bool(self.real_faults), timedelta(days=1), "wait for the pod")
         if not waiting.done():
-            waiting.cancel()
+            abandon(waiting)
             self._stop_if_real_fault()
         try:
             return await waiting

@@ -134,12 +134,12 @@ class ModeWorkflow:
             try:
                 await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())  # noqa: B023
             except asyncio.CancelledError:
-                delivery.cancel()
+                abandon(delivery)
                 raise
             if delivery.done() and await _succeeded(delivery):
                 self.delivered_on = here
                 return True
-            delivery.cancel()
+            abandon(delivery)
         return False
 
     @staticmethod
@@ -229,6 +229,12 @@ async def to_its_end(work: Coroutine[object, object, T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         return await task
+
+
+def abandon(activity: ActivityHandle[T]) -> None:
+    """Cancels what nobody waits for any more, and looks at its end: otherwise that is logged as an error."""
+    activity.cancel()
+    activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 async def _succeeded(delivery: ActivityHandle[None]) -> bool:

@@ -16,7 +16,7 @@ from rekindle.model.cluster import Pod
 from rekindle.model.job import TrainingSide
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.recovery import Mode, Outcome
-from tests.kills.calls import DECIDED, Journal, Side
+from tests.kills.calls import DECIDED, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
 from tests.kills.table import Row, Table, does, where
 from tests.kills.trial import Kill, Result, Trials
@@ -111,6 +111,17 @@ async def test_a_killed_process_neither_loses_a_hot_switch_nor_repeats_it(
             _met(result, place, ours)
             _once(result)
             _soon(result, ours)
+
+
+async def test_an_order_follows_the_stream_to_the_next_gateway_without_an_error_in_the_log(
+    trials: Trials, ours: Reference
+) -> None:
+    """An order that was handed out to a gateway which then died is sent by its successor, and the log shows no stray error."""
+    handed_out = next(place for place in ours.places if place.point.call.method == POLL_ACTIVITY)
+    result = await trials.run(Kill(handed_out.point, (GATEWAY,)))
+    _met(result, handed_out, ours)
+    _once(result)
+    assert "never retrieved" not in trials.log(CONTROL)
 
 
 async def test_a_killed_server_comes_back_on_its_database_and_goes_on(

@@ -131,6 +131,10 @@ class Trials:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def log(self, process: str) -> str:
+        """All that this process and its predecessors logged."""
+        return self._world.stack.members[process].log.read_text()
+
     async def run(self, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE) -> Result:
         """One job, one sub-health, at most one kill; ends when the verdict is in the job's history."""
         job = await self._submit(side)
