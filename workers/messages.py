@@ -2,15 +2,24 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TypeVar
 
 from rekindle.errors import BadInput
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle_wire import recover_pb2 as wire
 
+T = TypeVar("T")
+
 MAX_ID = 128
-MAX_RANKS = 100_000
-"""World size of the largest training that MindIO supports."""
+MAX_RANKS = 50_000
+"""Ranks in one message. Temporal stores 2 MiB in one piece; what is larger would stop the job's own workflow."""
+
+MAX_INFO = 1_000
+"""Characters of free text that are kept."""
+
+MAX_STRATEGIES = 32
+MAX_STRATEGY = 64
 
 
 def job_id(text: str) -> str:
@@ -48,13 +57,16 @@ def stop_complete(message: wire.StopCompleteRequest) -> Report:
     return Report(
         kind=ReportKind.STOP_COMPLETE,
         code=message.status.code,
-        info=message.status.info,
+        info=message.status.info[:MAX_INFO],
         fault_ranks=_fault_ranks(message.faultRanks),
     )
 
 
 def strategies(message: wire.RecoverStrategyRequest) -> Report:
-    return Report(kind=ReportKind.STRATEGIES, strategies=tuple(message.strategies), fault_ranks=_fault_ranks(message.faultRanks))
+    if len(message.strategies) > MAX_STRATEGIES:
+        raise BadInput(f"strategies: {len(message.strategies)} entries, accepted are at most {MAX_STRATEGIES}")
+    offered = tuple(_strategy(text, f"strategies[{i}]") for i, text in enumerate(message.strategies))
+    return Report(kind=ReportKind.STRATEGIES, strategies=offered, fault_ranks=_fault_ranks(message.faultRanks))
 
 
 def status(message: wire.RecoverStatusRequest) -> Report:
@@ -62,9 +74,11 @@ def status(message: wire.RecoverStatusRequest) -> Report:
     return Report(
         kind=ReportKind.STATUS,
         code=message.status.code,
-        info=message.status.info,
-        strategy=message.strategy,
-        isolate_ranks=tuple(_rank(text, f"isolateRankIds[{i}]") for i, text in enumerate(message.isolateRankIds)),
+        info=message.status.info[:MAX_INFO],
+        strategy=_strategy(message.strategy, "strategy"),
+        isolate_ranks=tuple(
+            _rank(text, f"isolateRankIds[{i}]") for i, text in enumerate(_at_most(message.isolateRankIds, "isolateRankIds"))
+        ),
     )
 
 
@@ -91,13 +105,24 @@ def _needs_status(present: bool) -> None:
 
 
 def _fault_ranks(ranks: Iterable[wire.FaultRank]) -> tuple[FaultRank, ...]:
-    listed = list(ranks)
-    if len(listed) > MAX_RANKS:
-        raise BadInput(f"faultRanks: {len(listed)} entries, accepted are at most {MAX_RANKS}")
+    listed = _at_most(ranks, "faultRanks")
     return tuple(
         FaultRank(rank=_rank(fault.rankId, f"faultRanks[{i}].rankId"), type=_fault_type(fault.faultType, i))
         for i, fault in enumerate(listed)
     )
+
+
+def _at_most(entries: Iterable[T], field: str) -> list[T]:
+    listed = list(entries)
+    if len(listed) > MAX_RANKS:
+        raise BadInput(f"{field}: {len(listed)} entries, accepted are at most {MAX_RANKS}")
+    return listed
+
+
+def _strategy(text: str, field: str) -> str:
+    if len(text) > MAX_STRATEGY:
+        raise BadInput(f"{field}: {text[:40]!r}... is not accepted: at most {MAX_STRATEGY} characters")
+    return text
 
 
 def _rank(text: str, field: str) -> int:

@@ -17,6 +17,10 @@ RESTARTS_WITHIN = timedelta(hours=1)
 TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
 
 
+KEPT_RANKS = 64
+"""Ranks of a fault that stay in the history: all of them, twenty times over, would not fit into one payload."""
+
+
 class Case(Value):
     """What an incident is about, decided before it starts."""
 
@@ -146,7 +150,8 @@ def concluded(state: JobState, incident: Incident) -> JobState:
     restarted = max((verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at), default=None)
     pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in moved)
     faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
-    history = (*state.history, incident)[-KEPT_INCIDENTS:]
+    kept = tuple(fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS]}) for fault in incident.faults)
+    history = (*state.history, incident.model_copy(update={"faults": kept}))[-KEPT_INCIDENTS:]
     return state.model_copy(update={"history": history, "sub_healthy": pods, "faults": faults})
 
 

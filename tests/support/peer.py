@@ -64,6 +64,8 @@ class ScriptedPeer:
         self.exited = ""
         self.ended: list[str] = []
         """How streams ended: status code and details."""
+        self.comes_back = True
+        """Whether a stream that ended is opened again."""
         self.attached = asyncio.Event()
         self.changed = asyncio.Condition()
         self._arrived_at = float("-inf")
@@ -115,7 +117,7 @@ class ScriptedPeer:
     # ---- the stream
 
     async def _live(self) -> None:
-        while not self.exited:
+        while self.comes_back and not self.exited:
             try:
                 await self._subscribe()
             except grpc.aio.AioRpcError as error:

@@ -273,12 +273,17 @@ async def register(client: Client, job: Job) -> None:
 
 @asynccontextmanager
 async def plant(
-    env: WorkflowEnvironment, job: Job, cluster: ScriptedCluster | None = None, modes: tuple[type, ...] = (), gateways: int = 1
+    env: WorkflowEnvironment,
+    job: Job,
+    cluster: ScriptedCluster | None = None,
+    modes: tuple[type, ...] = (),
+    gateways: int = 1,
+    keep_alive: float = KEEP_ALIVE,
 ) -> AsyncIterator[Plant]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
     control = Control(env.client, cluster, modes)
-    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}") for number in range(gateways)]
+    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive) for number in range(gateways)]
     world = Plant(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():
         await control.start()

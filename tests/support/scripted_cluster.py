@@ -57,6 +57,11 @@ class ScriptedCluster:
         status = pod.status.model_copy(update={"phase": PodPhase.FAILED, "message": message, "exit_code": 1})
         return self._put(pod.model_copy(update={"status": status}))
 
+    def run(self, name: str) -> Pod:
+        """A pod that was scheduled runs."""
+        pod = self.pods_by_name[name]
+        return self._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": PodPhase.RUNNING})}))
+
     def holder(self, rank: int) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(RANK_INDEX) == str(rank))
 

@@ -1,0 +1,236 @@
+"""Init, Register and reports over real gRPC: the contract's codes, and bad messages refused by field."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.job import Framework, SubHealthStrategy
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire import training_pb2, training_pb2_grpc
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.support.plant import Plant, a_job, a_mindio_job, plant
+
+METHODS = (
+    "Init",
+    "Register",
+    "SubscribeProcessManageSignal",
+    "ReportStopComplete",
+    "ReportRecoverStrategy",
+    "ReportRecoverStatus",
+    "ReportProcessFault",
+    "SwitchNicTrack",
+    "SubscribeSwitchNicSignal",
+    "SubscribeNotifySwitch",
+    "ReplySwitchNicResult",
+    "HealthCheck",
+    "StressTest",
+    "SubscribeStressTestResponse",
+    "SubscribeNotifyExecStressTest",
+    "ReplyStressTestResult",
+)
+
+
+@asynccontextmanager
+async def stub_of(world: Plant) -> AsyncIterator[Any]:
+    """A client's stub over a connection of its own."""
+    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+        yield RecoverStub(channel)
+
+
+def client(world: Plant, job_id: str | None = None) -> wire.ClientInfo:
+    return wire.ClientInfo(jobId=world.job.id if job_id is None else job_id, role="taskd")
+
+
+async def _registered(world: Plant, stub: Any) -> None:
+    assert (await stub.Init(client(world))).code == 0
+    assert (await stub.Register(client(world))).code == 0
+
+
+async def test_the_paths_are_those_of_the_contract(temporal: WorkflowEnvironment) -> None:
+    """All 16 methods answer at /Recover/<Method>, without a package; an unknown one does not."""
+    unary = {"Init", "Register", "HealthCheck"} | {name for name in METHODS if name.startswith(("Report", "Reply"))}
+    unary |= {"SwitchNicTrack", "StressTest"}
+    async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+        for name in METHODS:
+            code = await _code_of_raw_call(channel, f"/Recover/{name}", unary=name in unary)
+            assert code is not grpc.StatusCode.UNIMPLEMENTED, name
+        assert await _code_of_raw_call(channel, "/Recover/Nothing", unary=True) is grpc.StatusCode.UNIMPLEMENTED
+        assert await _code_of_raw_call(channel, "/recover.Recover/Init", unary=True) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def _code_of_raw_call(channel: grpc.aio.Channel, path: str, *, unary: bool) -> grpc.StatusCode:
+    call = (channel.unary_unary if unary else channel.unary_stream)(path)(b"")
+    return await call.code()
+
+
+async def test_registration_is_idempotent(temporal: WorkflowEnvironment) -> None:
+    """Init and Register answer 0 as often as they are asked."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        for _ in range(3):
+            await _registered(world, stub)
+
+
+async def test_an_unknown_job_is_told_so_and_starts_nothing(temporal: WorkflowEnvironment) -> None:
+    """Init answers 502, Register 402, a report 400; a subscription is a gRPC error; no workflow exists afterwards."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        nobody = client(world, "nobody")
+        assert (await stub.Init(nobody)).code == 502
+        assert (await stub.Register(nobody)).code == 402
+        assert (await stub.ReportStopComplete(wire.StopCompleteRequest(jobId="nobody", status=wire.Status()))).code == 400
+        assert (await stub.ReportProcessFault(_fault("nobody"))).code == 400
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.SubscribeProcessManageSignal(nobody).read()
+        assert raised.value.code() is grpc.StatusCode.UNKNOWN
+        query = f"WorkflowId = '{ids.job_workflow('nobody')}'"
+        assert (await world.client.count_workflows(query)).count == 0
+
+
+def _fault(job_id: str, rank: str = "0", kind: str = "1") -> wire.ProcessFaultRequest:
+    return wire.ProcessFaultRequest(jobId=job_id, faultRanks=[wire.FaultRank(rankId=rank, faultType=kind)])
+
+
+async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> None:
+    """A MindIO job with neither process-recover-enable=on nor subHealthyStrategy=hotSwitch may not register."""
+    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
+    async with plant(temporal, job) as world, stub_of(world) as stub:
+        answer = await stub.Init(client(world))
+        assert answer.code == 403
+        assert "process-recover-enable=on" in answer.info
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sub_health": SubHealthStrategy.HOT_SWITCH}, {"labels": {"process-recover-enable": "on"}}],
+    ids=["hotSwitch", "process-recover-enable"],
+)
+async def test_either_label_turns_recovery_on(temporal: WorkflowEnvironment, changes: dict[str, Any]) -> None:
+    """One of the two is enough for MindIO, whatever the framework."""
+    job = a_mindio_job(**{"sub_health": SubHealthStrategy.IGNORE, "framework": Framework.MINDSPORE, **changes})
+    async with plant(temporal, job) as world, stub_of(world) as stub:
+        await _registered(world, stub)
+
+
+async def test_register_before_init_is_408(temporal: WorkflowEnvironment) -> None:
+    """The order of the two is part of the contract."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        answer = await stub.Register(client(world))
+        assert (answer.code, answer.info) == (408, "Init comes before Register")
+
+
+async def test_reports_of_an_unregistered_client_are_400(temporal: WorkflowEnvironment) -> None:
+    """Init alone is not enough for a report, nor for a stream."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        await stub.Init(client(world))
+        answer = await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=world.job.id, strategies=["exit"]))
+        assert (answer.code, answer.info) == (400, f"jobId={world.job.id} not registed")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.SubscribeProcessManageSignal(client(world)).read()
+        assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.UNKNOWN, f"jobId={world.job.id} not registed")
+
+
+async def test_a_report_that_nobody_waits_for_is_401(temporal: WorkflowEnvironment) -> None:
+    """Without a recovery each report is answered at once, and says that nothing waits."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        await _registered(world, stub)
+        for answer in (
+            await stub.ReportStopComplete(wire.StopCompleteRequest(jobId=world.job.id, status=wire.Status())),
+            await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=world.job.id, strategies=["exit"])),
+            await stub.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=world.job.id, status=wire.Status())),
+        ):
+            assert answer.code == 401
+            assert "nothing waits for a report" in answer.info
+
+
+def _status(job_id: str, **fields: Any) -> wire.RecoverStatusRequest:
+    return wire.RecoverStatusRequest(**{"jobId": job_id, "status": wire.Status(), **fields})
+
+
+def _offers(job_id: str, *strategies: str) -> wire.RecoverStrategyRequest:
+    return wire.RecoverStrategyRequest(jobId=job_id, strategies=strategies)
+
+
+BAD: dict[str, tuple[Callable[[Any, str], Any], str]] = {
+    "stop complete without status": (lambda s, j: s.ReportStopComplete(wire.StopCompleteRequest(jobId=j)), "status: missing"),
+    "status without status": (lambda s, j: s.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=j)), "status: missing"),
+    "rank is no number": (lambda s, j: s.ReportProcessFault(_fault(j, "one")), "faultRanks[0].rankId: 'one'"),
+    "negative rank": (lambda s, j: s.ReportProcessFault(_fault(j, "-1")), "faultRanks[0].rankId: '-1'"),
+    "endless rank": (lambda s, j: s.ReportProcessFault(_fault(j, "9" * 40)), "faultRanks[0].rankId: '999"),
+    "foreign digits": (lambda s, j: s.ReportProcessFault(_fault(j, "\u0663")), "faultRanks[0].rankId: "),
+    "rank beyond the job": (lambda s, j: s.ReportProcessFault(_fault(j, "4")), "ranks: 4 is not a rank of job"),
+    "fault type": (lambda s, j: s.ReportProcessFault(_fault(j, "0", "7")), "faultRanks[0].faultType: '7'"),
+    "no fault ranks": (lambda s, j: s.ReportProcessFault(wire.ProcessFaultRequest(jobId=j)), "faultRanks: empty"),
+    "isolated ranks": (lambda s, j: s.ReportRecoverStatus(_status(j, isolateRankIds=["x"])), "isolateRankIds[0]: 'x'"),
+    "too many strategies": (lambda s, j: s.ReportRecoverStrategy(_offers(j, *["exit"] * 33)), "strategies: 33 entries"),
+    "overlong strategy": (lambda s, j: s.ReportRecoverStrategy(_offers(j, "x" * 65)), "strategies[0]: 'xxx"),
+    "no job id": (lambda s, _: s.Init(wire.ClientInfo()), "jobId: missing"),
+    "job id with a slash": (lambda s, _: s.Init(wire.ClientInfo(jobId="a/b")), "jobId: 'a/b' is not accepted"),
+    "overlong job id": (lambda s, _: s.Register(wire.ClientInfo(jobId="j" * 129)), "jobId: 'jjj"),
+    "job id in a report": (lambda s, _: s.ReportRecoverStatus(_status("a b")), "jobId: 'a b' is not accepted"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_bad_message_is_409_and_names_its_field(temporal: WorkflowEnvironment, case: str) -> None:
+    """The answer says which field, what it was and what is accepted; the gateway goes on."""
+    send, words = BAD[case]
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        await _registered(world, stub)
+        answer = await send(stub, world.job.id)
+        assert answer.code == 409
+        assert words in answer.info
+        assert (await stub.HealthCheck(client(world))).code == 0
+
+
+async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnvironment) -> None:
+    """It is a gRPC error of that call only; of a smaller one the free text is cut, and what Temporal could not store is 409."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        await _registered(world, stub)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.ReportRecoverStatus(_status(world.job.id, status=wire.Status(info="x" * (4 * 1024 * 1024))))
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        answer = await stub.ReportRecoverStatus(_status(world.job.id, status=wire.Status(info="x" * (3 * 1024 * 1024))))
+        assert answer.code == 401
+        many = ["1"] * 50_001
+        assert (await stub.ReportRecoverStatus(_status(world.job.id, isolateRankIds=many))).code == 409
+        assert (await stub.HealthCheck(client(world))).code == 0
+
+
+async def test_links_and_stress_tests_are_not_possible_now(temporal: WorkflowEnvironment) -> None:
+    """Their calls answer 411, and their streams end with a gRPC error that says so."""
+    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+        for answer in (
+            await stub.SwitchNicTrack(wire.SwitchNics(jobID=world.job.id)),
+            await stub.ReplySwitchNicResult(wire.SwitchResult(jobId=world.job.id)),
+            await stub.StressTest(wire.StressTestParam(jobID=world.job.id)),
+            await stub.ReplyStressTestResult(wire.StressTestResult(jobId=world.job.id)),
+        ):
+            assert answer.code == 411
+        for stream in (
+            stub.SubscribeSwitchNicSignal(wire.SwitchNicRequest(jobID=world.job.id)),
+            stub.SubscribeNotifySwitch(client(world)),
+            stub.SubscribeStressTestResponse(wire.StressTestRequest(jobID=world.job.id)),
+            stub.SubscribeNotifyExecStressTest(client(world)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await stream.read()
+            assert raised.value.code() is grpc.StatusCode.UNKNOWN
+            assert world.job.id in (raised.value.details() or "")
+
+
+@pytest.mark.parametrize(("step", "lost"), [(0, 0), (-1, 0), (1, -1)])
+async def test_progress_is_checked_too(temporal: WorkflowEnvironment, step: int, lost: int) -> None:
+    """Our own service refuses steps that cannot be, and takes the first one."""
+    async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stub: Any = training_pb2_grpc.ProgressStub(channel)
+        report = training_pb2.ProgressReport(job_id=world.job.id, incarnation="life-1", step=step, steps_lost=lost)
+        assert (await stub.ReportProgress(report)).code == 409
+        good = training_pb2.ProgressReport(job_id=world.job.id, incarnation="life-1", step=1)
+        assert (await stub.ReportProgress(good)).code == 0
+        progress = (await world.status()).state.progress
+        assert progress
+        assert progress.step == 1
