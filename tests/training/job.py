@@ -28,7 +28,7 @@ class Job:
     zygote: Zygote
     gateway: GatewayPeer
     environment: dict[str, str] = field(default_factory=dict)
-    arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS)])
+    arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS), "--step-ms", "25"])
     script: str = EXAMPLE
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)

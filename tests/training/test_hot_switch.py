@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.gateway_service import GatewayPeer
-from tests.training.job import STEPS, Job
+from tests.training.job import Job
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
@@ -109,7 +109,6 @@ async def test_a_stopped_switch_leaves_everything_as_it_was(job: Job, gateway: G
 
 async def test_a_second_switch_follows_the_first(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """Each switch is a generation of its own; ranks that were brought up to date once may bring others up to date."""
-    job.arguments = ["--steps", str(STEPS)]
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0

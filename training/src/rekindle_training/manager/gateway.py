@@ -96,6 +96,7 @@ class Gateway:
         while True:
             receipt = await _until_answered(lambda: stub.ReportProgress(report, timeout=CALL_SECONDS))
             if receipt.code == 0:
+                self._reports.progress_accepted.set()
                 return
             await asyncio.sleep(LAST_RETRY_SECONDS)
 

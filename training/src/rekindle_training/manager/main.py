@@ -97,7 +97,7 @@ async def _last_words(environment: ManagerEnvironment, reports: Reports) -> None
     if environment.gateway is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_REPORTS_SECONDS):
-                await reports.waiting.join()
+                await reports.all_told()
 
 
 def _parser() -> argparse.ArgumentParser:

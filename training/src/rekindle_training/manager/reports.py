@@ -25,6 +25,12 @@ class Reports:
         self._incarnation = uuid.uuid4().hex
         self.waiting: asyncio.Queue[Report] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
+        self.progress_accepted = asyncio.Event()
+
+    async def all_told(self) -> None:
+        await self.waiting.join()
+        if self.progressed.done():
+            await self.progress_accepted.wait()
 
     def strategies(self, *offered: str) -> None:
         log.info("report: strategies", extra={"offered": ",".join(offered)})
