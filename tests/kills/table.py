@@ -15,8 +15,9 @@ HEAD = """# Kills
 
 Written by `make kills`. Each cell is one hot switch, with real processes on one machine, during which a process was killed
 with SIGKILL while a proxy held the call open that is named; it was started again at once. The delay is what the hot switch took
-longer, from the fault to the verdict in the job's history, than an undisturbed one ({seconds:.2f} s); it includes the start of
-the new process. Numbers are ids of events, in the history of `job/{{jobId}}` from the fault on and of `recovery/{{jobId}}`.
+longer, from the fault to the verdict in the job's history, than an undisturbed one ({seconds:.2f} s). In brackets: of this, until
+the new process asked for work, where it had to be waited for. Numbers are ids of events, in the history of `job/{{jobId}}` from
+the fault on and of `recovery/{{jobId}}`.
 
 Of our training side, in every cell: one backup pod was created, the old pod was deleted once, each order was carried out once,
 and each report was consumed once."""
@@ -89,7 +90,8 @@ class Table:
         cells: dict[Place, dict[tuple[str, ...], str]] = {}
         for row in rows:
             outcome = "" if row.outcome == "recovered" else f" {row.outcome}"
-            cells.setdefault(row.place, {})[row.victims] = f"{row.added:+.2f}{outcome}"
+            start = f" ({row.start:.2f})" if row.start else ""
+            cells.setdefault(row.place, {})[row.victims] = f"{row.added:+.2f}{start}{outcome}"
         names = [" and ".join(victims) for victims in whom]
         lines = [f"| event | at | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
         for place, found in cells.items():
