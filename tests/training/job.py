@@ -35,15 +35,22 @@ class Job:
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
     gone: list[Process] = field(default_factory=list)
 
+    def slow_down(self) -> None:
+        """For a test that does something while training goes on: its steps take longer, and compute the same."""
+        self.arguments[self.arguments.index("--step-ms") + 1] = "120"
+
     def __post_init__(self) -> None:
         self.port = free_port()
 
     # Pods.
 
-    async def start(self) -> None:
+    async def start(self, *backups: int) -> None:
+        """Backups that start with the job are loaded early in it, however slow the machine is."""
         await self.manager()
         for pod_rank in range(PODS):
             await self.worker(pod_rank)
+        for pod_rank in backups:
+            await self.backup(pod_rank)
 
     async def manager(self) -> Process:
         size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD)]

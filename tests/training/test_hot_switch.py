@@ -12,10 +12,9 @@ from tests.training.job import Job
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
     """Takes a new job up to the pause, which the manager reports by itself."""
-    await job.start()
+    await job.start(pod_rank)
     await job.reached(5)
     await gateway.hot_switch(*job.ranks(pod_rank))
-    await job.backup(pod_rank)
     await gateway.order("hot-switch", "new pod running")
     assert await gateway.strategies() == ["migration"]
 
@@ -45,12 +44,13 @@ async def test_switched_ranks_run_in_another_place_and_the_others_stay(job: Job,
         assert (steps[0]["generation"], steps[-1]["generation"]) == (1, 2)
 
 
-async def test_a_backup_may_be_there_before_the_order(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Backups that registered early are used as soon as the switch is ordered."""
+async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """A backup that starts behind the order costs no time: training pauses when it is loaded and not before."""
+    job.slow_down()
     await job.start()
-    await job.backup(1)
-    await job.printed("role=backup", times=2)
     await gateway.hot_switch(2, 3)
+    await job.reached(5)
+    await job.backup(1)
     assert await gateway.strategies() == ["migration"]
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -97,18 +97,18 @@ async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job,
 
 async def test_a_stopped_switch_leaves_everything_as_it_was(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """`stop switch` sends the backup away with 0; training never paused, and another switch may follow."""
-    await job.start()
+    await job.start(1)
     await gateway.hot_switch(2, 3)
-    backup = await job.backup(1)
     await job.printed("role=backup", times=2)
     await gateway.order("hot-switch", "stop switch")
-    assert await backup.code() == 0
+    assert await job.started["backup-1"].code() == 0
     assert await job.codes() == {0}
     assert job.final() == reference
 
 
 async def test_a_second_switch_follows_the_first(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """Each switch is a generation of its own; ranks that were brought up to date once may bring others up to date."""
+    job.slow_down()
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -169,10 +169,8 @@ async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: Ga
 
 async def test_a_job_of_one_pod_offers_no_migration(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """Where every rank would be switched nobody could hand its state over: the offer is exit, and training goes on."""
-    await job.start()
+    await job.start(0, 1)
     await gateway.hot_switch(0, 1, 2, 3)
-    await job.backup(0)
-    await job.backup(1)
     assert await gateway.strategies() == ["exit"]
     assert await job.codes() == {0}
     assert job.final() == reference

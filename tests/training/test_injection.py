@@ -14,9 +14,8 @@ def inject(job: Job, **fault: str) -> None:
 
 
 async def begun(job: Job, gateway: GatewayPeer) -> None:
-    await job.start()
+    await job.start(1)
     await gateway.hot_switch(2, 3)
-    await job.backup(1)
 
 
 async def test_a_pause_that_hangs_is_never_reported(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:

@@ -16,10 +16,17 @@ from rekindle_training.launcher.arguments import UsageInvalid, parse
 JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
 ENDS_SECONDS = 30
 
+PREAMBLE = """
+import os, signal, sys
+
+def say(text):  # in one write: all ranks share the pipe
+    os.write(1, f"{text}\\n".encode())
+"""
+
 
 def launcher(folder: Path, program: str, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     script = folder / "rank.py"
-    script.write_text(textwrap.dedent(program))
+    script.write_text(PREAMBLE + textwrap.dedent(program))
     command = [sys.executable, "-m", "rekindle_training.launcher.main", *flags, str(script), "--an-argument"]
     variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | JOB | (environment or {})
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -34,7 +41,7 @@ def test_ranks_get_the_environment_of_torchrun(tmp_path: Path) -> None:
     """Every variable that torchrun sets is there, counted from the pod's rank, which the cluster gives."""
     process = launcher(
         tmp_path,
-        "import json, os, sys; print(json.dumps(dict(os.environ, argv=sys.argv[1:])))",
+        "import json; say(json.dumps(dict(os.environ, argv=sys.argv[1:])))",
         "--nnodes=2",
         "--nproc_per_node=2",
     )
@@ -119,10 +126,9 @@ def test_flags_of_torchrun_mean_the_same_here() -> None:
 def test_the_first_failure_decides_and_ends_the_others(tmp_path: Path) -> None:
     """The exit code is that of the first rank that failed; the other ranks do not survive it."""
     program = """
-        import os, signal, sys
         if os.environ["LOCAL_RANK"] == "1":
             sys.exit(7)
-        print(os.getpid(), flush=True)
+        say(os.getpid())
         signal.pause()
     """
     process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
@@ -133,7 +139,7 @@ def test_the_first_failure_decides_and_ends_the_others(tmp_path: Path) -> None:
 
 def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(tmp_path: Path) -> None:
     """128 and the number of the signal."""
-    process = launcher(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
+    process = launcher(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
     lines(process)
     assert process.returncode == 128 + signal.SIGKILL
 
@@ -141,12 +147,11 @@ def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(tmp_path: Path) ->
 def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> None:
     """SIGTERM reaches every rank; one that ignores it, as a frozen one does, is killed after the grace time."""
     program = """
-        import os, signal, sys
         if os.environ["LOCAL_RANK"] == "0":
-            signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), sys.exit(0)))
+            signal.signal(signal.SIGTERM, lambda *_: (say("told"), sys.exit(0)))
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("ready", flush=True)
+        say("ready")
         while True:
             signal.pause()
     """
@@ -161,8 +166,7 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> No
 def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
     """A launcher that is killed takes its ranks with it, for the kernel ends them."""
     program = """
-        import os, signal
-        print(os.getpid(), flush=True)
+        say(os.getpid())
         signal.pause()
     """
     process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
@@ -177,7 +181,7 @@ def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
 
 def test_output_is_redirected_to_a_file_for_each_rank(tmp_path: Path) -> None:
     """`--redirects 3` writes both streams below --log-dir, by run and rank."""
-    program = "import sys; print('out'); print('err', file=sys.stderr)"
+    program = "say('out'); print('err', file=sys.stderr)"
     process = launcher(tmp_path, program, "--nnodes=2", "--redirects=3", f"--log-dir={tmp_path}/logs")
     assert lines(process) == []
     folder = tmp_path / "logs" / "a-job" / "1"

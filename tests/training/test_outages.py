@@ -40,10 +40,9 @@ async def test_progress_is_told_once_and_until_it_is_accepted(job: Job, gateway:
 
 async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """The stream is cut, then the gateway dies: the report of the pause is repeated until the next one has answered it."""
+    job.slow_down()
     await job.start()
-    await job.reached(5)
     await gateway.hot_switch(2, 3)
-    await gateway.until(lambda: gateway.subscriptions == 1)
     await job.printed("actions=hot switch")
     gateway.cut()
     await gateway.until(lambda: gateway.subscriptions == 2)
@@ -60,7 +59,8 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
 
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """No step waits for the manager; the next one learns the generation from the ranks and can switch them."""
-    await job.start()
+    job.slow_down()
+    await job.start(1)
     await job.reached(3)
     job.started["manager"].kill()
     await job.started["manager"].code()
@@ -69,7 +69,6 @@ async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway:
     await job.manager()
     await gateway.report("ReportProgress", 2)
     await gateway.hot_switch(2, 3)
-    await job.backup(1)
     assert await gateway.strategies() == ["migration"]
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -82,10 +81,9 @@ async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway:
 
 async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A manager that dies while training is paused is replaced by one that carries out the migration."""
-    await job.start()
+    await job.start(1)
     await job.reached(5)
     await gateway.hot_switch(2, 3)
-    await job.backup(1)
     assert await gateway.strategies() == ["migration"]
     job.started["manager"].kill()
     await job.started["manager"].code()
@@ -101,9 +99,8 @@ async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway:
 async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A pause that nobody ends is over after the configured time, on the old ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
-    await job.start()
+    await job.start(1)
     await gateway.hot_switch(2, 3)
-    await job.backup(1)
     assert await gateway.strategies() == ["migration"]
     assert await job.codes() == {0}
     assert job.final() == reference
