@@ -108,6 +108,8 @@ class TrainingJob:
 
     async def _conclude(self, case: Case, verdicts: list[Verdict], began: datetime) -> None:
         last = self._final(verdicts)
+        if last.outcome is Outcome.CANCELLED and self.state.ended:
+            last = last.model_copy(update={"reason": f"{self.state.ended} before the recovery ended"})
         verdicts[-1] = last
         incident = Incident(
             number=self.state.incidents,

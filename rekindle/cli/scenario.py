@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +26,11 @@ from rekindle.model.state import JobState, JobStatus
 
 RANKS = 4
 CHECKPOINT_EVERY = 10
-STEP_MS = 60
-"""Duration of a step: processors are as free as beside accelerators, so that a backup loads while training runs."""
+STEP_MS = 60.0
+"""Shortest duration of a step: processors are as free as beside accelerators, so that a backup loads while training runs."""
+
+LOADING = 3
+"""Training behind the fault lasts this many times as long as the undisturbed run took to load: a slow machine loads slowly."""
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
@@ -35,7 +39,7 @@ class Options(Value):
     """What the demo is asked for."""
 
     seed: int = 7
-    steps: int = 200
+    steps: int = 250
     pods: int = 2
     pod_rank: int = 1
     at_step: int = 15
@@ -61,7 +65,7 @@ class Options(Value):
         if self.no_spare:
             limits["backupScheduled"] = 3
         if self.pause_hangs:
-            limits["pause"] = 15
+            limits["pause"] = 8
         return limits
 
     @property
@@ -76,11 +80,11 @@ class Step(Value):
     step: int = 0
 
 
-def manifest(options: Options) -> str:
+def manifest(options: Options, step_ms: float = STEP_MS) -> str:
     """The job as a user would write it."""
     per_pod = RANKS // options.pods
-    command = ["rekindle-train", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
-    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options)]
+    command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
+    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
     environment = {"REKINDLE_INJECT": json.dumps(options.injection)} if options.injection else {}
     return json.dumps(
         {
@@ -99,12 +103,7 @@ def manifest(options: Options) -> str:
 
 
 def script_arguments(options: Options) -> list[str]:
-    return [
-        f"--steps={options.steps}",
-        f"--seed={options.seed}",
-        f"--checkpoint-every={CHECKPOINT_EVERY}",
-        f"--step-ms={STEP_MS}",
-    ]
+    return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
 
 
 class Scenario:
@@ -114,8 +113,8 @@ class Scenario:
         self._options, self._stack, self._directory, self._tell = options, stack, directory, tell
         self._cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
+        self._step_ms = STEP_MS
         self.job_id = ""
-        self.injected_at = 0.0
 
     async def run(self) -> dict[str, Any]:
         """The whole run; answers what `--output json` prints."""
@@ -123,7 +122,7 @@ class Scenario:
         self._rekindle = await Rekindle.connect()
         try:
             reference = await self._reference()
-            job = await self._cluster.submit(parse(manifest(self._options)))
+            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms)))
             self.job_id = job.metadata.uid
             await self._trains_until(self._options.at_step)
             await self._make_node_sub_healthy()
@@ -141,8 +140,10 @@ class Scenario:
         directory = self._directory / "undisturbed"
         directory.mkdir(parents=True)
         self._tell(Step(text="undisturbed run, to compare with"))
-        command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--nproc-per-node", str(RANKS)]
+        command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
+        command += ["--nproc-per-node", str(RANKS)]
         command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self._options)]
+        began = time.time()
         log = directory / "log.txt"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -158,6 +159,9 @@ class Scenario:
                 process.kill()
         if code:
             raise Unavailable(f"the undisturbed run ended with code {code} (log: {log})")
+        loading = min(record.start for record in measure.read_steps(directory)) - began
+        left = self._options.steps - self._options.at_step
+        self._step_ms = max(STEP_MS, 1000 * LOADING * loading / left)
         return directory
 
     # ---- the disturbed one
