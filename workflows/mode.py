@@ -188,14 +188,19 @@ class ModeWorkflow:
         self.current = name
         workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
         self._show()
-        note = "failed"
         try:
             yield
-            note = ""
-        finally:
-            self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note))
-            self.current = ""
-            self._show()
+        except GeneratorExit:  # the worker forgets the workflow: there is no clock any more
+            raise
+        except BaseException:
+            self._close_phase(name, began, "failed")
+            raise
+        self._close_phase(name, began, "")
+
+    def _close_phase(self, name: str, began: datetime, note: str) -> None:
+        self.phases.append(Phase(name=name, seconds=(workflow.now() - began).total_seconds(), note=note))
+        self.current = ""
+        self._show()
 
     def _show(self) -> None:
         lines = [f"- [{'x' if not p.note else '!'}] {p.name}: {p.seconds:.3f} s" for p in self.phases]
