@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound, RekindleError, Unavailable
 from rekindle.model.base import Value
+from rekindle.model.cluster import PodPhase
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.manifest import parse
 from rekindle.model.recovery import Incident, Outcome
@@ -47,6 +49,14 @@ class Options(Value):
     backup_fails: bool = False
     pause_hangs: bool = False
     resume_fails: bool = False
+    backup_dies_paused: bool = False
+    """After the pause, before the old pod is deleted."""
+
+    real_fault: bool = False
+    """A rank is killed while the backup loads."""
+
+    tamper: str = ""
+    """Breaks one thing in the migration, so that the comparison of parameters is seen to fail."""
 
     @property
     def injection(self) -> list[dict[str, str]]:
@@ -55,8 +65,15 @@ class Options(Value):
             "pause-hangs": self.pause_hangs,
             "resume-fails": self.resume_fails,
         }
+        dies = {"loading": self.backup_fails, "paused": self.backup_dies_paused}
         listed = [{"fault": name} for name, wanted in faults.items() if wanted]
-        return [*listed, {"fault": "backup-fails", "when": "loading"}] if self.backup_fails else listed
+        return [*listed, *({"fault": "backup-fails", "when": when} for when, wanted in dies.items() if wanted)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the job's pods get."""
+        injected = {"REKINDLE_INJECT": json.dumps(self.injection)} if self.injection else {}
+        return {**injected, **({"REKINDLE_TAMPER": self.tamper} if self.tamper else {})}
 
     @property
     def limits(self) -> dict[str, float]:
@@ -70,7 +87,7 @@ class Options(Value):
 
     @property
     def expected(self) -> Outcome:
-        return Outcome.IGNORED if self.no_spare else Outcome.RECOVERED
+        return Outcome.IGNORED if self.no_spare or self.backup_dies_paused else Outcome.RECOVERED
 
 
 class Step(Value):
@@ -85,7 +102,6 @@ def manifest(options: Options, step_ms: float = STEP_MS) -> str:
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
     command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
-    environment = {"REKINDLE_INJECT": json.dumps(options.injection)} if options.injection else {}
     return json.dumps(
         {
             "apiVersion": "rekindle.io/v1",
@@ -95,7 +111,7 @@ def manifest(options: Options, step_ms: float = STEP_MS) -> str:
                 "pods": options.pods,
                 "ranksPerPod": per_pod,
                 "command": command,
-                "env": environment,
+                "env": options.environment,
                 "limits": options.limits,
             },
         }
@@ -126,24 +142,42 @@ class Scenario:
             self.job_id = job.metadata.uid
             await self._trains_until(self._options.at_step)
             await self._make_node_sub_healthy()
+            if self._options.real_fault:
+                await self._kill_a_rank()
             incident = await self._incident()
             await self._trains_until(self._options.steps)
             await self._ends()
             return await self._result(incident, reference)
         finally:
+            await self._tidy()
             await self._cluster.close()
+
+    async def _tidy(self) -> None:
+        """The stack may serve another run: its nodes are well again, and the job is gone."""
+        for node in await self._cluster.nodes():
+            await self._cluster.heal(node.metadata.name)
+        if self.job_id:
+            await self._cluster.delete_job(self.job_id, grace=0)
 
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
-        """The same training, in a process tree of its own, that nobody disturbs."""
-        directory = self._directory / "undisturbed"
+        """The same training, in a process tree of its own, that nobody disturbs; once for each seed and length."""
+        directory = self._directory / f"undisturbed-{self._options.seed}-{self._options.steps}"
+        if not directory.exists():
+            self._tell(Step(text="undisturbed run, to compare with"))
+            await self._run_undisturbed(directory)
+        records = measure.read_steps(directory)
+        loading = min(record.start for record in records) - float((directory / "began").read_text())
+        self._step_ms = max(STEP_MS, 1000 * LOADING * loading / (self._options.steps - self._options.at_step))
+        return directory
+
+    async def _run_undisturbed(self, directory: Path) -> None:
         directory.mkdir(parents=True)
-        self._tell(Step(text="undisturbed run, to compare with"))
         command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
         command += ["--nproc-per-node", str(RANKS)]
         command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self._options)]
-        began = time.time()
+        (directory / "began").write_text(str(time.time()))
         log = directory / "log.txt"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -159,10 +193,6 @@ class Scenario:
                 process.kill()
         if code:
             raise Unavailable(f"the undisturbed run ended with code {code} (log: {log})")
-        loading = min(record.start for record in measure.read_steps(directory)) - began
-        left = self._options.steps - self._options.at_step
-        self._step_ms = max(STEP_MS, 1000 * LOADING * loading / left)
-        return directory
 
     # ---- the disturbed one
 
@@ -201,6 +231,19 @@ class Scenario:
         pod = next(p for p in pods if p.metadata.annotations.get("hccl/rankIndex") == wanted)
         self._tell(Step(text=f"{pod.spec.node_name} turns sub-healthy"))
         await self._cluster.degrade(pod.spec.node_name, "80E18005", "NPU link is degraded")
+
+    async def _kill_a_rank(self) -> None:
+        """SIGKILL to rank 0, once the hot switch has its backup pod."""
+
+        async def loading() -> bool:
+            pods = await self._cluster.pods(self.job_id)
+            backups = [pod for pod in pods if pod.metadata.annotations.get("podType") == "backup"]
+            return any(pod.status.phase is PodPhase.RUNNING for pod in backups)
+
+        await _until(loading, "the backup pod")
+        records = [record for record in measure.read_steps(self.job_directory) if record.rank == 0]
+        self._tell(Step(text="rank 0 is killed"))
+        os.kill(records[-1].pid, signal.SIGKILL)
 
     async def _incident(self) -> Incident:
         found: list[Incident] = []

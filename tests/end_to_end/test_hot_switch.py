@@ -1,0 +1,85 @@
+"""The whole product, for real: every outcome of a hot switch ends with the parameters of an undisturbed run, bit for bit."""
+
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Product
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
+
+
+def tried(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(step["mode"], step["verdict"]) for step in result["ladder"]]
+
+
+ESCALATED = [("hot switch", "escalate"), ("job rescheduling", "recovered")]
+
+
+async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
+    """Both ranks of the pod change process, pod and node; no step is lost, and the policy stays."""
+    result = await product.run()
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert result["parameters_equal"]
+    assert (result["steps_lost"], result["policy_after"], result["mode"]) == (0, "hotSwitch", "hot switch")
+    assert [moved["rank"] for moved in result["switched"]] == [2, 3]
+    for moved in result["switched"]:
+        assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
+    assert 0 < result["first_order_seconds"] < result["total_seconds"]
+
+
+async def test_pod_rank_0_moves_too(product: Product) -> None:
+    """With this training side the pod of rank 0 is switched like any other."""
+    result = await product.run(pod_rank=0)
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert result["parameters_equal"]
+    assert [moved["rank"] for moved in result["switched"]] == [0, 1]
+
+
+async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: Product) -> None:
+    """The job starts again from its last checkpoint and ends with the same parameters; sub-health is ignored from then on."""
+    result = await product.run(backup_fails=True)
+    assert tried(result) == ESCALATED, result
+    assert result["parameters_equal"]
+    assert result["policy_after"] == "ignore"
+    assert result["steps_lost"] > 0
+
+
+async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(product: Product) -> None:
+    """The old pod is the rescue: nothing is lost, nobody moves, and sub-health is ignored from then on."""
+    result = await product.run(backup_dies_paused=True)
+    assert tried(result) == [("hot switch", "ignored")], result
+    assert result["parameters_equal"]
+    assert (result["steps_lost"], result["policy_after"], result["switched"]) == (0, "ignore", [])
+
+
+async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Product) -> None:
+    """At the limit the mode escalates, and the job recovers from its checkpoint."""
+    result = await product.run(pause_hangs=True)
+    assert tried(result) == ESCALATED, result
+    assert result["parameters_equal"]
+    assert result["policy_after"] == "ignore"
+
+
+async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product) -> None:
+    """The old pod is gone by then; the job recovers from its checkpoint."""
+    result = await product.run(resume_fails=True)
+    assert tried(result) == ESCALATED, result
+    assert result["parameters_equal"]
+    assert result["policy_after"] == "ignore"
+
+
+async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product) -> None:
+    """The hot switch is cancelled, the job is rescheduled, and the policy stays."""
+    result = await product.run(real_fault=True)
+    assert tried(result) == [("hot switch", "cancelled"), ("job rescheduling", "recovered")], result
+    assert result["parameters_equal"]
+    assert result["policy_after"] == "hotSwitch"
+
+
+@pytest.mark.parametrize("what", ["optimizer", "bit"])
+async def test_a_migration_that_is_not_exact_is_noticed(product: Product, what: str) -> None:
+    """A left-out optimizer state, or one flipped bit, makes the comparison of final parameters fail."""
+    result = await product.run(tamper=what)
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert not result["parameters_equal"]
