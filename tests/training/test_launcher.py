@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,27 @@ def say(text):  # in one write: all ranks share the pipe
 """
 
 
-def launcher(folder: Path, program: str, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    script = folder / "rank.py"
-    script.write_text(PREAMBLE + textwrap.dedent(program))
-    command = [sys.executable, "-m", "rekindle_training.launcher.main", *flags, str(script), "--an-argument"]
-    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | JOB | (environment or {})
-    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+Launch = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launch]:
+    """Starts a launcher whose ranks run a program; none is left behind by a test that fails."""
+    started: list[subprocess.Popen[str]] = []
+
+    def launch(program: str, *flags: str) -> "subprocess.Popen[str]":
+        script = tmp_path / "rank.py"
+        script.write_text(PREAMBLE + textwrap.dedent(program))
+        command = [sys.executable, "-m", "rekindle_training.launcher.main", *flags, str(script), "--an-argument"]
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | JOB
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def lines(process: subprocess.Popen[str]) -> list[str]:
@@ -37,10 +53,9 @@ def lines(process: subprocess.Popen[str]) -> list[str]:
     return sorted(output.splitlines())
 
 
-def test_ranks_get_the_environment_of_torchrun(tmp_path: Path) -> None:
+def test_ranks_get_the_environment_of_torchrun(launcher: Launch) -> None:
     """Every variable that torchrun sets is there, counted from the pod's rank, which the cluster gives."""
     process = launcher(
-        tmp_path,
         "import json; say(json.dumps(dict(os.environ, argv=sys.argv[1:])))",
         "--nnodes=2",
         "--nproc_per_node=2",
@@ -64,7 +79,7 @@ def test_ranks_get_the_environment_of_torchrun(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_module_and_a_program_run_as_with_torchrun(tmp_path: Path) -> None:
+def test_a_module_and_a_program_run_as_with_torchrun() -> None:
     """`-m` runs a module and `--no-python` a program; torchrun's other flags are taken in both spellings."""
     base = [
         sys.executable,
@@ -123,7 +138,7 @@ def test_flags_of_torchrun_mean_the_same_here() -> None:
     assert parse(["--nproc-per-node=cpu", "x.py"], {}).nproc_per_node == os.cpu_count()
 
 
-def test_the_first_failure_decides_and_ends_the_others(tmp_path: Path) -> None:
+def test_the_first_failure_decides_and_ends_the_others(launcher: Launch) -> None:
     """The exit code is that of the first rank that failed; the other ranks do not survive it."""
     program = """
         if os.environ["LOCAL_RANK"] == "1":
@@ -131,20 +146,20 @@ def test_the_first_failure_decides_and_ends_the_others(tmp_path: Path) -> None:
         say(os.getpid())
         signal.pause()
     """
-    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    process = launcher(program, "--nnodes=2", "--nproc-per-node=2")
     (survivor,) = lines(process)
     assert process.returncode == 7
     assert not Path(f"/proc/{survivor}").exists()
 
 
-def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(tmp_path: Path) -> None:
+def test_a_rank_that_a_signal_ended_counts_as_shells_count_it(launcher: Launch) -> None:
     """128 and the number of the signal."""
-    process = launcher(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
+    process = launcher("os.kill(os.getpid(), signal.SIGKILL)", "--nnodes=2")
     lines(process)
     assert process.returncode == 128 + signal.SIGKILL
 
 
-def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> None:
+def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> None:
     """SIGTERM reaches every rank; one that ignores it, as a frozen one does, is killed after the grace time."""
     program = """
         if os.environ["LOCAL_RANK"] == "0":
@@ -155,7 +170,7 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> No
         while True:
             signal.pause()
     """
-    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    process = launcher(program, "--nnodes=2", "--nproc-per-node=2")
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
     process.terminate()
@@ -163,13 +178,13 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(tmp_path: Path) -> No
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
+def test_no_rank_outlives_its_launcher(launcher: Launch) -> None:
     """A launcher that is killed takes its ranks with it, for the kernel ends them."""
     program = """
         say(os.getpid())
         signal.pause()
     """
-    process = launcher(tmp_path, program, "--nnodes=2", "--nproc-per-node=2")
+    process = launcher(program, "--nnodes=2", "--nproc-per-node=2")
     assert process.stdout is not None
     ranks = [os.pidfd_open(int(process.stdout.readline())) for _ in range(2)]
     process.kill()
@@ -179,10 +194,10 @@ def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
         os.close(rank)
 
 
-def test_output_is_redirected_to_a_file_for_each_rank(tmp_path: Path) -> None:
+def test_output_is_redirected_to_a_file_for_each_rank(launcher: Launch, tmp_path: Path) -> None:
     """`--redirects 3` writes both streams below --log-dir, by run and rank."""
     program = "say('out'); print('err', file=sys.stderr)"
-    process = launcher(tmp_path, program, "--nnodes=2", "--redirects=3", f"--log-dir={tmp_path}/logs")
+    process = launcher(program, "--nnodes=2", "--redirects=3", f"--log-dir={tmp_path}/logs")
     assert lines(process) == []
     folder = tmp_path / "logs" / "a-job" / "1"
     assert (folder / "stdout.log").read_text() == "out\n"
