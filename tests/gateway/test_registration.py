@@ -64,8 +64,9 @@ async def test_the_paths_are_those_of_the_contract(temporal: WorkflowEnvironment
 
 
 async def _code_of_raw_call(channel: grpc.aio.Channel, path: str, *, unary: bool) -> grpc.StatusCode:
-    call = (channel.unary_unary if unary else channel.unary_stream)(path)(b"")
-    return await call.code()
+    method: Any = channel.unary_unary(path) if unary else channel.unary_stream(path)
+    code: grpc.StatusCode = await method(b"").code()
+    return code
 
 
 async def test_registration_is_idempotent(temporal: WorkflowEnvironment) -> None:

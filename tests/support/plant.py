@@ -121,10 +121,16 @@ class GatewayProcess:
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None
+    _gateway: Gateway | None = None
+
+    @property
+    def storing(self) -> int:
+        """Messages that it received and that Temporal has not taken."""
+        return len(self._gateway._jobs._storing) if self._gateway else 0
 
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
-        gateway = Gateway(self.client, Settings(gateway_port=port, gateway_instance=self.name), self.keep_alive)
+        self._gateway = gateway = Gateway(self.client, Settings(gateway_port=port, gateway_instance=self.name), self.keep_alive)
         self.address = f"127.0.0.1:{await gateway.start()}"
         self._stop = asyncio.Event()
         self._serving = asyncio.create_task(gateway.run_until(self._stop))

@@ -89,7 +89,7 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
     async with plant(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
-        run_id = (await world.settled(lambda status: status.running is Mode.HOT_SWITCH)) and (await _started(world))
+        run_id = await _started(world)
         incident = await world.restarted()
         assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         described = await world.client.get_workflow_handle(world.recovery.id, run_id=run_id).describe()

@@ -1,0 +1,167 @@
+"""The recoveries whose histories are kept: one for each way in which a recovery can end. Played by `generate.py`."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from rekindle import ids
+from rekindle.model.limits import Limits
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import Plant, a_job, a_mindio_job, node_fault, pod_fault, sub_health
+from tests.support.scripted_cluster import ScriptedCluster
+
+SOON = timedelta(seconds=0.3)
+LIMIT = timedelta(minutes=15)
+
+Play = Callable[[Plant, ScriptedPeer], Awaitable[None]]
+
+
+@dataclass
+class Scene:
+    """What happens, and which workflows' histories are kept."""
+
+    play: Play
+    kinds: tuple[str, ...]
+    """Types of the workflows that it takes, in the order of their starts; the job's own run is kept where it is named."""
+    job: dict[str, Any] = field(default_factory=dict)
+    script: Script = field(default_factory=Script)
+    prepare: Callable[[ScriptedCluster], None] = lambda _: None
+    mindio: bool = False
+
+    def build(self) -> Any:
+        return (a_mindio_job if self.mindio else a_job)(**self.job)
+
+
+async def _sub_health(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await world.incident()
+
+
+async def _escalates(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await world.restarted()
+
+
+async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await world.phase("backup pod runs")
+    world.cluster.fail(world.cluster.backup().metadata.name)
+    await world.restarted()
+
+
+async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await peer.until(lambda: "new pod running" in peer.orders)
+    backup = world.cluster.fail(world.cluster.backup().metadata.name)
+    await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
+    await world.restarted()
+
+
+def _late(order: str) -> Play:
+    async def play(world: Plant, peer: ScriptedPeer) -> None:
+        await world.fault(sub_health())
+        await peer.until(lambda: order in peer.orders)
+        await world.skip(LIMIT)
+        await world.restarted()
+
+    return play
+
+
+async def _rescue(world: Plant, peer: ScriptedPeer) -> None:
+    peer.script.before_pause = lambda: world.cluster.fail(world.cluster.backup().metadata.name)
+    await _sub_health(world, peer)
+
+
+async def _real_fault(world: Plant, peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await peer.until(lambda: "new pod running" in peer.orders)
+    await peer.report_fault(2)
+    await world.restarted()
+
+
+async def _cut(world: Plant, peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await peer.until(lambda: "new pod running" in peer.orders)
+    await peer.cut()
+    await peer.attach()
+    await peer.until(lambda: peer.orders.count("new pod running") == 2)
+    await peer.pause()
+    await world.incident()
+
+
+async def _given_up(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.fault(node_fault("node-0"))
+    await world.incident()
+
+
+async def _restarts(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.fault(node_fault("node-0"))
+    await world.restarted()
+
+
+async def _front(world: Plant, _peer: ScriptedPeer) -> None:
+    await (await world.front(force=True)).result()
+    await world.incident()
+
+
+async def _refused_front(world: Plant, _peer: ScriptedPeer) -> None:
+    await (await world.front()).result()
+
+
+async def _cancelled_front(world: Plant, peer: ScriptedPeer) -> None:
+    front = await world.front(force=True)
+    await peer.until(lambda: "new pod running" in peer.orders)
+    await front.cancel()
+    await front.result()
+    await world.incident()
+
+
+async def _lifted(world: Plant, peer: ScriptedPeer) -> None:
+    await _sub_health(world, peer)
+    world.cluster.spare = True
+    await world.tell(ids.Updates.LIFT)
+    await world.incident(2)
+
+
+def _no_spare(cluster: ScriptedCluster) -> None:
+    cluster.spare = False
+
+
+def _over_quota(cluster: ScriptedCluster) -> None:
+    cluster.refuses_backups = "exceeded quota"
+
+
+def _backups_wait(cluster: ScriptedCluster) -> None:
+    cluster.backup_starts = False
+
+
+def _pods_fail(cluster: ScriptedCluster) -> None:
+    cluster.pods_start = False
+
+
+HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.Workflows.TRAINING_JOB
+FELL = (HOT, LAST)
+
+SCENES: dict[str, Scene] = {
+    "recovered": Scene(_sub_health, (JOB, HOT)),
+    "recovered-mindio": Scene(_sub_health, (HOT,), mindio=True),
+    "recovered-after-a-cut": Scene(_cut, (HOT,), script=Script(pauses=False)),
+    "ignored-no-spare": Scene(_sub_health, (JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
+    "ignored-refused-by-the-cluster": Scene(_sub_health, (HOT,), prepare=_over_quota),
+    "ignored-rescue": Scene(_rescue, (HOT,)),
+    "escalate-fails-at-start": Scene(_fails_at_start, (JOB, *FELL), prepare=_backups_wait),
+    "escalate-does-not-run": Scene(_escalates, FELL, {"limits": Limits(backup_start=SOON)}, prepare=_backups_wait),
+    "escalate-dies-while-loading": Scene(_dies_while_loading, FELL, script=Script(pauses=False)),
+    "escalate-only-exit": Scene(_escalates, FELL, script=Script(offers=("exit",))),
+    "escalate-no-pause": Scene(_late("new pod running"), FELL, script=Script(pauses=False)),
+    "escalate-406": Scene(_escalates, FELL, script=Script(status=406)),
+    "escalate-no-resumption": Scene(_late("migration"), FELL, script=Script(resumes=False)),
+    "cancelled-real-fault": Scene(_real_fault, (JOB, *FELL), script=Script(pauses=False)),
+    "cancelled-front": Scene(_cancelled_front, (HOT, HOT), script=Script(pauses=False)),
+    "refused-front": Scene(_refused_front, (HOT,)),
+    "front": Scene(_front, (HOT, HOT)),
+    "given-up": Scene(_given_up, (JOB, LAST), prepare=_pods_fail),
+    "restarted": Scene(_restarts, (LAST,)),
+    "lifted": Scene(_lifted, (JOB, HOT, JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
+}

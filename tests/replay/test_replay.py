@@ -1,0 +1,50 @@
+"""Recorded recoveries still fit the procedures: what a running recovery can notice does not change unseen."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from rekindle.temporal import plugin
+from tests.replay.scenes import SCENES
+from tests.support.changed import HurriedHotSwitch
+from workflows.hot_switch import HotSwitch
+from workflows.rescheduling import JobRescheduling
+from workflows.training_job import TrainingJob
+
+FOLDER = Path(__file__).parent / "histories"
+FILES = sorted(path.name for path in FOLDER.glob("*.json.gz"))
+EXPECTED = 38
+
+
+def _history(name: str) -> WorkflowHistory:
+    recorded = json.loads(gzip.decompress((FOLDER / name).read_bytes()))
+    return WorkflowHistory.from_json(recorded["id"], recorded["history"])
+
+
+def test_every_way_to_end_is_recorded() -> None:
+    """Each scene has the history of each workflow that it takes, and there is no other."""
+    wanted = sorted(
+        f"{name}.{number}.{kind}.json.gz" for name, scene in SCENES.items() for number, kind in enumerate(scene.kinds)
+    )
+    assert wanted == FILES
+    assert len(FILES) == EXPECTED
+
+
+@pytest.mark.parametrize("name", FILES)
+async def test_a_recorded_history_replays(name: str) -> None:
+    """Under the product's own converter and sandbox, the code takes the same steps as when it was recorded."""
+    replayer = Replayer(workflows=[TrainingJob, HotSwitch, JobRescheduling], plugins=[plugin()])
+    await replayer.replay_workflow(_history(name))
+
+
+@pytest.mark.parametrize("name", ["recovered.1.HotSwitch.json.gz", "escalate-406.0.HotSwitch.json.gz"])
+async def test_a_changed_procedure_does_not_replay(name: str) -> None:
+    """The check can fail: without one of its steps a hot switch does not fit its history."""
+    replayer = Replayer(workflows=[HurriedHotSwitch], plugins=[plugin()])
+    with pytest.raises(NondeterminismError):
+        await replayer.replay_workflow(_history(name))

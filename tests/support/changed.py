@@ -1,0 +1,24 @@
+"""A hot switch whose procedure was changed: a history of the real one must not replay under it."""
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.asks import Backup
+from rekindle.model.recovery import ModeInput, Verdict
+from workflows.hot_switch import HotSwitch
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class HurriedHotSwitch(HotSwitch):
+    """Does not wait until the backup pod runs."""
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        return await super().run(request)
+
+    async def _backup_runs(self, backup: Backup) -> None:
+        return
