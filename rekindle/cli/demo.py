@@ -29,7 +29,7 @@ def _flag(text: str) -> Parameter:
 async def hot_switch(
     *,
     seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7,
-    steps: Annotated[int, Parameter(help="Training steps.")] = 250,
+    steps: Annotated[int, Parameter(help="Training steps.")] = 200,
     pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2,
     pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
     at_step: Annotated[int, Parameter(help="When it does.")] = 15,

@@ -31,7 +31,7 @@ CHECKPOINT_EVERY = 10
 STEP_MS = 60.0
 """Shortest duration of a step: processors are as free as beside accelerators, so that a backup loads while training runs."""
 
-LOADING = 3
+LOADING = 2
 """Training behind the fault lasts this many times as long as the undisturbed run took to load: a slow machine loads slowly."""
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
@@ -41,7 +41,7 @@ class Options(Value):
     """What the demo is asked for."""
 
     seed: int = 7
-    steps: int = 250
+    steps: int = 200
     pods: int = 2
     pod_rank: int = 1
     at_step: int = 15

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ START_LIMIT = 60.0
 
 STOP_LIMIT = 10.0
 RESTART_PAUSE = 0.2
+ATTEMPTS = 3
 DETAILS = "dev.json"
 
 
@@ -61,11 +62,13 @@ class Addresses:
         }
 
 
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Different ports that are free now."""
+    with ExitStack() as probes:
+        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
 
 
 def server_root() -> Path:
@@ -136,7 +139,7 @@ class Stack:
                 *dying_with_parent(member.command),
                 env=member.environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=log if member.answers_at else asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
             )
@@ -144,16 +147,17 @@ class Stack:
         await self._until_ready(member, member.process)
 
     async def _until_ready(self, member: Member, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
         try:
             async with asyncio.timeout(START_LIMIT):
-                ready = await (_answers(member.answers_at, process) if member.answers_at else _says_ready(process.stdout))
+                output = process.stdout
+                ready = await (_says_ready(output) if output else _answers(member.answers_at, process))
         except TimeoutError:
             raise self._failed(member, f"was not ready within {START_LIMIT:g} s") from None
         if not ready:
             raise self._failed(member, f"ended with code {await process.wait()}")
-        self.drains.add(drain := asyncio.create_task(_drain(process.stdout)))
-        drain.add_done_callback(self.drains.discard)
+        if output:
+            self.drains.add(drain := asyncio.create_task(_drain(output)))
+            drain.add_done_callback(self.drains.discard)
 
     @staticmethod
     def _failed(member: Member, what: str) -> Unavailable:
@@ -253,27 +257,45 @@ async def running(
         Unavailable: a part did not start; the message has the end of its log.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    addresses = Addresses(
-        temporal=f"127.0.0.1:{ports.temporal or free_port()}",
-        ui=f"http://127.0.0.1:{ports.ui or free_port()}",
-        gateway=f"127.0.0.1:{ports.gateway or free_port()}",
-        socket=str(state_dir / "cluster.sock"),
-        state_dir=str(state_dir),
-    )
-    stack = Stack(addresses)
+    stack = await _with_temporal(state_dir, ports, tell)
     try:
-        commands = _commands(addresses, state_dir, nodes, accelerators)
-        members = {name: _member(name, command, addresses, state_dir) for name, command in commands.items()}
-        tell("starting the Temporal server")
-        await stack.start(members.pop("temporal"))
-        tell(f"starting {', '.join(members)}")
-        await asyncio.gather(*(stack.start(member) for member in members.values()))
-        details = state_dir / DETAILS
-        details.write_text(json.dumps(vars(addresses)))
+        commands = _commands(stack.addresses, state_dir, nodes, accelerators)
+        tell(f"starting {', '.join(commands)}")
+        members = (_member(name, command, stack.addresses, state_dir) for name, command in commands.items())
+        await asyncio.gather(*(stack.start(member) for member in members))
+        (state_dir / DETAILS).write_text(json.dumps(vars(stack.addresses)))
         yield stack
     finally:
         await stack.stop()
         (state_dir / DETAILS).unlink(missing_ok=True)
+
+
+async def _with_temporal(state_dir: Path, ports: Ports, tell: Callable[[str], None]) -> Stack:
+    """The server comes first. A port that was free may be taken by the time it listens: then another one is tried."""
+    tell("starting the Temporal server")
+    for attempt in range(1, ATTEMPTS + 1):
+        stack = Stack(_addresses(state_dir, ports))
+        command = temporal_command(stack.addresses, state_dir / "temporal.db")
+        try:
+            await stack.start(_member("temporal", command, stack.addresses, state_dir))
+        except Unavailable:
+            await stack.stop()
+            if attempt == ATTEMPTS or ports.temporal:
+                raise
+        else:
+            return stack
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _addresses(state_dir: Path, ports: Ports) -> Addresses:
+    temporal, ui, gateway = free_ports(3)
+    return Addresses(
+        temporal=f"127.0.0.1:{ports.temporal or temporal}",
+        ui=f"http://127.0.0.1:{ports.ui or ui}",
+        gateway=f"127.0.0.1:{ports.gateway or gateway}",
+        socket=str(state_dir / "cluster.sock"),
+        state_dir=str(state_dir),
+    )
 
 
 def _commands(addresses: Addresses, state_dir: Path, nodes: int, accelerators: int) -> dict[str, list[str]]:
@@ -282,7 +304,6 @@ def _commands(addresses: Addresses, state_dir: Path, nodes: int, accelerators: i
     cluster = [f"--socket={addresses.socket}", f"--state-dir={state_dir}", f"--nodes={nodes}"]
     cluster += [f"--accelerators-per-node={accelerators}", f"--gateway-host={host}", f"--gateway-port={port}"]
     return {
-        "temporal": temporal_command(addresses, state_dir / "temporal.db"),
         "cluster": [*python, "workers.local_cluster", *cluster],
         "control": [*python, "workers.control"],
         "gateway": [*python, "workers.gateway"],

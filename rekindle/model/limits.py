@@ -45,7 +45,7 @@ class Limits(Written):
     """Job rescheduling: from running pods until the first completed step (MindIO: until its stream is attached)."""
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
-    """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is terminated. Source: ours."""
+    """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""
 
     @model_validator(mode="after")
     def _patience_of_the_training_side(self) -> Self:

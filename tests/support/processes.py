@@ -10,7 +10,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from rekindle.cli.stack import Addresses, Member, Stack, free_port, server_root, temporal_command
+from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
 from rekindle.cluster_client import ClusterClient
 from rekindle.temporal import plugin
 from tests.support.proxy import Proxy, Watcher
@@ -45,10 +45,11 @@ class Processes:
 @asynccontextmanager
 async def processes(directory: Path, watcher: Watcher) -> AsyncIterator[Processes]:
     """Temporal server on a database file, control worker, gateway and local cluster, until the block ends."""
+    temporal, ui, gateway = free_ports(3)
     addresses = Addresses(
-        temporal=f"127.0.0.1:{free_port()}",
-        ui=f"http://127.0.0.1:{free_port()}",
-        gateway=f"127.0.0.1:{free_port()}",
+        temporal=f"127.0.0.1:{temporal}",
+        ui=f"http://127.0.0.1:{ui}",
+        gateway=f"127.0.0.1:{gateway}",
         socket=str(directory / "cluster.sock"),
         state_dir=str(directory),
     )
