@@ -1,0 +1,102 @@
+"""What a recovery looks like in the Temporal UI is a feature: summaries, ticked phases, search attributes."""
+
+from typing import Any
+
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.temporal import Attributes
+from tests.support.peer import Script
+from tests.support.plant import NOW, Plant, a_job, sub_health, training
+
+METADATA = "__temporal_workflow_metadata"
+
+
+async def _details(handle: Any) -> str:
+    metadata: WorkflowMetadata = await handle.query(METADATA, result_type=WorkflowMetadata)
+    return metadata.current_details
+
+
+async def test_a_running_recovery_says_what_it_does(temporal: WorkflowEnvironment) -> None:
+    """Static summary and details name fault, ladder and limits; current details tick the phases; attributes say the rest."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        described = await world.recovery.describe()
+        summary, details = await described.static_summary(), await described.static_details()
+        assert summary == f"hot switch of {world.job.name}: sub-health node-1 80E18005: NPU link is degraded"
+        assert details
+        assert "**hot switch** -> job rescheduling" in details
+        assert "- pause: 900 s" in details
+        assert "(seen by test)" in details
+        lines = (await _details(world.recovery)).splitlines()
+        assert [line.split(":")[0] for line in lines[:3]] == [
+            "- [x] training side prepares",
+            "- [x] backup pod is scheduled",
+            "- [x] backup pod runs",
+        ]
+        assert lines[3] == "- [ ] **backup loads, training pauses** ..."
+        attributes = described.typed_search_attributes
+        assert attributes.get(Attributes.JOB) == world.job.name
+        assert attributes.get(Attributes.MODE) == "hot switch"
+        assert attributes.get(Attributes.NODE) == ["node-1"]
+        assert attributes.get(Attributes.FAULT_AT) == NOW
+        assert attributes.get(Attributes.PHASE) == "backup loads, training pauses"
+        assert (await world.entity.describe()).typed_search_attributes.get(Attributes.PHASE) == "recovering"
+        await peer.pause()
+        await world.incident()
+
+
+async def test_a_finished_recovery_reads_as_a_post_mortem(temporal: WorkflowEnvironment) -> None:
+    """Verdict and seconds are search attributes; the result names phases and the node to look at; the job has its history."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(sub_health())
+        verdict = (await world.incident()).ladder[0]
+        attributes = (await world.recovery.describe()).typed_search_attributes
+        assert attributes.get(Attributes.VERDICT) == "recovered"
+        assert attributes.get(Attributes.SECONDS) == verdict.seconds > 0
+        assert verdict.look_at == "node node-1"
+        assert [phase.name for phase in verdict.phases] == [
+            "training side prepares",
+            "backup pod is scheduled",
+            "backup pod runs",
+            "backup loads, training pauses",
+            "old pod is deleted",
+            "training resumes",
+            "backup pod takes over the rank",
+        ]
+        assert "incident 1: sub-health node-1" in await _details(world.entity)
+
+
+async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: WorkflowEnvironment) -> None:
+    """Each names its object, so that the timeline can be read without the code."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await peer.pause()
+        await world.incident()
+        summaries = await _summaries(world)
+        assert "" not in summaries
+        pod = f"{world.job.name}-worker-1"
+        for line in (
+            "order hot switch",
+            "start backup pod for pod rank 1",
+            f"wait until {pod}-hot-0001 is scheduled",
+            "wait for the report of the pause",
+            f"delete {pod} if {pod}-hot-0001 is alive",
+            "order migration",
+            f"{pod}-hot-0001 takes over pod rank 1",
+        ):
+            assert line in summaries
+
+
+async def _summaries(world: Plant) -> list[str]:
+    history = await world.client.get_workflow_handle(ids.recovery_workflow(world.job.id)).fetch_history()
+    named = [
+        event
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes") or event.HasField("timer_started_event_attributes")
+    ]
+    payloads = [event.user_metadata.summary for event in named]
+    return [(await world.client.data_converter.decode([p], [str]))[0] if p.data else "" for p in payloads]
