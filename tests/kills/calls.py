@@ -96,16 +96,18 @@ class Trap:
     _killed_at: float = 0.0
     _killing: asyncio.Task[None] | None = None
 
-    async def spring(self, noted: Noted) -> None:
-        """Returns when the victims are dead, even if the caller is among them and takes its call along."""
+    async def spring(self, noted: Noted, changed: asyncio.Condition) -> None:
+        """Goes to its end even if the caller is among the victims and takes its call along."""
         self.words = noted.words
-        self._killing = asyncio.ensure_future(self._kill())
+        self._killing = asyncio.ensure_future(self._kill(changed))
         await asyncio.shield(self._killing)
 
-    async def _kill(self) -> None:
+    async def _kill(self, changed: asyncio.Condition) -> None:
         await self.kill(self.victims)
         self._killed_at = time.monotonic()
         self.fired.set()
+        async with changed:
+            changed.notify_all()
 
     def note_poll(self, caller: str) -> None:
         if self.fired.is_set() and caller in self.victims:
@@ -183,9 +185,7 @@ class Journal:
         trap = self._trap
         if trap is None or trap.words or trap.point != Point(noted.call, side):
             return
-        await trap.spring(noted)
-        async with self.changed:
-            self.changed.notify_all()
+        await trap.spring(noted, self.changed)
         if side is Side.BEFORE and noted.call.caller in trap.victims:
             raise Dropped
 

@@ -14,7 +14,7 @@ import grpc
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle, WorkflowHistoryEventFilterType
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
@@ -142,13 +142,23 @@ class Trials:
         trap = Trap(kill.point, kill.victims, self._world.kill) if kill else None
         peer = Manager(self._world.gateway, job.id, self._journal, tireless=side is TrainingSide.REKINDLE)
         entity = self._world.client.get_workflow_handle(ids.job_workflow(job.id))
-        async with peer:
-            progress = Progress(incarnation="life-1", step=1)
-            await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
-            result = await self._recover(job, entity, peer, trap)
-        await entity.execute_update(ids.Updates.END, "the test is over", result_type=Receipt)
+        try:
+            async with peer:
+                progress = Progress(incarnation="life-1", step=1)
+                await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
+                return await self._recover(job, entity, peer, trap)
+        finally:
+            await self._end(job)
+
+    async def _end(self, job: Job) -> None:
+        """Leaves nothing that could disturb the next run, also when this one hung."""
         await self._world.cluster.delete_job(job.name, grace=0)
-        return result
+        for workflow in (ids.recovery_workflow(job.id), ids.job_workflow(job.id)):
+            try:
+                await self._world.client.get_workflow_handle(workflow).terminate("the test is over")
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
 
     async def _submit(self, side: TrainingSide) -> Job:
         mindio = side is TrainingSide.MINDIO
