@@ -1,0 +1,71 @@
+"""What happens in the same moment: a cancellation and the pause, updates and continue-as-new, a stream that never stays."""
+
+import asyncio
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.recovery import Outcome
+from tests.support.peer import Script
+from tests.support.plant import a_job, plant, sub_health, training
+from workers.jobs import Jobs
+
+
+async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(temporal: WorkflowEnvironment) -> None:
+    """Both reach the workflow in one task: training is paused and waits for its order, so the hot switch is finished."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.phase("backup loads, training pauses")
+        await world.control.stop()
+        pausing = asyncio.create_task(peer.pause())
+        async with asyncio.timeout(10):
+            while not world.gateway.storing:
+                await asyncio.sleep(0.01)
+        await world.recovery.cancel()
+        await world.control.start()
+        await pausing
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+@pytest.mark.parametrize("senders", [6])
+async def test_no_update_is_lost_when_the_job_continues_as_new(temporal: WorkflowEnvironment, senders: int) -> None:
+    """Messages that arrive without pause while incidents end and runs change are all taken, none is refused."""
+    async with training(temporal, a_job()) as (world, _peer):
+        jobs, over = Jobs(world.client), asyncio.Event()
+
+        async def send() -> int:
+            sent = 0
+            while not over.is_set():
+                receipt = await jobs.ask(world.job.id, ids.Updates.CLEARED, "nothing")
+                assert receipt.info == "cleared"
+                sent += 1
+            return sent
+
+        sending = [asyncio.create_task(send()) for _ in range(senders)]
+        first_run = (await world.entity.describe()).run_id
+        for number in (1, 2, 3):
+            assert (await (await world.front(force=True)).result()).outcome is Outcome.RECOVERED
+            await world.incident(number)
+        over.set()
+        assert sum(await asyncio.gather(*sending)) > senders
+        assert (await world.entity.describe()).run_id != first_run
+
+
+async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: WorkflowEnvironment) -> None:
+    """Six moves between two gateways while the pause is awaited: each gets the order again, it is carried out once."""
+    async with plant(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
+        await world.first_step()
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        for move in range(6):
+            await peer.cut()
+            peer.address = world.gateways[(move + 1) % 2].address
+            await peer.attach()
+        await peer.until(lambda: peer.orders.count("new pod running") > 1)
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert not peer.exited
