@@ -1,5 +1,6 @@
 """What a recovery looks like in the Temporal UI is a feature: summaries, ticked phases, search attributes."""
 
+import asyncio
 from typing import Any
 
 from temporalio.api.sdk.v1 import WorkflowMetadata
@@ -74,6 +75,9 @@ async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: Work
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
+        async with asyncio.timeout(20):
+            while "wait for the report of the pause" not in await _summaries(world):
+                await asyncio.sleep(0.03)
         await peer.pause()
         await world.incident()
         summaries = await _summaries(world)
