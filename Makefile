@@ -51,6 +51,10 @@ bench: setup ## measure recoveries on this machine, side by side with their floo
 kills: setup ## kill each process at every history event and between them, all of them, and write the table
 	REKINDLE_KILLS=all pytest tests/kills
 
+.PHONY: pictures
+pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium
+	python docs/pictures/make.py
+
 .PHONY: clean
 clean: ## remove .venv and everything that was built
 	rm -rf .venv .setup.lock build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

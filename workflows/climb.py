@@ -147,8 +147,8 @@ class Climb:
         limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
         return (
             f"Incident {self._number} of job `{job.name}` ({job.id}), {len(job.pods)} pods, {job.ranks} ranks, "
-            f"training side {job.training_side}\n\n**Fault**\n{faults or '- none: requested'}\n\n"
-            f"**Ladder** {ladder}\n\n**Limits**\n{limits}"
+            f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
+            f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"
         )
 
     async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], limits: Limits) -> Verdict:

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 from rekindle import ids
 from rekindle.cli.scenario import Options, Scenario
@@ -42,7 +44,7 @@ def browse(url: str, *action: str) -> str:
 
 def shot(url: str, name: str, *needed: str) -> None:
     """A picture of a page on which all these words stand."""
-    page = browse(url, "--dump-dom")
+    page = unquote(unescape(browse(url, "--dump-dom")))  # summaries and details stand in the addresses of frames
     missing = [words for words in needed if words not in page]
     if missing:
         sys.exit(f"not on {url}: {missing}")
@@ -57,10 +59,18 @@ async def main() -> None:
             scenario = Scenario(Options(), started, Path(directory), lambda _: None)
             result = await scenario.run()
             ui = f"{started.addresses.ui}/namespaces/default/workflows"
-            recovery = f"{ui}/{ids.recovery_workflow(scenario.job_id).replace('/', '%2F')}"
-            await asyncio.to_thread(shot, ui, "workflows.png", "HotSwitch", "TrainingJob", "recovery/")
-            phases = ["training side prepares", "backup pod runs", "training resumes"]
-            await asyncio.to_thread(shot, recovery, "recovery.png", "hot switch of gpt", "sub-health", "Limits", *phases)
+            workflow_id = ids.recovery_workflow(scenario.job_id)
+            recovery = f"{ui}/{workflow_id.replace('/', '%2F')}/{result['run_id']}"
+            summaries = [
+                "order hot switch",
+                "start backup pod for pod rank 1",
+                "wait for the report of the pause",
+                "order migration",
+            ]
+            story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
+            await asyncio.to_thread(shot, ui, "workflows.png", "HotSwitch", "TrainingJob", workflow_id)
+            await asyncio.to_thread(shot, f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
+            await asyncio.to_thread(shot, f"{recovery}/user-metadata", "story.png", *story)
             assert result["verdict"] == "recovered"
 
 

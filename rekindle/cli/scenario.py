@@ -11,8 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowHandle
-
 from rekindle import ids
 from rekindle.cli import measure
 from rekindle.cli.stack import Stack, dying_with_parent
@@ -278,7 +276,8 @@ class Scenario:
     async def _result(self, incident: Incident, reference: Path) -> dict[str, Any]:
         assert self._rekindle is not None
         records = measure.read_steps(self.job_directory)
-        handle = self._rekindle.temporal.get_workflow_handle(ids.recovery_workflow(self.job_id))
+        workflow_id = ids.recovery_workflow(self.job_id)
+        run_id = await self._first_run(workflow_id)
         return {
             "mode": incident.ladder[0].mode.value,
             "verdict": incident.verdict.value,
@@ -289,29 +288,33 @@ class Scenario:
             "steps_lost": measure.steps_lost(records),
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
             "pause_seconds": round(measure.pause_seconds(records), 4),
-            "first_order_seconds": await self._first_order(incident, handle),
+            "first_order_seconds": await self._first_order(incident, workflow_id, run_id),
             "total_seconds": round(incident.seconds, 4),
             "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],
             "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],
-            "workflow_id": handle.id,
+            "workflow_id": workflow_id,
+            "run_id": run_id,
             "temporal_ui": self._stack.addresses.ui,
             "cluster": "local",
         }
 
-    async def _first_order(self, incident: Incident, handle: WorkflowHandle[Any, Any]) -> float | None:
+    async def _first_run(self, workflow_id: str) -> str:
+        """Run id of the incident's first recovery."""
+        assert self._rekindle is not None
+        runs = [run async for run in self._rekindle.temporal.list_workflows(f"WorkflowId = '{workflow_id}'")]
+        return min(runs, key=lambda run: run.start_time).run_id
+
+    async def _first_order(self, incident: Incident, workflow_id: str, run_id: str) -> float | None:
         """From the fault as the watcher saw it to the first order that was on the stream."""
         assert self._rekindle is not None
         seen = incident.faults[0].seen_at
-        runs = [run async for run in self._rekindle.temporal.list_workflows(f"WorkflowId = '{handle.id}'")]
-        for run in sorted(runs, key=lambda run: run.start_time):
-            history = await self._rekindle.temporal.get_workflow_handle(handle.id, run_id=run.run_id).fetch_history()
-            orders: set[int] = set()
-            for event in history.events:
-                if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order":
-                    orders.add(event.event_id)
-                done = event.activity_task_completed_event_attributes
-                if done.scheduled_event_id in orders and done.scheduled_event_id:
-                    return round((event.event_time.ToDatetime(seen.tzinfo) - seen) / timedelta(seconds=1), 4)
+        history = await self._rekindle.temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+        orders: set[int] = set()
+        for event in history.events:
+            if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order":
+                orders.add(event.event_id)
+            if event.activity_task_completed_event_attributes.scheduled_event_id in orders:
+                return round((event.event_time.ToDatetime(seen.tzinfo) - seen) / timedelta(seconds=1), 4)
         return None
 
 
