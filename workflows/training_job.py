@@ -236,7 +236,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
-        """The stream of this session ended; a newer one stays."""
+        """The stream of this subscription ended; a newer one stays."""
         if self.state.attachment and self.state.attachment.session == session:
             self.state = self.state.model_copy(update={"attachment": None})
         return Receipt(info="detached")
