@@ -8,8 +8,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.temporal import ATTRIBUTES, plugin
 
-# On CPython 3.11 `ast.parse` may fail with "AST constructor recursion depth mismatch" in a process that ran workflows. Hypothesis'
-# pytest plugin imports (and so parses) it at the very end: a run that passed must not end with that. Goes when 3.11 goes.
+# On CPython 3.11 `ast.parse` may fail with "AST constructor recursion depth mismatch" in a process that ran workflows. The pytest
+# plugin of hypothesis imports (and so parses) it at the very end: a run that passed must not end with that. Goes when 3.11 goes.
 BINARY = Path(sys.executable).parent / "temporal"
 
 SETTINGS = (
