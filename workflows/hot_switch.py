@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityHandle
 from rekindle.ids import Workflows
 from rekindle.model.asks import Backup, BackupRequest
 from rekindle.model.job import SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind, Switched, Verdict
+from rekindle.model.recovery import Attachment, Mode, ModeInput, Outcome, Report, ReportKind, Switched, Verdict
 from rekindle.policy import orders
 from workflows import steps
 from workflows.front import front
@@ -184,16 +184,20 @@ class HotSwitch(ModeWorkflow):
         job = self.context.job
         while self.next_report(ReportKind.STATUS):
             workflow.logger.warning("a status came before the order that it could answer")
+        first_tried_on = self.attachment
         if not await self.order(orders.migrate(job.id, self.uuid), patience):
             raise _escalate("resuming fails: the order `migration` could not be delivered in time")
-        report = await self._status()
+        report = await self._status(first_tried_on or self.delivered_on)
         if report.code != 0:
             raise _escalate(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
         return report
 
-    async def _status(self) -> Report:
-        """The report of the resumption. MindIO never repeats one: after an outage it may be lost while training runs on."""
-        job, ordered_on = self.context.job, self.delivered_on
+    async def _status(self, ordered_on: Attachment | None) -> Report:
+        """The report of the resumption. MindIO never repeats one: after an outage it may be lost while training runs on.
+
+        An outage counts from the first try of the order: a gateway may have died that had written it, and told nobody.
+        """
+        job = self.context.job
         mindio = job.training_side is TrainingSide.MINDIO
         deadline = workflow.now() + job.limits.resume
         arrived = await self.until(

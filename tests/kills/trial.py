@@ -214,6 +214,7 @@ class Trials:
             async with asyncio.timeout(HANG):
                 ended, incident = await self._verdict(job.id, described.run_id)
                 await telling
+                await self._journal.until(lambda: trap is None or trap.fired.is_set())
         finally:
             telling.cancel()
             succeeding.cancel()
