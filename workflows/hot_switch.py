@@ -129,6 +129,8 @@ class HotSwitch(ModeWorkflow):
             job.limits.pause - (workflow.now() - began),
             "wait for the report of the pause",
         )
+        if self._backup_failure() and not self.real_faults:
+            await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
         self._stop_if_real_fault()
         if not self._pause_is_reported():
             failure = self._backup_failure()

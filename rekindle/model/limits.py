@@ -20,6 +20,10 @@ class Limits(Written):
     pause: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """From the order `new pod running` until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
 
+    pause_crossing: timedelta = Field(default=timedelta(seconds=2), gt=timedelta(0))
+    """After the end of a backup pod: how long a report of the pause may take that crossed it. Then training goes on where it was,
+    instead of from its last checkpoint. Source: ours."""
+
     old_pod_deleted: timedelta = Field(default=timedelta(seconds=20), gt=timedelta(0))
     """From the deletion of the old pod until it is gone. With MindIO it counts against `migration_delivered`."""
 

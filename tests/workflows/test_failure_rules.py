@@ -253,6 +253,18 @@ async def test_a_backup_that_dies_after_the_pause_leaves_the_old_pod_as_the_resc
         assert incident.policy_after is SubHealthStrategy.IGNORE
 
 
+async def test_a_backup_whose_end_crosses_the_report_of_the_pause_is_the_same_case(temporal: WorkflowEnvironment) -> None:
+    """Its end is seen first and the pause is reported a moment later: training goes on where it was, not from a checkpoint."""
+    job = a_job(limits=Limits(pause_crossing=timedelta(seconds=20)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await _dies_while_loading(world, peer)
+        await peer.pause()
+        incident = await world.incident()
+        assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
