@@ -22,6 +22,13 @@ the fault on and of `recovery/{{jobId}}`.
 Of our training side, in every cell: one backup pod was created, the old pod was deleted once, each order was carried out once,
 and each report was consumed once."""
 
+OURS = "## Our training side"
+MINDIO = """## A training side that gives a report up (MindIO)
+
+It sends a report four times within milliseconds and never again. Where the report of the pause is lost with the gateway, the rule
+is job rescheduling once `pause` is over, here 12 s instead of 15 minutes; a lost status counts as 0 when the pods run on for
+`statusLost`, here 2 s instead of a minute. Median and worst are of those that recovered without the fallback."""
+
 DOES = {
     (POLL_WORKFLOW, Side.AFTER): "workflow task is handed out",
     (POLL_ACTIVITY, Side.AFTER): "{} is handed out",
@@ -79,10 +86,10 @@ class Table:
 
     def _body(self) -> list[str]:
         lines: list[str] = []
-        for side, title in (("rekindle", "Our training side"), ("mindio", "A training side that gives a report up (MindIO)")):
+        for side, title in (("rekindle", OURS), ("mindio", MINDIO)):
             rows = [row for row in self.rows if row.side == side]
             if rows:
-                lines += [f"## {title}", "", *self._lines(rows), ""]
+                lines += [title, "", *self._lines(rows), ""]
         return lines
 
     def _lines(self, rows: Sequence[Row]) -> list[str]:
@@ -96,7 +103,9 @@ class Table:
         lines = [f"| event | at | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
         for place, found in cells.items():
             lines.append(f"| {where(place)} | {does(place)} | {' | '.join(found.get(victims, '') for victims in whom)} |")
-        added: dict[tuple[str, ...], list[float]] = {v: [row.added for row in rows if row.victims == v] for v in whom}
+        added: dict[tuple[str, ...], list[float]] = {
+            v: [row.added for row in rows if row.victims == v and row.outcome == "recovered"] for v in whom
+        }
         lines.append(f"| | **median** | {' | '.join(f'**{statistics.median(added[v]):+.2f}**' for v in whom)} |")
         lines.append(f"| | **worst** | {' | '.join(f'**{max(added[v]):+.2f}**' for v in whom)} |")
         return lines
