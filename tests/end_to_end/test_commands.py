@@ -1,0 +1,123 @@
+"""The commands of a day, typed against a running `rekindle dev`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REKINDLE = str(Path(sys.executable).parent / "rekindle")
+JOB = """
+apiVersion: rekindle.io/v1
+kind: TrainingJob
+metadata: {name: idle, labels: {subHealthyStrategy: hotSwitch}}
+spec:
+  pods: 2
+  ranksPerPod: 1
+  trainingSide: mindio
+  command: [sh, -c, "echo I train; exec sleep 1000"]
+"""
+
+
+class Shell:
+    """A terminal in the directory of a running `rekindle dev`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("REKINDLE_", "TEMPORAL_"))}
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [REKINDLE, *arguments],
+            cwd=self.directory,
+            env={**self.environment, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--output", "json"))
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """`rekindle dev`, told to stop by Ctrl-C at the end; then nothing of it runs any more."""
+    shell = Shell(tmp_path_factory.mktemp("dev"))
+    ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
+    with subprocess.Popen(
+        [REKINDLE, "dev", *ports], cwd=shell.directory, env=shell.environment, stdout=subprocess.PIPE, text=True
+    ) as dev:
+        assert dev.stdout is not None
+        assert "rekindle is running" in dev.stdout.readline()
+        (shell.directory / "job.yaml").write_text(JOB)
+        shell("submit", "job.yaml")
+        yield shell
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(30) == 0
+    assert not (shell.directory / ".rekindle" / "dev.json").exists()
+
+
+def registered(shell: Shell) -> Any:
+    """The jobs as listed, once the new one is among them."""
+    for _ in range(100):
+        if rows := shell.json("jobs"):
+            return rows
+    raise AssertionError("the job was never registered")
+
+
+def test_a_submitted_job_is_listed_and_shown(shell: Shell) -> None:
+    """Name, id, state and policy of a job are there for people and for machines."""
+    (row,) = registered(shell)
+    assert (row["name"], row["phase"]) == ("idle", "training")
+    assert "sub-health policy: hotSwitch" in shell("show", "idle")
+    assert shell.json("show", row["id"])["state"]["job"]["name"] == "idle"
+    assert shell.json("policy", "show", "idle") == {"policy": "hotSwitch", "owner": "hotSwitch", "downgrade": None}
+
+
+def test_logs_of_a_pod_are_printed(shell: Shell) -> None:
+    """What a pod wrote can be read; a pod that is none of the job's is named with those that are."""
+    assert "I train" in shell("logs", "idle", "--pod", "idle-worker-1")
+    assert "idle-worker-0" in shell("logs", "idle", "--pod", "nobody", code=2)
+
+
+def test_nodes_turn_sub_healthy_and_well_again(shell: Shell) -> None:
+    """`fault inject` and `fault clear` change what `nodes` shows; an unknown node is bad input."""
+    shell("fault", "inject", "node-2", "--message", "link is slow")
+    assert [node["health"] for node in shell.json("nodes")][2] == "sub-healthy: 80E18005 link is slow"
+    shell("fault", "clear", "node-2")
+    assert [node["health"] for node in shell.json("nodes")][2] == "healthy"
+    assert "node-9" in shell("fault", "inject", "node-9", code=2)
+
+
+def test_requests_are_refused_with_an_exit_code_that_says_why(shell: Shell) -> None:
+    """Bad input is 2, a refusal 4, and each says what is wrong; nothing to lift is no error."""
+    registered(shell)
+    assert "accepted are 0 to 1" in shell("hot-switch", "idle", "--pod-rank", "5", code=2)
+    assert "healthy" in shell("hot-switch", "idle", "--pod-rank", "1", code=4)
+    assert "not attached" in shell("hot-switch", "idle", "--pod-rank", "1", "--force", code=4)
+    assert "is not a registered job" in shell("hot-switch", "nobody", "--pod-rank", "1", code=2)
+    assert "nothing to lift" in shell("policy", "lift", "idle")
+
+
+def test_the_name_of_a_running_job_is_taken(shell: Shell) -> None:
+    """A second job of the same name is refused, and the message says what to do."""
+    assert "delete it or choose another name" in shell("submit", "job.yaml", code=1)
+
+
+def test_a_deleted_job_is_gone(shell: Shell) -> None:
+    """`delete` ends the job's pods and its row."""
+    registered(shell)
+    shell("delete", "idle")
+    for _ in range(100):
+        if not shell.json("jobs"):
+            break
+    assert shell.json("jobs") == []
