@@ -1,9 +1,11 @@
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from rekindle.cluster_client import ClusterClient
+from rekindle.errors import NotFound
 from tests.support.cluster import shared_cluster, until
 
 
@@ -19,7 +21,8 @@ async def client(socket: Path) -> AsyncIterator[ClusterClient]:
     async with ClusterClient(socket) as client:
         yield client
         for job in await client.jobs():
-            await client.delete_job(job.metadata.uid, 0)
+            with suppress(NotFound):  # it may have been on its way out
+                await client.delete_job(job.metadata.uid, 0)
         await until(client, lambda view: not view.jobs)
         for node in await client.nodes():
             await client.heal(node.metadata.name)

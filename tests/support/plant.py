@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
@@ -20,7 +20,7 @@ from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Incident, ModeInput, Progress, Receipt, Verdict
+from rekindle.model.recovery import Incident, Mode, ModeInput, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
@@ -182,6 +182,7 @@ class Plant:
 
     async def restarted(self, number: int = 1, life: str = "life-2") -> Incident:
         """Lets a job rescheduling come to its first step; the incident that it ended."""
+        await self.settled(lambda status: status.state.incidents == number and status.running is Mode.JOB_RESCHEDULING)
         await self.phase(RESUMES)
         await self.first_step(life, steps_lost=3)
         return await self.incident(number)
@@ -227,7 +228,8 @@ class Plant:
             described = await self.recovery.describe()
         except RPCError:
             return ""
-        return described.typed_search_attributes.get(Attributes.PHASE) or ""
+        running = described.status is WorkflowExecutionStatus.RUNNING  # the one before it may have been in the same phase
+        return (described.typed_search_attributes.get(Attributes.PHASE) or "") if running else ""
 
     async def front(
         self, pod_rank: int | None = 1, *, mode: str = ids.Workflows.HOT_SWITCH, force: bool = False, job_id: str = ""
