@@ -93,10 +93,10 @@ class TrainingJob:
         why = case.plan.ignored or case.plan.refused
         if case.pod_rank is not None:
             self.state = incidents.judged(self.state, case.pod_rank, f"{outcome}: {why}")
+        self._show()
         await self._record(f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
         mode = case.request.mode if case.request else Mode.HOT_SWITCH if case.pod_rank is not None else Mode.JOB_RESCHEDULING
         await self._tell_front(case.request, Verdict(mode=mode, outcome=outcome, reason=why))
-        self._show()
 
     async def _apply(self, verdict: Verdict) -> None:
         """The downgrade is written where the scheduler reads it before the next mode starts pods."""
@@ -125,10 +125,10 @@ class TrainingJob:
         self.state = incidents.concluded(self.state, incident)
         if case.pod_rank is not None:
             self.state = incidents.judged(self.state, case.pod_rank, f"{last.outcome}: {last.reason}")
+        self._show()
         warning = last.outcome is not Outcome.RECOVERED
         await self._record(f"Recovery{last.outcome.title().replace('_', '')}", f"{last.mode}: {last.reason}", warning=warning)
         await self._tell_front(case.request, last)
-        self._show()
 
     @staticmethod
     def _final(verdicts: list[Verdict]) -> Verdict:
