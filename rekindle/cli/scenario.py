@@ -81,6 +81,8 @@ class Options(Value):
             limits["backupScheduled"] = 3
         if self.pause_hangs:
             limits["pause"] = 8
+        if self.backup_dies_paused:
+            limits["pauseCrossing"] = 30
         return limits
 
     @property

@@ -17,6 +17,9 @@ from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
 from rekindle_wire.training_pb2 import RankMessage
 
+POD_ENDS = 4.0
+"""Seconds that a backup pod takes to end, and the cluster to say so, once its processes were failed on purpose."""
+
 log = logging.getLogger(__name__)
 
 
@@ -87,6 +90,7 @@ class HotSwitch:
         backups = self._backups()
         self._roster.dismiss(backups, "injected", exit_code=1)
         await self._roster.until(lambda: not any(process.connected for process in backups))
+        await asyncio.sleep(POD_ENDS)  # its processes are gone; that its pod is over must be seen before the report
 
     # Between the pause and the order.
 
