@@ -2,10 +2,11 @@
 
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
 runs and its processes load; training pauses by itself; the pause is reported; the old pod is deleted; training resumes. The first
-two are the entity's. Failure rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
+two are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Failure
+rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from temporalio import workflow
@@ -153,11 +154,11 @@ class HotSwitch(ModeWorkflow):
 
     async def _take_over(self, backup: Backup) -> Verdict:
         """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
-        paused_at = workflow.now()
-        async with self.phase("old pod is deleted"):
-            rescue = await self._delete_old_pod(backup)
-        async with self.phase("training resumes"):
-            status = await self._training_resumes(paused_at + self.context.job.limits.migration_delivered - workflow.now())
+        latest = workflow.now() + self.context.job.limits.migration_delivered
+        if self.context.job.training_side is TrainingSide.MINDIO:
+            status, rescue = await self._delete_and_resume(backup, latest)
+        else:
+            status, rescue = await self._resume_and_delete(backup, latest)
         if rescue:
             await self.compensate()
             reason = f"the backup pod died after the pause, training goes on where it was: {rescue}"
@@ -167,27 +168,42 @@ class HotSwitch(ModeWorkflow):
             late = await self._promote(backup)
         return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
 
-    async def _delete_old_pod(self, backup: Backup) -> str:
-        """Deletes the old pod when the backup is alive. Otherwise it is the rescue; then the answer says why."""
+    async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
+        """MindIO must not meet the old processes again: they are gone before it goes on."""
         job = self.context.job
-        try:
-            swap = await steps.swap(job.id, backup.old, backup.backup)
-        except ActivityError as error:
-            raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
-        if not swap.old_deleted:
-            return swap.message
-        if job.training_side is TrainingSide.MINDIO:
+        async with self.phase("old pod is deleted"):
+            try:
+                swap = await steps.swap(job.id, backup.old, backup.backup)
+            except ActivityError as error:
+                raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
             until = workflow.now() + job.limits.old_pod_deleted
-            if await steps.await_gone(job.id, (backup.old,), until):
+            if swap.old_deleted and await steps.await_gone(job.id, (backup.old,), until):
                 raise _escalate(f"the old pod {backup.old.name} was not gone within {_seconds(job.limits.old_pod_deleted)}")
-        return ""
+        async with self.phase("training resumes"):
+            return await self._training_resumes(latest), swap.message
 
-    async def _training_resumes(self, patience: timedelta) -> Report:
+    async def _resume_and_delete(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
+        """Ours fences by generation, and says on which pod it goes on: the rescue is kept until the backup has proved itself."""
+        async with self.phase("training resumes"):
+            status = await self._training_resumes(latest)
+        if status.strategy == orders.CONTINUE:
+            return status, status.info
+        async with self.phase("old pod is deleted"):
+            try:
+                swap = await steps.swap(self.context.job.id, backup.old, backup.backup)
+            except ActivityError as error:
+                note = f"{status.info}; the old pod {backup.old.name} is left behind: {error.cause}"
+                return status.model_copy(update={"info": note}), ""
+        if not swap.old_deleted:
+            raise _escalate(f"the backup pod died when it had taken over: {swap.message}")
+        return status, ""
+
+    async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
         while self.next_report(ReportKind.STATUS):
             workflow.logger.warning("a status came before the order that it could answer")
         first_tried_on = self.attachment
-        if not await self.order(orders.migrate(job.id, self.uuid), patience):
+        if not await self.order(orders.migrate(job.id, self.uuid), latest - workflow.now()):
             raise _escalate("resuming fails: the order `migration` could not be delivered in time")
         report = await self._status(first_tried_on or self.delivered_on)
         if report.code != 0:

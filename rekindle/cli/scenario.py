@@ -48,7 +48,7 @@ class Options(Value):
     pause_hangs: bool = False
     resume_fails: bool = False
     backup_dies_paused: bool = False
-    """After the pause, before the old pod is deleted."""
+    """After the pause, before the order to migrate."""
 
     real_fault: bool = False
     """A rank is killed while the backup loads."""
@@ -81,8 +81,6 @@ class Options(Value):
             limits["backupScheduled"] = 3
         if self.pause_hangs:
             limits["pause"] = 8
-        if self.backup_dies_paused:
-            limits["pauseCrossing"] = 30
         return limits
 
     @property

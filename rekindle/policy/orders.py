@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 from rekindle.model.recovery import FaultRank, Order
 
+CONTINUE = "continue"
+"""Our training side, in its answer to `migration`: it goes on where it was, since the backup died."""
+
 
 def attempt(nanoseconds: int, randomness: int) -> str:
     """The uuid of one attempt: upper-case hex of the time in ns, a dash, hex of 16 random bytes. Source: the wire contract."""

@@ -34,6 +34,8 @@ class Script:
     resumes: bool = True
     """Reports a status after `migration`."""
     status: int = 0
+    went_on: str = "migration"
+    """The strategy in its status; ours says `continue` when the backup died and training goes on where it was."""
     repeats: int = 1
     """How often each report is sent, each time on a new connection."""
     loses: set[str] = field(default_factory=set)
@@ -230,7 +232,7 @@ class ScriptedPeer:
 
     async def report_status(self, code: int) -> int:
         message = wire.RecoverStatusRequest(
-            jobId=self.job_id, strategy="migration", status=wire.Status(code=code, info="scripted")
+            jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info="scripted")
         )
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

@@ -76,9 +76,10 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     async def strategies(self) -> list[str]:
         return list((await self.report("ReportRecoverStrategy")).strategies)
 
-    async def status(self) -> int:
+    async def status(self, strategy: str = "migration") -> int:
+        """`continue`: training goes on on the old pod."""
         report = await self.report("ReportRecoverStatus")
-        assert report.strategy == "migration"
+        assert report.strategy == strategy
         assert report.HasField("status")
         return int(report.status.code)
 

@@ -1,5 +1,6 @@
 """The hot switch as training sees it, with real processes and a scripted gateway."""
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -58,6 +59,21 @@ async def test_training_goes_on_until_the_backup_is_loaded(job: Job, gateway: Ga
     assert job.final() == reference
 
 
+async def test_the_replaced_ranks_wait_for_the_end_of_their_pod(job: Job, gateway: GatewayPeer) -> None:
+    """They neither train nor end: a pod that ends by itself has ended its rank, as a cluster counts it."""
+    job.slow_down()
+    await prepared(job, gateway, pod_rank=1)
+    replaced = job.children("worker-1")
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    reached = job.steps(2)[-1]["step"]
+    await job.reached(reached + 3, rank=2)
+    assert job.children("worker-1") == replaced
+    job.started["worker-1"].kill()
+    assert await job.codes() == {0, -9}
+    assert not gateway.all("ReportProcessFault")
+
+
 async def test_the_old_pod_may_be_deleted_while_training_is_paused(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
@@ -78,7 +94,7 @@ async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gate
     job.started["backup-1"].kill()
     await job.started["backup-1"].code()
     await gateway.migrate()
-    assert await gateway.status() == 0
+    assert await gateway.status("continue") == 0
     assert await job.codes() == {0, -9}
     assert job.final() == reference
     assert job.executed_once()
@@ -155,6 +171,7 @@ async def test_groups_of_the_user_are_rebuilt_too(job: Job, gateway: GatewayPeer
     finals = [line.split() for line in job.outputs().splitlines() if line.startswith("final ")]
     assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
     assert {(generation, weight) for _, _, generation, weight in finals} == {("2", finals[0][3])}
+    assert math.isfinite(float(finals[0][3]))
 
 
 async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
@@ -183,7 +200,7 @@ async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPe
     for process in frozen:
         os.kill(process, signal.SIGSTOP)
     await gateway.migrate()
-    assert await gateway.status() == 0
+    assert await gateway.status("continue") == 0
     job.started["backup-1"].kill()
     assert await job.codes() == {0, -9}
     assert job.final() == reference

@@ -56,7 +56,7 @@ async def test_a_backup_that_fails_behind_the_pause_is_gone_when_it_is_reported(
     assert await gateway.strategies() == ["migration"]
     assert await job.started["backup-1"].code() == 1
     await gateway.migrate()
-    assert await gateway.status() == 0
+    assert await gateway.status("continue") == 0
     assert await job.codes() == {0, 1}
     assert job.final() == reference
 

@@ -87,17 +87,26 @@ async def test_with_mindio_an_old_pod_that_stays_is_a_failure(temporal: Workflow
         assert "migration" not in peer.orders
 
 
-async def test_our_training_side_does_not_wait_for_the_end_of_the_old_pod(temporal: WorkflowEnvironment) -> None:
-    """Ours fences by generation: training resumes beside a pod that still terminates, which is noted."""
+async def test_our_training_side_resumes_before_the_old_pod_is_deleted(temporal: WorkflowEnvironment) -> None:
+    """Ours fences by generation: the old pod is there until training steps on the backup; how long it terminates is noted."""
     job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))
     cluster = ScriptedCluster(job)
     old = cluster.holder(1).metadata.name
     cluster.terminating_for_ever.add(old)
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
+    written: list[str] = []
+
+    def look(order: str) -> None:
+        if order == "migration":
+            written.extend(cluster.writes)
+
+    async with training(temporal, job, Script(on_order=look), cluster) as (world, _peer):
         await world.fault(sub_health())
         incident = await world.incident()
         assert incident.verdict is Outcome.RECOVERED
         assert f"pod {old} is still terminating" in incident.ladder[0].reason
+        assert written
+        assert f"kill {old}" not in written
+        assert f"kill {old}" in cluster.writes
 
 
 async def test_migration_is_delivered_within_its_limit_or_resuming_fails(temporal: WorkflowEnvironment) -> None:

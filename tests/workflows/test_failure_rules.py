@@ -11,7 +11,7 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import NOW, Plant, a_job, plant, pod_fault, sub_health, training
+from tests.support.plant import NOW, Plant, a_job, a_mindio_job, plant, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -232,30 +232,65 @@ def _phase(incident: Incident, name: str) -> float:
     return next(phase.seconds for phase in incident.ladder[0].phases if phase.name == name)
 
 
-async def test_a_backup_that_dies_after_the_pause_leaves_the_old_pod_as_the_rescue(temporal: WorkflowEnvironment) -> None:
+async def test_with_mindio_a_backup_that_dies_after_the_pause_leaves_the_old_pod_as_the_rescue(
+    temporal: WorkflowEnvironment,
+) -> None:
     """The old pod is kept, `migration` lets training go on, and the verdict is `ignored`, as is sub-health from then on."""
-    job = a_job()
+    job = a_mindio_job()
     cluster = ScriptedCluster(job)
-    old = cluster.holder(1)
 
     def the_backup_dies() -> None:
         cluster.fail(cluster.backup().metadata.name, "uncorrectable memory error")
 
     async with training(temporal, job, Script(before_pause=the_backup_dies), cluster) as (world, peer):
         await world.fault(sub_health())
-        incident = await world.incident()
-        assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)]
+        await _is_rescued(world, peer, "uncorrectable memory error")
+
+
+async def test_training_that_went_on_where_it_was_keeps_its_old_pod(temporal: WorkflowEnvironment) -> None:
+    """Ours says on which pod it goes on; that counts, also while the backup's end has not reached the cluster yet."""
+    async with training(temporal, a_job(), Script(went_on="continue")) as (world, peer):
+        await world.fault(sub_health())
+        await _is_rescued(world, peer, "scripted")
+
+
+async def _is_rescued(world: Plant, peer: ScriptedPeer, reason: str) -> None:
+    old = world.cluster.holder(1)
+    incident = await world.incident()
+    assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
+    assert reason in incident.ladder[0].reason
+    assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+    assert world.cluster.holder(1) == old
+    assert f"kill {old.metadata.name}" not in world.cluster.writes
+    assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
+    assert incident.policy_after is SubHealthStrategy.IGNORE
+
+
+async def test_a_backup_that_dies_right_after_the_takeover_leads_to_job_rescheduling(temporal: WorkflowEnvironment) -> None:
+    """Training resumed on the backup, which is over when its old pod would be deleted: both are of no use."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+
+    def the_backup_dies(order: str) -> None:
+        if order == "migration":
+            cluster.fail(cluster.backup().metadata.name, "uncorrectable memory error")
+
+    async with training(temporal, job, Script(on_order=the_backup_dies), cluster) as (world, _peer):
+        await world.fault(sub_health())
+        incident = await world.restarted()
+        assert [(v.mode, v.outcome) for v in incident.ladder] == [
+            (Mode.HOT_SWITCH, Outcome.ESCALATE),
+            (Mode.JOB_RESCHEDULING, Outcome.RECOVERED),
+        ]
+        assert "died when it had taken over" in incident.ladder[0].reason
         assert "uncorrectable memory error" in incident.ladder[0].reason
-        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
-        assert cluster.holder(1) == old
-        assert f"kill {old.metadata.name}" not in cluster.writes
-        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
-        assert incident.policy_after is SubHealthStrategy.IGNORE
 
 
-async def test_a_backup_whose_end_crosses_the_report_of_the_pause_is_the_same_case(temporal: WorkflowEnvironment) -> None:
+async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is_the_same_case(
+    temporal: WorkflowEnvironment,
+) -> None:
     """Its end is seen first and the pause is reported a moment later: training goes on where it was, not from a checkpoint."""
-    job = a_job(limits=Limits(pause_crossing=timedelta(seconds=20)))
+    job = a_mindio_job(limits=Limits(pause_crossing=timedelta(seconds=20)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await _dies_while_loading(world, peer)

@@ -63,8 +63,8 @@ async def test_a_finished_recovery_reads_as_a_post_mortem(temporal: WorkflowEnvi
             "backup pod is scheduled",
             "backup pod runs",
             "backup loads, training pauses",
-            "old pod is deleted",
             "training resumes",
+            "old pod is deleted",
             "backup pod takes over the rank",
         ]
         assert "incident 1: sub-health node-1" in await _details(world.entity)

@@ -12,7 +12,7 @@ from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed
-from rekindle_training.manager.reports import FAILED, RECOVERED
+from rekindle_training.manager.reports import CONTINUE, FAILED, MIGRATION, RECOVERED
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Conductor:
             self._start(procedure)
         await self._roster.until(lambda: self._roster.finished)
         log.info("training is complete")
-        self._roster.dismiss(self._roster.backups.values(), "training is complete")
+        self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
 
     # Orders.
 
@@ -64,7 +64,7 @@ class Conductor:
         self._drop()
         roster = self._roster
         roster.dismiss(roster.backups.values(), "the job ends here")
-        roster.dismiss([*roster.members.values(), *roster.starting.values()], "the job ends here", EXIT_CODE)
+        roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], "the job ends here", EXIT_CODE)
 
     # Losses.
 
@@ -117,7 +117,8 @@ class Conductor:
             switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
             switch.migrate()
         elif self._roster.complete:
-            self._means.reports.status(RECOVERED, "training goes on")
+            strategy = CONTINUE if self._roster.backups else MIGRATION
+            self._means.reports.status(RECOVERED, "training goes on", strategy)
         else:
             self._means.reports.status(FAILED, "not all ranks are there")
 

@@ -12,13 +12,10 @@ from rekindle_training.injection import Injection
 from rekindle_training.manager import procedures
 from rekindle_training.manager.procedures import CannotPause, Plan, Standstill
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed
-from rekindle_training.manager.reports import EXIT, FAILED, MIGRATION, RECOVERED, Reports
+from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
 from rekindle_wire.training_pb2 import RankMessage
-
-POD_ENDS = 4.0
-"""Seconds that a backup pod takes to end, and the cluster to say so, once its processes were failed on purpose."""
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +87,6 @@ class HotSwitch:
         backups = self._backups()
         self._roster.dismiss(backups, "injected", exit_code=1)
         await self._roster.until(lambda: not any(process.connected for process in backups))
-        await asyncio.sleep(POD_ENDS)  # its processes are gone; that its pod is over must be seen before the report
 
     # Between the pause and the order.
 
@@ -111,32 +107,31 @@ class HotSwitch:
             return
         try:
             async with asyncio.timeout(self._means.rebuild_timeout):
-                how = await self._go_on(standstill)
+                strategy = await self._go_on(standstill)
         except (RankLost, RebuildFailed) as error:
             self._means.reports.status(FAILED, str(error))
         except TimeoutError:
             self._means.reports.status(FAILED, f"no step was completed within {self._means.rebuild_timeout:g} s")
         else:
-            self._means.reports.status(RECOVERED, f"training goes on behind step {standstill.step}, {how}")
+            where = "the backup" if strategy == MIGRATION else "the old pod: the backup died"
+            self._means.reports.status(RECOVERED, f"training goes on behind step {standstill.step}, on {where}", strategy)
 
     async def _go_on(self, standstill: Standstill) -> str:
+        """The strategy that was carried out."""
         if await self._backups_alive():
             await self._switch(standstill)
-            return "on the backup"
+            return MIGRATION
         await procedures.resume(self._roster)
         self._dismiss_backups("another process of the backup died")
-        return "on the old pod: the backup died"
+        return CONTINUE
 
     async def _switch(self, standstill: Standstill) -> None:
         roster = self._roster
-        retired = [process for rank, process in roster.members.items() if rank in self.ranks]
         members: Members = {**roster.members, **{rank: roster.backups[rank] for rank in self.ranks}}
         transfers = procedures.round_robin(self._survivors(), sorted(self.ranks))
         plan = Plan(standstill.step, transfers, standstill.own_states)
         store = await self._means.store
         await procedures.rebuild(roster, store, members, plan, self._means.rebuild_timeout)
-        # They were fenced by the new generation; that they leave now and not before keeps the processors free for it.
-        roster.dismiss(retired, "another process has taken over this rank")
 
     async def _backups_alive(self) -> bool:
         """Asked, not assumed: who died a moment ago looks connected still, and a connection that broke may come back."""

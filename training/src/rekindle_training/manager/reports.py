@@ -10,7 +10,7 @@ from rekindle_wire.training_pb2 import ProgressReport
 
 log = logging.getLogger(__name__)
 
-MIGRATION, EXIT = "migration", "exit"
+MIGRATION, CONTINUE, EXIT = "migration", "continue", "exit"
 RECOVERED, FAILED = 0, 406
 NORMAL_FAULT = "1"
 
@@ -36,11 +36,14 @@ class Reports:
         log.info("report: strategies", extra={"offered": ",".join(offered)})
         self.waiting.put_nowait(RecoverStrategyRequest(jobId=self._job_id, strategies=offered))
 
-    def status(self, code: int, info: str) -> None:
-        """How a migration ended. Without the `status` message the original control plane would crash."""
-        log.info("report: status", extra={"code": code, "reason": info})
+    def status(self, code: int, info: str, strategy: str = MIGRATION) -> None:
+        """How a migration ended: `continue` when training goes on on the old pod, because the backup died.
+
+        Without the `status` message the original control plane would crash.
+        """
+        log.info("report: status", extra={"code": code, "reason": info, "strategy": strategy})
         status = Status(code=code, info=info)
-        self.waiting.put_nowait(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=MIGRATION))
+        self.waiting.put_nowait(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy))
 
     def process_fault(self, ranks: Sequence[int]) -> None:
         log.info("report: process fault", extra={"ranks": ranks})

@@ -55,6 +55,11 @@ class Roster:
         """Every rank said goodbye."""
         return self.complete and all(member.finished for member in self.members.values())
 
+    @property
+    def retired(self) -> list[RankProcess]:
+        """Were members of an earlier generation. They stand where they paused until their pod is deleted."""
+        return [process for process in self._known.values() if 0 < process.generation < self.generation]
+
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
