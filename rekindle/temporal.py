@@ -54,18 +54,16 @@ ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = tuple(
 )
 
 
-def workflow_runner() -> WorkflowRunner:
-    """The sandbox in which every workflow of ours runs."""
+def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:
+    """The sandbox, with what is passed through; a worker that asks for another runner gets that."""
+    if wanted is not None and not isinstance(wanted, SandboxedWorkflowRunner):
+        return wanted
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH))
 
 
 def plugin() -> SimplePlugin:
-    """Converter and sandbox for client, workers and replayer."""
-    return SimplePlugin(
-        "rekindle",
-        data_converter=pydantic_data_converter,
-        workflow_runner=lambda _: workflow_runner(),
-    )
+    """Converter for clients, workers and the replayer; sandbox for the latter two, unless a worker says otherwise."""
+    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner)
 
 
 async def connect(*, lazy: bool = False) -> Client:

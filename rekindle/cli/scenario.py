@@ -321,7 +321,9 @@ class Scenario:
 async def _until(condition: Callable[[], Any], what: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
-            while not await condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.2)  # files of other processes: there is nothing to wait on
+            while True:  # files of other processes: there is nothing to wait on
+                await asyncio.sleep(0.2)  # first, so that the question does not compete with what it asks about
+                if await condition():
+                    return
     except TimeoutError:
         raise Unavailable(f"waited {PATIENCE:g} s in vain for {what}") from None

@@ -24,6 +24,7 @@ from tests.support.cluster import (
     until_running,
 )
 from workers.cluster.options import parse
+from workers.cluster.processes import NICE
 from workers.cluster.store import Store
 
 FAMILY = "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &) ; echo up; wait"
@@ -54,6 +55,12 @@ async def all_gone(processes: list[psutil.Process]) -> bool:
     """Whether all of them end within some seconds."""
     _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
     return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_pods_give_way_to_the_control_plane(client: ClusterClient) -> None:
+    """All processes of a pod, in whatever session, are nicer than the cluster that started them."""
+    _, processes = await family(client)
+    assert {process.nice() for process in processes} == {psutil.Process().nice() + NICE}
 
 
 async def test_a_deleted_pod_takes_its_whole_family_with_it(client: ClusterClient) -> None:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import Queries, job_workflow
@@ -58,7 +59,7 @@ END = Tell(kind=TellKind.END, reason="the job was deleted")
 async def client(temporal: WorkflowEnvironment) -> AsyncIterator[Client]:
     """A server with a control worker."""
     with temporal.with_time_skipping_disabled():
-        async with control_worker(temporal.client, ScriptedCluster(job_of(a_job("any"), Limits()))):
+        async with control_worker(temporal.client, ScriptedCluster(job_of(a_job("any"), Limits())), SandboxedWorkflowRunner()):
             yield temporal.client
 
 

@@ -13,6 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
@@ -97,7 +98,7 @@ class Control:
     _worker: Worker | None = None
 
     async def start(self) -> None:
-        self._worker = self._with_modes() if self.modes else control_worker(self.client, self.cluster)
+        self._worker = self._with_modes() if self.modes else control_worker(self.client, self.cluster, SandboxedWorkflowRunner())
         await self._worker.__aenter__()
 
     def _with_modes(self) -> Worker:

@@ -24,6 +24,9 @@ PR_SET_CHILD_SUBREAPER = 36
 ENV_CLUSTER = "REKINDLE_CLUSTER"
 """Which local cluster a process belongs to: the guardian's mark."""
 
+NICE = 10
+"""How far pods give way to the control plane, which has machines of its own on a real cluster."""
+
 SWEEP_AGAIN = 0.002
 """Seconds between two looks for what a pod left behind; it was killed and needs a moment."""
 
@@ -85,7 +88,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509  (no other thread runs Python here)
+                preexec_fn=lambda: _settle(parent),  # noqa: PLW1509  (no other thread runs Python here)
             )
         self._leaders[leader.pid] = (uid, leader)
         self._pids[uid] = leader.pid
@@ -144,8 +147,11 @@ def _peek() -> int | None:
     return found.si_pid if found else None
 
 
-def _die_with(parent: int) -> None:
+def _settle(parent: int) -> None:
     """Runs in the child before its program starts."""
+    os.nice(NICE)
+    with contextlib.suppress(OSError):  # a kernel that groups sessions compares these first, and may have none
+        Path("/proc/self/autogroup").write_text(str(NICE))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
