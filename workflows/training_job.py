@@ -42,7 +42,7 @@ class TrainingJob:
             if self.state.ended:
                 await self._dismiss_requests()
                 break
-            case = incidents.next_case(self.state, workflow.now())
+            case = incidents.next_case(self.state)
             if case:
                 await self._handle(case)
             await workflow.wait_condition(workflow.all_handlers_finished)

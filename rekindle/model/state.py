@@ -45,6 +45,9 @@ class JobState(Value):
 
     incidents: int = 0
     history: tuple[Incident, ...] = ()
+    restarts: tuple[datetime, ...] = ()
+    """When the job's pods were started anew, lately: too often needs a person."""
+
     ended: str = ""
     """Why the job's workflow ends; empty: it lives."""
 
@@ -64,4 +67,3 @@ class JobStatus(Value):
 
     state: JobState
     running: Mode | None = None
-    waiting_for: str = ""

@@ -69,10 +69,10 @@ def rejudge(state: JobState) -> JobState:
     return state.model_copy(update={"sub_healthy": pods})
 
 
-def next_case(state: JobState, now: datetime) -> Case | None:
+def next_case(state: JobState) -> Case | None:
     """What to do next: real faults first, then requests, then sub-healthy pods that were not judged yet."""
     if state.faults:
-        return _real_faults(state, now)
+        return _real_faults(state)
     if state.requests:
         return _request(state, state.requests[0])
     for pod in state.sub_healthy:
@@ -81,11 +81,10 @@ def next_case(state: JobState, now: datetime) -> Case | None:
     return None
 
 
-def _real_faults(state: JobState, now: datetime) -> Case:
+def _real_faults(state: JobState) -> Case:
     words = "; ".join(describe(fault) for fault in state.faults[:3])
     more = f" and {len(state.faults) - 3} more" if len(state.faults) > 3 else ""
-    plan = ladder.for_real_fault() if may_restart(state, now) else ladder.Plan(refused=TOO_OFTEN)
-    return Case(plan=plan, summary=f"{words}{more}", faults=state.faults)
+    return Case(plan=ladder.for_real_fault(), summary=f"{words}{more}", faults=state.faults)
 
 
 def _request(state: JobState, request: ModeRequest) -> Case:
@@ -111,11 +110,7 @@ def _sub_health(state: JobState, pod: SubHealthyPod) -> Case:
 
 def may_restart(state: JobState, now: datetime) -> bool:
     """Whether the job was not restarted too often lately."""
-    recent = [
-        incident
-        for incident in state.history
-        if now - incident.started_at < RESTARTS_WITHIN and any(v.mode is Mode.JOB_RESCHEDULING for v in incident.ladder)
-    ]
+    recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
     return len(recent) < RESTARTS
 
 
@@ -152,7 +147,8 @@ def concluded(state: JobState, incident: Incident) -> JobState:
     faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
     kept = tuple(fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS]}) for fault in incident.faults)
     history = (*state.history, incident.model_copy(update={"faults": kept}))[-KEPT_INCIDENTS:]
-    return state.model_copy(update={"history": history, "sub_healthy": pods, "faults": faults})
+    restarts = (*state.restarts, *((restarted,) if restarted else ()))[-RESTARTS:]
+    return state.model_copy(update={"history": history, "restarts": restarts, "sub_healthy": pods, "faults": faults})
 
 
 def _before(fault: Fault, restarted: datetime | None) -> bool:

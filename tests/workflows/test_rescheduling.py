@@ -97,19 +97,20 @@ async def test_the_old_lifes_step_is_not_taken_for_the_new_ones(temporal: Workfl
 
 
 async def test_a_job_is_restarted_five_times_an_hour_at_most(temporal: WorkflowEnvironment) -> None:
-    """The sixth fault within an hour is refused with an event and touches nothing; an hour later a fault is recovered again."""
+    """The sixth fault within an hour is given up and touches nothing; an hour later a fault is recovered again."""
     async with training(temporal, a_job()) as (world, _peer):
         for number in range(1, 6):
             await world.fault(node_fault("node-0", f"episode {number}"))
             await world.restarted(number, f"life-{number + 1}")
         writes = list(world.cluster.writes)
         await world.fault(node_fault("node-0", "one too many"))
-        assert "restarted 5 times within 1:00:00" in (await world.event("RecoveryRefused")).message
-        status = await world.status()
-        assert (status.running, status.state.incidents, world.cluster.writes) == (None, 5, writes)
+        incident = await world.incident(6)
+        assert (incident.verdict, world.cluster.writes) == (Outcome.GIVEN_UP, writes)
+        assert "restarted 5 times within 1:00:00" in incident.ladder[0].reason
+        assert "restarted 5 times within 1:00:00" in (await world.event("RecoveryGivenUp")).message
         await world.skip(timedelta(hours=1), of=world.entity)
         await world.fault(node_fault("node-0", "an hour later"))
-        assert (await world.restarted(6, "life-7")).verdict is Outcome.RECOVERED
+        assert (await world.restarted(7, "life-7")).verdict is Outcome.RECOVERED
 
 
 async def test_healthy_nodes_are_preferred_until_sub_health_is_ignored(temporal: WorkflowEnvironment) -> None:
