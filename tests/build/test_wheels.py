@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -113,8 +112,7 @@ def test_the_command_says_what_it_can_do(installation: Installation) -> None:
 
 
 def test_the_demo_recovers_from_an_installed_wheel(installation: Installation) -> None:
-    """The hot-switch demo runs from an empty directory and ends with the parameters of an undisturbed run."""
-    last = installation.run("rekindle", "demo", "hot-switch", "--output", "json").strip().splitlines()[-1]
-    result = json.loads(last)
-    assert result["verdict"] == "recovered", last
-    assert result["parameters_equal"] is True, last
+    """From an empty directory, with four pods and without a terminal: it ends by itself, and its panel says what came of it."""
+    printed = installation.run("rekindle", "demo", "hot-switch", "--pods", "4", "--pod-rank", "3", "--seed", "11")
+    for words in ("recovered", "equal bit for bit", "pause of training", "Temporal UI", "rank 3"):
+        assert words in printed, printed

@@ -77,9 +77,8 @@ async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product)
     assert result["policy_after"] == "hotSwitch"
 
 
-@pytest.mark.parametrize("what", ["optimizer", "bit"])
-async def test_a_migration_that_is_not_exact_is_noticed(product: Product, what: str) -> None:
-    """A left-out optimizer state, or one flipped bit, makes the comparison of final parameters fail."""
-    result = await product.run(tamper=what)
+async def test_a_migration_that_is_not_exact_is_noticed(product: Product) -> None:
+    """One flipped bit makes the comparison of final parameters fail."""
+    result = await product.run(tamper="bit")
     assert tried(result) == [("hot switch", "recovered")], result
     assert not result["parameters_equal"]
