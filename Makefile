@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
 
 LOCK := requirements.lock
-UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --group dev --universal --python-version 3.11 \
+UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo --extra kubernetes --group dev --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --no-emit-package rekindle-training \
 	--custom-compile-command "make lock" --quiet
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from rekindle.errors import RekindleError
+from rekindle.errors import ClusterUnavailable, RekindleError
 
 
 @contextmanager
@@ -15,9 +16,11 @@ def crossing() -> Iterator[None]:
     try:
         yield
     except RekindleError as error:
+        wait = error.retry_after if isinstance(error, ClusterUnavailable) else None
         raise ApplicationError(
             str(error),
             type=error.type,
             non_retryable=not error.retryable,
+            next_retry_delay=timedelta(seconds=wait) if wait is not None else None,
             category=ApplicationErrorCategory.BENIGN if error.retryable else ApplicationErrorCategory.UNSPECIFIED,
         ) from error

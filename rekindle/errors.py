@@ -9,6 +9,7 @@
         |-- NotFound         no such object
         |-- Conflict         the object is not what the request assumed
         |-- Invalid          the cluster refuses the object; trying again does not help
+        |-- Forbidden        our identity may not do this; the message names verb, resource and namespace
         |-- ClusterUnavailable   no answer; trying again may help
         `-- WatchExpired     the watch broke: list again, watch again
 
@@ -63,9 +64,20 @@ class Invalid(ClusterError):
     type = "cluster.invalid"
 
 
+class Forbidden(ClusterError):
+    type = "cluster.forbidden"
+
+
 class ClusterUnavailable(ClusterError):
     type = "cluster.unavailable"
     retryable = True
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        """Args:
+        retry_after: seconds that the cluster asks for before the next try.
+        """
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class WatchExpired(ClusterError):

@@ -81,9 +81,10 @@ def test_flat_names_stay_out_of_site_packages(wheels: Wheels) -> None:
 
 
 def test_the_server_is_carried_whole(wheels: Wheels) -> None:
-    """Every module of the flat packages is in the wheel, below rekindle/_server."""
+    """Every module of the flat packages is in the wheel, below rekindle/_server, and what the control plane is built from."""
     modules = {path.relative_to(ROOT).as_posix() for name in FLAT for path in (ROOT / name).rglob("*.py")}
-    assert {f"rekindle/_server/{module}" for module in modules} <= contents(wheels.control_plane)
+    pins = {f"deploy/control-plane/{name}" for name in ("go.mod", "go.sum", "tools.go")}
+    assert {f"rekindle/_server/{file}" for file in modules | pins} <= contents(wheels.control_plane)
 
 
 def test_wheels_are_typed_and_licensed(wheels: Wheels) -> None:

@@ -1,0 +1,237 @@
+"""One Kubernetes API server, spoken to with the official client: the only module that imports it. Used by the drivers.
+
+Objects are plain mappings, as the server sends them, so that one path serves built-in kinds and custom ones alike. Every answer
+that is not a success becomes an error of our tree; reads and writes are not repeated here, since activities are.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTResponse
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+
+REQUEST_LIMIT = 10.0
+"""Seconds for one request; a watch has no such limit."""
+
+SILENCE_LIMIT = 90.0
+"""Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
+
+PAGE = 500
+"""Objects of one page of a list."""
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+ERRORS: Mapping[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: WatchExpired,
+    413: Invalid,
+    422: Invalid,
+}
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All objects of a path at one moment."""
+
+    items: list[Object]
+    resource_version: str
+    """A watch from here misses nothing."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    type: str
+    object: Object
+
+
+class Api:
+    """One API server, under one identity. `async with`, or `close()`."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """Args:
+        kubeconfig: its current context; None: the service account of the pod that this process runs in.
+        """
+        self._kubeconfig = kubeconfig
+        self._client: ApiClient | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    # ---- objects
+
+    async def get(self, path: str) -> Object:
+        return await self._ask("GET", path)
+
+    async def list(self, path: str, **selectors: str) -> Listing:
+        """Args:
+        selectors: `labelSelector`, `fieldSelector`.
+        """
+        items: list[Object] = []
+        query = {**selectors, "limit": str(PAGE)}
+        while True:
+            page = await self._ask("GET", path, query)
+            items += page["items"]
+            if not (more := page["metadata"].get("continue")):
+                return Listing(items, page["metadata"]["resourceVersion"])
+            query["continue"] = more
+
+    async def create(self, path: str, body: Object) -> Object:
+        return await self._ask("POST", path, {}, body)
+
+    async def patch(self, path: str, body: Object) -> Object:
+        """A merge patch: None removes a key."""
+        return await self._ask("PATCH", path, {}, body, MERGE_PATCH)
+
+    async def delete(self, path: str, uid: str, grace_seconds: int | None = None) -> None:
+        """Asks for the end of this very object; None: with its own grace period.
+
+        Raises: Conflict when the name belongs to another object.
+        """
+        options: Object = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        await self._ask("DELETE", path, {}, options)
+
+    async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncIterator[Change]:
+        """Changes behind this version, without end; a stream that the server ends in order is opened again.
+
+        Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
+        """
+        while True:
+            query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+            async with self._answer("GET", path, query, limit=None) as answer:
+                async for line in _lines(answer):
+                    change = _change(line)
+                    resource_version = change.object["metadata"]["resourceVersion"]
+                    yield change
+
+    # ---- requests
+
+    async def _ask(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None, kind: str = JSON
+    ) -> Object:
+        async with self._answer(method, path, query or {}, body, kind) as answer:
+            found: Object = json.loads(await answer.read())
+            return found
+
+    @asynccontextmanager
+    async def _answer(  # noqa: PLR0913  (the parts of a request)
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Object | None = None,
+        kind: str = JSON,
+        limit: float | None = REQUEST_LIMIT,
+    ) -> AsyncIterator[RESTResponse]:
+        """The server's answer, if it is a success. Credentials that ran out are read again, once."""
+        try:
+            answer = await self._send(method, path, query, body, kind, limit)
+            if answer.status == 401:
+                answer.response.release()
+                await self.close()
+                answer = await self._send(method, path, query, body, kind, limit)
+            try:
+                if not 200 <= answer.status < 300:
+                    raise _refusal(answer.status, await answer.read(), answer.headers)
+                yield answer
+            finally:
+                answer.response.release()
+        except TimeoutError as error:
+            raise ClusterUnavailable(f"{method} {path}: the API server did not answer in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+
+    async def _send(  # noqa: PLR0913
+        self, method: str, path: str, query: Mapping[str, str], body: Object | None, kind: str, limit: float | None
+    ) -> RESTResponse:
+        client = self._client = self._client or ApiClient(await self._configuration())
+        headers = {"Accept": "application/json", "Content-Type": kind, "User-Agent": "rekindle"}
+        request = await client.param_serialize(
+            method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=REQUEST_LIMIT, sock_read=limit or SILENCE_LIMIT)
+        return await client.call_api(*request, _request_timeout=timeout)
+
+    async def _configuration(self) -> Configuration:
+        configuration = Configuration()
+        try:
+            if self._kubeconfig:
+                await load_kube_config(str(self._kubeconfig), client_configuration=configuration, persist_config=False)
+            else:
+                load_incluster_config(configuration)
+        except ConfigException as error:
+            source = f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
+            raise BadInput(f"{source}: {error}") from error
+        return configuration
+
+
+async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
+    while line := await answer.response.content.readline():
+        yield line
+
+
+def _change(line: bytes) -> Change:
+    event = json.loads(line)
+    if event["type"] == "ERROR":
+        raise _refusal(event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
+    return Change(event["type"], event["object"])
+
+
+def _refusal(code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
+    """The server's own words: for 403 they name verb, resource and namespace."""
+    try:
+        words = str(json.loads(body)["message"])
+    except (ValueError, TypeError, KeyError):
+        words = body.decode(errors="replace").strip()[:500]
+    words = words or f"code {code}"
+    if known := ERRORS.get(code):
+        return known(words)
+    return ClusterUnavailable(f"{code}: {words}", retry_after=_seconds(headers.get("Retry-After", "")))
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isdecimal() else None
+
+
+async def check_version(api: Api) -> str:
+    """The server's version.
+
+    Raises: BadInput when it is older than what the drivers need.
+    """
+    found = await api.get("/version")
+    minor = int("".join(character for character in found["minor"] if character.isdigit()))
+    if (int(found["major"]), minor) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise BadInput(f"the API server is {found['gitVersion']}: accepted are versions from {oldest}")
+    return str(found["gitVersion"])
+
+
+OLDEST = (1, 28)
+"""The oldest whose API has all that is used here; only 1.36 was tried."""

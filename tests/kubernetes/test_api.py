@@ -1,0 +1,215 @@
+"""The API server's answers as our errors, on a real one; what a real one cannot be brought to say comes from a scripted one."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+
+from activities import kube
+from activities.kube import Api, check_version
+from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from tests.support.kubernetes import Namespace
+
+MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def test_an_object_is_created_read_changed_and_deleted(namespace: Namespace) -> None:
+    """A merge patch removes what is None; a second creation is a Conflict; what is deleted is not found."""
+    api, path = namespace.api, namespace.path("configmaps", "map")
+    created = await api.create(namespace.path("configmaps"), MAP)
+    with pytest.raises(Conflict, match="already exists"):
+        await api.create(namespace.path("configmaps"), MAP)
+    assert (await api.patch(path, {"data": {"a": None, "c": "3"}}))["data"] == {"b": "2", "c": "3"}
+    await api.delete(path, created["metadata"]["uid"])
+    with pytest.raises(NotFound, match="map"):
+        await api.get(path)
+
+
+async def test_a_deletion_names_the_very_object(namespace: Namespace) -> None:
+    """Under the UID of another object the deletion is a Conflict, and nothing is deleted."""
+    await namespace.api.create(namespace.path("configmaps"), MAP)
+    with pytest.raises(Conflict, match="UID"):
+        await namespace.api.delete(namespace.path("configmaps", "map"), "of-another-life")
+    assert await namespace.api.get(namespace.path("configmaps", "map"))
+
+
+async def test_an_object_that_the_server_refuses_names_its_field(namespace: Namespace) -> None:
+    """Invalid carries the server's own words."""
+    with pytest.raises(Invalid, match=r"spec\.containers: Required value"):
+        await namespace.api.create(namespace.path("pods"), {"metadata": {"name": "pod"}, "spec": {"containers": []}})
+
+
+async def test_a_list_comes_in_pages(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All objects are there, each once, however many pages it takes."""
+    monkeypatch.setattr(kube, "PAGE", 2)
+    names = {f"map-{number}" for number in range(5)}
+    for name in names:
+        await namespace.api.create(namespace.path("configmaps"), {"metadata": {"name": name, "labels": {"mine": "yes"}}})
+    listing = await namespace.api.list(namespace.path("configmaps"), labelSelector="mine=yes")
+    assert sorted(item["metadata"]["name"] for item in listing.items) == sorted(names)
+
+
+async def test_a_missing_permission_is_named(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
+    """Verb, resource and namespace stand in the error, as an administrator needs them."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"][0]["user"]["token"] = await namespace.token_of("nobody")
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    async with Api(tmp_path / "config") as api:
+        with pytest.raises(Forbidden, match=rf'cannot list resource "pods" .* in the namespace "{namespace.name}"'):
+            await api.list(namespace.path("pods"))
+
+
+async def test_a_watch_goes_on_where_the_list_ended(namespace: Namespace) -> None:
+    """Nothing between the list and the watch is missed."""
+    listing = await namespace.api.list(namespace.path("secrets"))
+    created = await namespace.api.create(namespace.path("secrets"), {"metadata": {"name": "mine"}})
+    await namespace.api.patch(namespace.path("secrets", "mine"), {"stringData": {"a": "9"}})
+    changes = namespace.api.watch(namespace.path("secrets"), listing.resource_version)
+    seen = [await anext(changes) for _ in range(2)]
+    ours = [change.type for change in seen if change.object["metadata"]["uid"] == created["metadata"]["uid"]]
+    assert ours == ["ADDED", "MODIFIED"]
+
+
+async def test_a_server_that_is_away_is_unavailable_and_comes_back(namespace: Namespace, kubeconfig: Path) -> None:
+    """A watch breaks, a request fails, and both work again when the server does."""
+    listing = await namespace.api.list(namespace.path("configmaps"))
+    changes = namespace.api.watch(namespace.path("configmaps"), listing.resource_version)
+    await namespace.api.create(namespace.path("configmaps"), MAP)
+    await anext(changes)
+    os.kill(int((kubeconfig.parent / "kube-apiserver.pid").read_text()), signal.SIGKILL)
+    with pytest.raises(ClusterUnavailable):
+        async for _ in changes:
+            pass
+    found = await _as_soon_as_it_answers(namespace)
+    assert found["data"] == MAP["data"]
+
+
+async def _as_soon_as_it_answers(namespace: Namespace) -> kube.Object:
+    while True:
+        try:
+            return await namespace.api.get(namespace.path("configmaps", "map"))
+        except (ClusterUnavailable, Forbidden):
+            continue
+
+
+# ---- scripted
+
+
+@asynccontextmanager
+async def scripted(handler: Handler, directory: Path, token: str = "first") -> AsyncIterator[Api]:
+    """The API against a server that says what the test wants."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    write_config(directory / "config", f"http://127.0.0.1:{port}", token)
+    try:
+        async with Api(directory / "config") as api:
+            yield api
+    finally:
+        await runner.cleanup()
+
+
+def write_config(path: Path, server: str, token: str) -> None:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(yaml.safe_dump(config))
+
+
+async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path) -> None:
+    """429 is ClusterUnavailable, with the seconds of Retry-After."""
+
+    async def overloaded(_: web.Request) -> web.Response:
+        return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "7"})
+
+    async with scripted(overloaded, tmp_path) as api:
+        with pytest.raises(ClusterUnavailable, match="too many requests") as caught:
+            await api.get("/api/v1/pods")
+        assert caught.value.retry_after == 7
+
+
+async def test_a_watch_that_expired_says_so(tmp_path: Path) -> None:
+    """Behind a change, in the middle of the stream, as the server says it when its memory is too short."""
+    pod = {"type": "ADDED", "object": {"metadata": {"name": "pod", "resourceVersion": "7"}}}
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version: 7 (9)"}}
+
+    async def forgetful(_: web.Request) -> web.Response:
+        return web.Response(text=f"{json.dumps(pod)}\n{json.dumps(gone)}\n")
+
+    async with scripted(forgetful, tmp_path) as api:
+        changes = api.watch("/api/v1/pods", "1")
+        assert (await anext(changes)).object == pod["object"]
+        with pytest.raises(WatchExpired, match="too old resource version"):
+            await anext(changes)
+
+
+async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_path: Path) -> None:
+    """It is opened again with the version of the last event; bookmarks count."""
+    asked: list[str] = []
+
+    async def one_at_a_time(request: web.Request) -> web.Response:
+        asked.append(request.query["resourceVersion"])
+        change = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": f"{len(asked)}0"}}}
+        return web.Response(text=f"{json.dumps(change)}\n")
+
+    async with scripted(one_at_a_time, tmp_path) as api:
+        changes = api.watch("/api/v1/pods", "5")
+        for _ in range(3):
+            await anext(changes)
+    assert asked == ["5", "10", "20"]
+
+
+async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:
+    """A token that was renewed in its file is taken at the first 401; one that is still wrong is an error."""
+
+    async def renewed(request: web.Request) -> web.Response:
+        if request.headers["Authorization"] == "Bearer second":
+            return web.json_response({"kind": "Pod"})
+        return web.json_response({"message": "Unauthorized"}, status=401)
+
+    async with scripted(renewed, tmp_path) as api:
+        with pytest.raises(Forbidden, match="Unauthorized"):
+            await api.get("/api/v1/pods")
+        config = yaml.safe_load((tmp_path / "config").read_text())
+        write_config(tmp_path / "config", config["clusters"][0]["cluster"]["server"], "second")
+        assert await api.get("/api/v1/pods") == {"kind": "Pod"}
+
+
+@pytest.mark.parametrize(("minor", "fits"), [("27", False), ("28+", True), ("36", True)])
+async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, minor: str, *, fits: bool) -> None:
+    """With its version, and the oldest that is accepted."""
+
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"})
+
+    async with scripted(version, tmp_path) as api:
+        if fits:
+            assert await check_version(api) == f"v1.{minor}.0"
+        else:
+            with pytest.raises(BadInput, match=r"v1\.27\.0: accepted are versions from 1\.28"):
+                await check_version(api)
+
+
+async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """The error has the path of the file."""
+    (tmp_path / "config").write_text("{}")
+    async with Api(tmp_path / "config") as api:
+        with pytest.raises(BadInput, match=str(tmp_path / "config")):
+            await api.get("/version")

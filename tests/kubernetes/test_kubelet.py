@@ -1,0 +1,144 @@
+"""Pods of a real API server as processes of this machine: scheduled by the real scheduler, counted by the real controllers."""
+
+from pathlib import Path
+
+from rekindle.model.cluster import Condition, condition_of
+from tests.support.kubernetes import Namespace
+from workers.kubernetes.kubelet import LOST, REFUSE, START_AFTER
+
+STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+
+
+def log_of(kubeconfig: Path, namespace: Namespace, pod: str) -> str:
+    (found,) = (kubeconfig.parent / "pods").glob(f"{namespace.name}_{pod}.*.log")
+    return found.read_text()
+
+
+async def test_a_pod_runs_to_its_end(namespace: Namespace, kubeconfig: Path) -> None:
+    """Its process finds literals and fields of the pod in its environment; the status tells its exit code."""
+    references = {
+        "NAME": "metadata.name",
+        "UID": "metadata.uid",
+        "RANK": "metadata.annotations['hccl/rankIndex']",
+        "NODE": "spec.nodeName",
+    }
+    env = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in references.items()]
+    pod = await namespace.pod(
+        "good", "sh", "-c", "echo $NAME $UID $RANK $NODE $WORD", env=[*env, {"name": "WORD", "value": "hello"}]
+    )
+    ended = await namespace.until_phase("good", "Succeeded")
+    node = ended["spec"]["nodeName"]
+    assert log_of(kubeconfig, namespace, "good") == f"good {pod['metadata']['uid']} 3 {node} hello\n"
+    assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+
+
+async def test_a_pod_that_fails_says_why(namespace: Namespace) -> None:
+    """Phase, exit code, and the last line of its log as message."""
+    await namespace.pod("bad", "sh", "-c", "echo first; echo out of memory >&2; exit 3")
+    ended = await namespace.until_phase("bad", "Failed")
+    assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    assert ended["status"]["message"] == "out of memory"
+
+
+async def test_a_command_that_is_not_there_fails_its_pod(namespace: Namespace) -> None:
+    """The pod fails with the name of the command, and nothing hangs."""
+    await namespace.pod("typo", "/no/such/program")
+    assert "/no/such/program" in (await namespace.until_phase("typo", "Failed"))["status"]["message"]
+
+
+async def test_a_pod_ends_within_its_grace_period(namespace: Namespace, kubeconfig: Path) -> None:
+    """SIGTERM first; who ignores it lives until the grace is over, or until somebody hurries the deletion."""
+    pod = await namespace.pod("stubborn", *STUBBORN)
+    await namespace.until_phase("stubborn", "Running")
+    path, uid = namespace.path("pods", "stubborn"), pod["metadata"]["uid"]
+    await namespace.api.delete(path, uid, 600)
+    terminating = await namespace.api.get(path)
+    assert terminating["metadata"]["deletionTimestamp"]
+    assert terminating["status"]["phase"] == "Running"
+    await namespace.api.delete(path, uid, 0)
+    await namespace.until_gone(pod)
+    polite = await namespace.pod("polite", "sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    await namespace.until_phase("polite", "Running")
+    await namespace.api.delete(namespace.path("pods", "polite"), polite["metadata"]["uid"], 30)
+    await namespace.until_gone(polite)
+
+
+async def test_without_a_free_node_the_scheduler_says_so(namespace: Namespace) -> None:
+    """Unschedulable, in kube-scheduler's own words; when room is made the pod runs."""
+    for number in range(3):
+        await namespace.pod(f"full-{number}", "sleep", "1000", accelerators=2)
+        await namespace.until_phase(f"full-{number}", "Running")
+    await namespace.pod("waits", "sleep", "1000", accelerators=1)
+    waiting = await namespace.until("pods", "waits", lambda pod: bool(pod["status"].get("conditions")))
+    condition = condition_of([Condition.model_validate(c) for c in waiting["status"]["conditions"]], "PodScheduled")
+    assert condition
+    assert (condition.status, condition.reason) == ("False", "Unschedulable")
+    assert "Insufficient huawei.com/Ascend910" in condition.message
+    full = await namespace.api.get(namespace.path("pods", "full-0"))
+    await namespace.api.delete(namespace.path("pods", "full-0"), full["metadata"]["uid"], 0)
+    assert (await namespace.until_phase("waits", "Running"))["spec"]["nodeName"] == full["spec"]["nodeName"]
+
+
+async def test_a_job_of_the_real_controller_completes(namespace: Namespace) -> None:
+    """An indexed Job gets its pods, one of each index, and is complete when they have succeeded."""
+    container = {"name": "main", "image": "none", "command": ["sh", "-c", 'test -n "$JOB_COMPLETION_INDEX"']}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    spec = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
+    await namespace.api.create(namespace.path("jobs"), {"metadata": {"name": "indexed"}, "spec": spec})
+    done = await namespace.until("jobs", "indexed", lambda job: job.get("status", {}).get("succeeded") == 2)
+    assert done["status"]["completedIndexes"] == "0,1"
+
+
+async def test_a_pod_is_started_again_where_its_policy_says_so(namespace: Namespace) -> None:
+    """restartPolicy OnFailure: the same pod, one restart more, until it ends well."""
+    script = "test -e $MARK && exit 0; touch $MARK; exit 1"
+    mark = {"name": "MARK", "value": f"/tmp/rekindle-{namespace.name}-mark"}
+    Path(mark["value"]).unlink(missing_ok=True)
+    await namespace.pod("again", "sh", "-c", script, env=[mark], restartPolicy="OnFailure")
+    ended = await namespace.until_phase("again", "Succeeded")
+    assert ended["status"]["containerStatuses"][0]["restartCount"] == 1
+    Path(mark["value"]).unlink()
+
+
+async def test_a_kubelet_refuses_or_dawdles_when_it_is_told_to(namespace: Namespace) -> None:
+    """By annotations of its node: a pod fails with the reason, or runs later."""
+    await _annotate(namespace, "node-0", {REFUSE: "ImagePullBackOff"})
+    await _annotate(namespace, "node-1", {START_AFTER: "0.5"})
+    try:
+        await namespace.pod("refused", "sleep", "1000", node="node-0")
+        assert (await namespace.until_phase("refused", "Failed"))["status"]["reason"] == "ImagePullBackOff"
+        await namespace.pod("late", "sleep", "1000", node="node-1")
+        waiting = await namespace.until("pods", "late", lambda pod: bool(pod["status"].get("containerStatuses")))
+        assert waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
+        await namespace.until_phase("late", "Running")
+    finally:
+        await _annotate(namespace, "node-0", {REFUSE: None})
+        await _annotate(namespace, "node-1", {START_AFTER: None})
+
+
+async def test_a_lost_node_is_noticed_by_the_cluster(namespace: Namespace) -> None:
+    """Its lease runs out: the node is not ready, by the real controller, and its pods' end is told when it is back."""
+    await namespace.pod("there", "sleep", "1000", node="node-2")
+    await namespace.until_phase("there", "Running")
+    await _annotate(namespace, "node-2", {LOST: "yes"})
+    try:
+        lost = await namespace.until("nodes", "node-2", lambda node: _ready(node) != "True")
+        assert _ready(lost) == "Unknown"
+        assert (await namespace.api.get(namespace.path("pods", "there")))["status"]["phase"] == "Running"
+    finally:
+        await _annotate(namespace, "node-2", {LOST: None})
+    await namespace.until("nodes", "node-2", lambda node: _ready(node) == "True")
+    assert (await namespace.until_phase("there", "Failed"))["status"]["containerStatuses"][0]["state"]["terminated"][
+        "exitCode"
+    ] == 137
+
+
+async def _annotate(namespace: Namespace, node: str, annotations: dict[str, str | None]) -> None:
+    await namespace.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
+
+
+def _ready(node: dict[str, object]) -> str:
+    status = node["status"]
+    assert isinstance(status, dict)
+    condition = condition_of([Condition.model_validate(c) for c in status["conditions"]], "Ready")
+    return condition.status if condition else ""

@@ -1,0 +1,109 @@
+"""A real Kubernetes for tests: API server, scheduler and controllers, with kubelets that run pods as processes."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from activities.kube import Api, Object
+from rekindle.errors import NotFound
+from tests.support.cluster import environment
+
+WAIT_LIMIT = 40.0
+ACCELERATOR = "huawei.com/Ascend910"
+
+
+@contextmanager
+def local_kubernetes(state_dir: Path, *, nodes: int = 3, accelerators: int = 2) -> Iterator[Path]:
+    """The administrator's kubeconfig. The first one of a machine builds the programs, which takes minutes."""
+    command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={state_dir}", f"--nodes={nodes}"]
+    command.append(f"--accelerators-per-node={accelerators}")
+    with (state_dir / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line.startswith("ready kubernetes "), (state_dir / "log").read_text()
+        try:
+            yield Path(line.removeprefix("ready kubernetes ").strip())
+        finally:
+            process.terminate()
+
+
+class Namespace:
+    """A namespace of one test, and short words for what tests do in it."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self.api, self.name = api, name
+
+    def path(self, kind: str, name: str = "") -> str:
+        group = {"jobs": "/apis/batch/v1", "roles": RBAC, "rolebindings": RBAC}.get(kind, "/api/v1")
+        return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
+
+    async def pod(self, name: str, *command: str, node: str = "", accelerators: int = 0, **spec: Any) -> Object:
+        """Creates a pod of one container."""
+        container: Object = {"name": "main", "image": "none", "command": list(command), "env": spec.pop("env", [])}
+        if accelerators:
+            container["resources"] = {"limits": {ACCELERATOR: str(accelerators)}}
+        body = {
+            "metadata": {"name": name, "annotations": {"hccl/rankIndex": "3"}},
+            "spec": {"containers": [container], "restartPolicy": "Never", **({"nodeName": node} if node else {}), **spec},
+        }
+        return await self.api.create(self.path("pods"), body)
+
+    async def until(self, kind: str, name: str, condition: Callable[[Object], bool]) -> Object:
+        """The object, as soon as it satisfies a condition."""
+        path = self.path(kind) if kind != "nodes" else "/api/v1/nodes"
+        async with asyncio.timeout(WAIT_LIMIT):
+            selector = f"metadata.name={name}"
+            listing = await self.api.list(path, fieldSelector=selector)
+            for item in listing.items:
+                if condition(item):
+                    return item
+            async for change in self.api.watch(path, listing.resource_version, fieldSelector=selector):
+                if change.type in ("ADDED", "MODIFIED") and condition(change.object):
+                    return change.object
+        raise AssertionError("a watch has no end")
+
+    async def until_phase(self, name: str, phase: str) -> Object:
+        return await self.until("pods", name, lambda pod: pod["status"].get("phase") == phase)
+
+    async def until_gone(self, pod: Object) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        path = self.path("pods")
+        async with asyncio.timeout(WAIT_LIMIT):
+            listing = await self.api.list(path, fieldSelector=f"metadata.name={name}")
+            if uid not in {item["metadata"]["uid"] for item in listing.items}:
+                return
+            async for change in self.api.watch(path, listing.resource_version, fieldSelector=f"metadata.name={name}"):
+                if change.type == "DELETED" and change.object["metadata"]["uid"] == uid:
+                    return
+
+    async def token_of(self, account: str) -> str:
+        """Creates a service account, which may do nothing, and a token of its own."""
+        await self.api.create(self.path("serviceaccounts"), {"metadata": {"name": account}})
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        answer = await self.api.create(self.path("serviceaccounts", f"{account}/token"), request)
+        return str(answer["status"]["token"])
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@asynccontextmanager
+async def a_namespace(kubeconfig: Path, name: str) -> AsyncIterator[Namespace]:
+    """A namespace that is deleted with everything in it; nobody waits for that."""
+    async with Api(kubeconfig) as api:
+        created = await api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        try:
+            yield Namespace(api, name)
+        finally:
+            for pod in (await api.list(f"/api/v1/namespaces/{name}/pods")).items:
+                try:
+                    await api.delete(f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", pod["metadata"]["uid"], 0)
+                except NotFound:
+                    continue
+            await api.delete(f"/api/v1/namespaces/{name}", created["metadata"]["uid"])

