@@ -5,8 +5,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
+from workers.kubernetes.binaries import control_plane_binaries
 
 _numbers = itertools.count(1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The programs are built before the first test, which could not wait for them."""
+    here = [item for item in session.items if Path(__file__).parent in item.path.parents]
+    if here and not session.config.option.collectonly:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        control_plane_binaries(reporter.write_line if reporter else print)
 
 
 @pytest.fixture(scope="session")
