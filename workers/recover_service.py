@@ -14,8 +14,8 @@ import grpc
 from rekindle.errors import BadInput, Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment, Progress, Receipt, Report
+from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
-from rekindle_wire import recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers import messages
 from workers.jobs import Jobs, Rejected
 from workers.streams import Stream, Streams
@@ -166,6 +166,8 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
 
     async def ReportProgress(self, request: training_pb2.ProgressReport, context: Context) -> training_pb2.ProgressReceipt:
         async def stored() -> Receipt:
+            if problem := protocol_problem(request.protocol):
+                raise BadInput(problem)
             if request.step < 1 or request.steps_lost < 0:
                 raise BadInput("step: accepted are numbers from 1; steps_lost: from 0")
             progress = Progress(incarnation=request.incarnation, step=request.step, steps_lost=request.steps_lost)

@@ -10,8 +10,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.job import Framework, SubHealthStrategy
+from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
-from rekindle_wire import training_pb2, training_pb2_grpc
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.plant import Plant, a_job, a_mindio_job, plant
 
@@ -223,15 +223,28 @@ async def test_links_and_stress_tests_are_not_possible_now(temporal: WorkflowEnv
             assert world.job.id in (raised.value.details() or "")
 
 
-@pytest.mark.parametrize(("step", "lost"), [(0, 0), (-1, 0), (1, -1)])
-async def test_progress_is_checked_too(temporal: WorkflowEnvironment, step: int, lost: int) -> None:
-    """Our own service refuses steps that cannot be, and takes the first one."""
+GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"step": 0}, "step: accepted"),
+        ({"step": -1}, "step: accepted"),
+        ({"steps_lost": -1}, "steps_lost: from 0"),
+        ({"protocol": 0}, "protocol: 0 is not spoken here, accepted is 1"),
+        ({"protocol": 2}, "protocol: 2 is not spoken here, accepted is 1"),
+    ],
+    ids=str,
+)
+async def test_progress_is_checked_too(temporal: WorkflowEnvironment, wrong: dict[str, int], words: str) -> None:
+    """Our own service refuses steps that cannot be and a protocol that it does not speak, and takes the first step."""
     async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
         stub: Any = training_pb2_grpc.ProgressStub(channel)
-        report = training_pb2.ProgressReport(job_id=world.job.id, incarnation="life-1", step=step, steps_lost=lost)
-        assert (await stub.ReportProgress(report)).code == 409
-        good = training_pb2.ProgressReport(job_id=world.job.id, incarnation="life-1", step=1)
-        assert (await stub.ReportProgress(good)).code == 0
+        bad = await stub.ReportProgress(training_pb2.ProgressReport(**{**GOOD, "job_id": world.job.id, **wrong}))
+        assert bad.code == 409
+        assert words in bad.info
+        assert (await stub.ReportProgress(training_pb2.ProgressReport(**{**GOOD, "job_id": world.job.id}))).code == 0
         progress = (await world.status()).state.progress
         assert progress
         assert progress.step == 1

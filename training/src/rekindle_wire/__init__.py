@@ -1,1 +1,11 @@
 """Generated code of the wire contract; `protos/generate.py` writes it."""
+
+PROTOCOL = 1
+"""Version of what `training.proto` says. It rises when an older peer would misunderstand a newer one."""
+
+
+def protocol_problem(spoken: int) -> str:
+    """What is wrong with a peer's version; empty: it is ours. 0 is a peer that says none."""
+    if spoken == PROTOCOL:
+        return ""
+    return f"protocol: {spoken} is not spoken here, accepted is {PROTOCOL}: install one release of rekindle-training everywhere"

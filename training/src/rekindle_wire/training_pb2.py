@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crekindle_wire/training.proto\x12\x14rekindle.training.v1\"W\n\x0eProgressReport\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x12\n\nsteps_lost\x18\x04 \x01(\x03\"-\n\x0fProgressReceipt\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\"\xfd\x02\n\x0bRankMessage\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12,\n\x05hello\x18\x02 \x01(\x0b\x32\x1b.rekindle.training.v1.HelloH\x00\x12\x34\n\theartbeat\x18\x03 \x01(\x0b\x32\x1f.rekindle.training.v1.HeartbeatH\x00\x12*\n\x04held\x18\x04 \x01(\x0b\x32\x1a.rekindle.training.v1.HeldH\x00\x12.\n\x06paused\x18\x05 \x01(\x0b\x32\x1c.rekindle.training.v1.PausedH\x00\x12\x30\n\x07stepped\x18\x06 \x01(\x0b\x32\x1d.rekindle.training.v1.SteppedH\x00\x12.\n\x06\x66\x61iled\x18\x07 \x01(\x0b\x32\x1c.rekindle.training.v1.FailedH\x00\x12\x30\n\x07goodbye\x18\x08 \x01(\x0b\x32\x1d.rekindle.training.v1.GoodbyeH\x00\x42\x06\n\x04kind\"R\n\x05Hello\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x0e\n\x06paused\x18\x05 \x01(\x08\"\x19\n\tHeartbeat\x12\x0c\n\x04step\x18\x01 \x01(\x03\"#\n\x04Held\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\r\n\x05total\x18\x02 \x01(\x03\")\n\x06Paused\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x11\n\town_state\x18\x02 \x01(\x0c\"+\n\x07Stepped\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\nsteps_lost\x18\x02 \x01(\x03\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Goodbye\"\x9b\x02\n\x0eManagerMessage\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12*\n\x04hold\x18\x02 \x01(\x0b\x32\x1a.rekindle.training.v1.HoldH\x00\x12\x31\n\x08pause_at\x18\x03 \x01(\x0b\x32\x1d.rekindle.training.v1.PauseAtH\x00\x12.\n\x06resume\x18\x04 \x01(\x0b\x32\x1c.rekindle.training.v1.ResumeH\x00\x12\x30\n\x07rebuild\x18\x05 \x01(\x0b\x32\x1d.rekindle.training.v1.RebuildH\x00\x12,\n\x05leave\x18\x06 \x01(\x0b\x32\x1b.rekindle.training.v1.LeaveH\x00\x42\x06\n\x04kind\"\x06\n\x04Hold\"\x17\n\x07PauseAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x08\n\x06Resume\"\xb4\x01\n\x07Rebuild\x12\x12\n\nstore_port\x18\x01 \x01(\x05\x12\x14\n\x0cstore_prefix\x18\x02 \x01(\t\x12\x12\n\nworld_size\x18\x03 \x01(\x05\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04step\x18\x05 \x01(\x03\x12\x31\n\ttransfers\x18\x06 \x03(\x0b\x32\x1e.rekindle.training.v1.Transfer\x12\x11\n\town_state\x18\x07 \x01(\x0c\"*\n\x08Transfer\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12\x0e\n\x06target\x18\x02 \x01(\x05\"*\n\x05Leave\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t2i\n\x08Progress\x12]\n\x0eReportProgress\x12$.rekindle.training.v1.ProgressReport\x1a%.rekindle.training.v1.ProgressReceipt2\\\n\x05Ranks\x12S\n\x04Join\x12!.rekindle.training.v1.RankMessage\x1a$.rekindle.training.v1.ManagerMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crekindle_wire/training.proto\x12\x14rekindle.training.v1\"i\n\x0eProgressReport\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x12\n\nsteps_lost\x18\x04 \x01(\x03\x12\x10\n\x08protocol\x18\x05 \x01(\x05\"-\n\x0fProgressReceipt\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0c\n\x04info\x18\x02 \x01(\t\"\xfd\x02\n\x0bRankMessage\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12,\n\x05hello\x18\x02 \x01(\x0b\x32\x1b.rekindle.training.v1.HelloH\x00\x12\x34\n\theartbeat\x18\x03 \x01(\x0b\x32\x1f.rekindle.training.v1.HeartbeatH\x00\x12*\n\x04held\x18\x04 \x01(\x0b\x32\x1a.rekindle.training.v1.HeldH\x00\x12.\n\x06paused\x18\x05 \x01(\x0b\x32\x1c.rekindle.training.v1.PausedH\x00\x12\x30\n\x07stepped\x18\x06 \x01(\x0b\x32\x1d.rekindle.training.v1.SteppedH\x00\x12.\n\x06\x66\x61iled\x18\x07 \x01(\x0b\x32\x1c.rekindle.training.v1.FailedH\x00\x12\x30\n\x07goodbye\x18\x08 \x01(\x0b\x32\x1d.rekindle.training.v1.GoodbyeH\x00\x42\x06\n\x04kind\"d\n\x05Hello\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x0e\n\x06paused\x18\x05 \x01(\x08\x12\x10\n\x08protocol\x18\x06 \x01(\x05\"\x19\n\tHeartbeat\x12\x0c\n\x04step\x18\x01 \x01(\x03\"#\n\x04Held\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\r\n\x05total\x18\x02 \x01(\x03\")\n\x06Paused\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x11\n\town_state\x18\x02 \x01(\x0c\"+\n\x07Stepped\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\nsteps_lost\x18\x02 \x01(\x03\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\t\n\x07Goodbye\"\x9b\x02\n\x0eManagerMessage\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12*\n\x04hold\x18\x02 \x01(\x0b\x32\x1a.rekindle.training.v1.HoldH\x00\x12\x31\n\x08pause_at\x18\x03 \x01(\x0b\x32\x1d.rekindle.training.v1.PauseAtH\x00\x12.\n\x06resume\x18\x04 \x01(\x0b\x32\x1c.rekindle.training.v1.ResumeH\x00\x12\x30\n\x07rebuild\x18\x05 \x01(\x0b\x32\x1d.rekindle.training.v1.RebuildH\x00\x12,\n\x05leave\x18\x06 \x01(\x0b\x32\x1b.rekindle.training.v1.LeaveH\x00\x42\x06\n\x04kind\"\x06\n\x04Hold\"\x17\n\x07PauseAt\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x08\n\x06Resume\"\xb4\x01\n\x07Rebuild\x12\x12\n\nstore_port\x18\x01 \x01(\x05\x12\x14\n\x0cstore_prefix\x18\x02 \x01(\t\x12\x12\n\nworld_size\x18\x03 \x01(\x05\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04step\x18\x05 \x01(\x03\x12\x31\n\ttransfers\x18\x06 \x03(\x0b\x32\x1e.rekindle.training.v1.Transfer\x12\x11\n\town_state\x18\x07 \x01(\x0c\"*\n\x08Transfer\x12\x0e\n\x06source\x18\x01 \x01(\x05\x12\x0e\n\x06target\x18\x02 \x01(\x05\"*\n\x05Leave\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t2i\n\x08Progress\x12]\n\x0eReportProgress\x12$.rekindle.training.v1.ProgressReport\x1a%.rekindle.training.v1.ProgressReceipt2\\\n\x05Ranks\x12S\n\x04Join\x12!.rekindle.training.v1.RankMessage\x1a$.rekindle.training.v1.ManagerMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,41 +32,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rekindle_wire.training_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROGRESSREPORT']._serialized_start=54
-  _globals['_PROGRESSREPORT']._serialized_end=141
-  _globals['_PROGRESSRECEIPT']._serialized_start=143
-  _globals['_PROGRESSRECEIPT']._serialized_end=188
-  _globals['_RANKMESSAGE']._serialized_start=191
-  _globals['_RANKMESSAGE']._serialized_end=572
-  _globals['_HELLO']._serialized_start=574
-  _globals['_HELLO']._serialized_end=656
-  _globals['_HEARTBEAT']._serialized_start=658
-  _globals['_HEARTBEAT']._serialized_end=683
-  _globals['_HELD']._serialized_start=685
-  _globals['_HELD']._serialized_end=720
-  _globals['_PAUSED']._serialized_start=722
-  _globals['_PAUSED']._serialized_end=763
-  _globals['_STEPPED']._serialized_start=765
-  _globals['_STEPPED']._serialized_end=808
-  _globals['_FAILED']._serialized_start=810
-  _globals['_FAILED']._serialized_end=834
-  _globals['_GOODBYE']._serialized_start=836
-  _globals['_GOODBYE']._serialized_end=845
-  _globals['_MANAGERMESSAGE']._serialized_start=848
-  _globals['_MANAGERMESSAGE']._serialized_end=1131
-  _globals['_HOLD']._serialized_start=1133
-  _globals['_HOLD']._serialized_end=1139
-  _globals['_PAUSEAT']._serialized_start=1141
-  _globals['_PAUSEAT']._serialized_end=1164
-  _globals['_RESUME']._serialized_start=1166
-  _globals['_RESUME']._serialized_end=1174
-  _globals['_REBUILD']._serialized_start=1177
-  _globals['_REBUILD']._serialized_end=1357
-  _globals['_TRANSFER']._serialized_start=1359
-  _globals['_TRANSFER']._serialized_end=1401
-  _globals['_LEAVE']._serialized_start=1403
-  _globals['_LEAVE']._serialized_end=1445
-  _globals['_PROGRESS']._serialized_start=1447
-  _globals['_PROGRESS']._serialized_end=1552
-  _globals['_RANKS']._serialized_start=1554
-  _globals['_RANKS']._serialized_end=1646
+  _globals['_PROGRESSREPORT']._serialized_end=159
+  _globals['_PROGRESSRECEIPT']._serialized_start=161
+  _globals['_PROGRESSRECEIPT']._serialized_end=206
+  _globals['_RANKMESSAGE']._serialized_start=209
+  _globals['_RANKMESSAGE']._serialized_end=590
+  _globals['_HELLO']._serialized_start=592
+  _globals['_HELLO']._serialized_end=692
+  _globals['_HEARTBEAT']._serialized_start=694
+  _globals['_HEARTBEAT']._serialized_end=719
+  _globals['_HELD']._serialized_start=721
+  _globals['_HELD']._serialized_end=756
+  _globals['_PAUSED']._serialized_start=758
+  _globals['_PAUSED']._serialized_end=799
+  _globals['_STEPPED']._serialized_start=801
+  _globals['_STEPPED']._serialized_end=844
+  _globals['_FAILED']._serialized_start=846
+  _globals['_FAILED']._serialized_end=870
+  _globals['_GOODBYE']._serialized_start=872
+  _globals['_GOODBYE']._serialized_end=881
+  _globals['_MANAGERMESSAGE']._serialized_start=884
+  _globals['_MANAGERMESSAGE']._serialized_end=1167
+  _globals['_HOLD']._serialized_start=1169
+  _globals['_HOLD']._serialized_end=1175
+  _globals['_PAUSEAT']._serialized_start=1177
+  _globals['_PAUSEAT']._serialized_end=1200
+  _globals['_RESUME']._serialized_start=1202
+  _globals['_RESUME']._serialized_end=1210
+  _globals['_REBUILD']._serialized_start=1213
+  _globals['_REBUILD']._serialized_end=1393
+  _globals['_TRANSFER']._serialized_start=1395
+  _globals['_TRANSFER']._serialized_end=1437
+  _globals['_LEAVE']._serialized_start=1439
+  _globals['_LEAVE']._serialized_end=1481
+  _globals['_PROGRESS']._serialized_start=1483
+  _globals['_PROGRESS']._serialized_end=1588
+  _globals['_RANKS']._serialized_start=1590
+  _globals['_RANKS']._serialized_end=1682
 # @@protoc_insertion_point(module_scope)

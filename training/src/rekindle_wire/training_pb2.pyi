@@ -26,6 +26,7 @@ class ProgressReport(google.protobuf.message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
     STEPS_LOST_FIELD_NUMBER: builtins.int
+    PROTOCOL_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     incarnation: builtins.str
     """One value for each life of the manager; a restarted job has another."""
@@ -33,6 +34,8 @@ class ProgressReport(google.protobuf.message.Message):
     """The step that was completed, counted from 1."""
     steps_lost: builtins.int
     """Steps that were executed before the restart and have to be executed again; 0 on a first start."""
+    protocol: builtins.int
+    """Version of this file's protocol that the manager speaks: rekindle_wire.PROTOCOL. Another one than the gateway's is refused (409)."""
     def __init__(
         self,
         *,
@@ -40,8 +43,9 @@ class ProgressReport(google.protobuf.message.Message):
         incarnation: builtins.str = ...,
         step: builtins.int = ...,
         steps_lost: builtins.int = ...,
+        protocol: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "job_id", b"job_id", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "job_id", b"job_id", "protocol", b"protocol", "step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
 
 Global___ProgressReport: typing_extensions.TypeAlias = ProgressReport
 
@@ -121,6 +125,7 @@ class Hello(google.protobuf.message.Message):
     PROCESS_FIELD_NUMBER: builtins.int
     STEP_FIELD_NUMBER: builtins.int
     PAUSED_FIELD_NUMBER: builtins.int
+    PROTOCOL_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -129,6 +134,8 @@ class Hello(google.protobuf.message.Message):
     step: builtins.int
     """The last completed step."""
     paused: builtins.bool
+    protocol: builtins.int
+    """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
     def __init__(
         self,
         *,
@@ -137,8 +144,9 @@ class Hello(google.protobuf.message.Message):
         process: builtins.str = ...,
         step: builtins.int = ...,
         paused: builtins.bool = ...,
+        protocol: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["paused", b"paused", "process", b"process", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 

@@ -98,6 +98,7 @@ class Gateway:
             if receipt.code == 0:
                 self._reports.progress_accepted.set()
                 return
+            log.warning("progress is not accepted, telling again", extra={"code": receipt.code, "reason": receipt.info})
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
 

@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 
+from rekindle_wire import PROTOCOL
 from rekindle_wire.recover_pb2 import FaultRank, ProcessFaultRequest, RecoverStatusRequest, RecoverStrategyRequest, Status
 from rekindle_wire.training_pb2 import ProgressReport
 
@@ -54,5 +55,7 @@ class Reports:
         """Training advances. Said once in a manager's life."""
         if not self.progressed.done():
             log.info("report: progress", extra={"step": step, "steps_lost": steps_lost})
-            report = ProgressReport(job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost)
+            report = ProgressReport(
+                job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost, protocol=PROTOCOL
+            )
             self.progressed.set_result(report)

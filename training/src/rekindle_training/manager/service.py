@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
+from grpc import StatusCode
 from grpc.aio import ServicerContext
 
 from rekindle_training.manager.rank_process import Outbox, RankProcess
 from rekindle_training.manager.roster import Roster
+from rekindle_wire import protocol_problem
 from rekindle_wire.training_pb2 import ManagerMessage, RankMessage
 from rekindle_wire.training_pb2_grpc import RanksServicer
 
@@ -29,6 +31,9 @@ class RanksService(RanksServicer):
         first = await anext(request_iterator, None)
         if first is None:
             return
+        if problem := protocol_problem(first.hello.protocol):
+            log.error("refused a process", extra={"rank": first.hello.rank, "reason": problem})
+            await context.abort(StatusCode.FAILED_PRECONDITION, problem)
         process, outbox = self._roster.enroll(first.hello, first.generation)
         listening = asyncio.create_task(self._listen(process, request_iterator, outbox))
         try:

@@ -17,6 +17,7 @@ import grpc
 from rekindle_training import wire
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
+from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
     Goodbye,
@@ -39,6 +40,9 @@ GOODBYE_SECONDS = 10.0
 """How long an ending rank tries to tell the manager; a manager that is away longer learns it from the cluster."""
 LEAVE_SECONDS = 2.0
 """How long a process that was told to leave may take to reach a step boundary before it is ended where it is."""
+
+REFUSED = 78
+"""Exit code of a process that speaks another protocol than its manager: EX_CONFIG of sysexits.h."""
 
 _Outbox = queue.SimpleQueue[RankMessage | None]
 
@@ -108,6 +112,9 @@ class Processor:
                 try:
                     self._converse(stub)
                 except grpc.RpcError as error:
+                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                        log.error("the manager refuses this process", extra={"reason": error.details()})  # noqa: TRY400
+                        os._exit(REFUSED)
                     log.warning("lost the manager, coming back", extra={"manager": address, "reason": str(error)})
                 self._ended.wait(RETRY_SECONDS)
 
@@ -136,7 +143,14 @@ class Processor:
     def _hello(self, paused: bool) -> Hello:
         environment = self._environment
         step = self._gate.completed
-        return Hello(rank=environment.rank, role=environment.role, process=self._process, step=step, paused=paused)
+        return Hello(
+            rank=environment.rank,
+            role=environment.role,
+            process=self._process,
+            step=step,
+            paused=paused,
+            protocol=PROTOCOL,
+        )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
         while True:
