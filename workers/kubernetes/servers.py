@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import shutil
 import ssl
 from asyncio.subprocess import Process
 from collections.abc import Sequence
@@ -142,11 +143,14 @@ class Servers:
 
     async def _make_key(self) -> None:
         """Signs the tokens of service accounts."""
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            raise Unavailable("no `openssl` on PATH: it makes the key that signs tokens of service accounts")
         process = await asyncio.create_subprocess_exec(
-            "openssl", "genrsa", "-out", str(self._key), "2048", stderr=asyncio.subprocess.DEVNULL
+            openssl, "genrsa", "-out", str(self._key), "2048", stderr=asyncio.subprocess.DEVNULL
         )
-        if await process.wait():
-            raise Unavailable("openssl could not make a key")
+        if code := await process.wait():
+            raise Unavailable(f"`openssl genrsa` ended with code {code}")
 
     @property
     def _key(self) -> Path:
