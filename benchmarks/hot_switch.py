@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from temporalio.api.enums.v1 import EventType
@@ -84,9 +83,8 @@ async def _sample(rekindle: Rekindle, job_id: str, incident: Incident, records: 
     orders = _orders(history.events)
     paused = _time(next(e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED))
     seen = incident.faults[0].seen_at
-    around = [record for record in records if record.end >= seen.timestamp() - 1]
     return Sample(
-        pause=_pause(around, records),
+        pause=measure.pause_seconds(records, seen.timestamp()),
         first_order=(orders[0] - seen.replace(tzinfo=None)) / timedelta(seconds=1),
         control_plane=(orders[2] - paused) / timedelta(seconds=1),
         total=incident.seconds,
@@ -103,9 +101,3 @@ def _orders(events: Any) -> list[datetime]:
 
 def _time(event: HistoryEvent) -> datetime:
     return event.event_time.ToDatetime()
-
-
-def _pause(around: list[StepRecord], records: list[StepRecord]) -> float:
-    last = measure.last_step(records)
-    gaps = measure.gaps([record for record in records if record.step > last - 500])
-    return max(measure.gaps(around)) - median(gaps)

@@ -36,6 +36,10 @@ class SwitchedRank(Value):
     after: Place
 
 
+BEFORE = 1.0
+"""Seconds before a fault whose steps count as around it: the pause begins behind one of them."""
+
+
 def read_steps(directory: Path) -> list[StepRecord]:
     """All records below `steps/` of a job's directory, by rank and time. A line that is being written is left out."""
     records = []
@@ -62,10 +66,14 @@ def gaps(records: Sequence[StepRecord]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def pause_seconds(records: Sequence[StepRecord]) -> float:
-    """The largest gap between consecutive completed steps, less the median gap."""
-    found = gaps(records)
-    return max(found) - median(found) if found else 0.0
+def pause_seconds(records: Sequence[StepRecord], since: float) -> float:
+    """The largest gap between consecutive completed steps, less the median gap.
+
+    Args:
+        since: when the fault was seen, seconds since the epoch. What was slow before it (the first checkpoint) is no pause.
+    """
+    around = gaps([record for record in records if record.end >= since - BEFORE])
+    return max(around) - median(gaps(records)) if around else 0.0
 
 
 def steps_lost(records: Sequence[StepRecord]) -> int:

@@ -288,7 +288,7 @@ class Scenario:
             "steps": measure.last_step(records),
             "steps_lost": measure.steps_lost(records),
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
-            "pause_seconds": round(measure.pause_seconds(records), 4),
+            "pause_seconds": round(measure.pause_seconds(records, incident.faults[0].seen_at.timestamp()), 4),
             "first_order_seconds": await self._first_order(incident, workflow_id, run_id),
             "total_seconds": round(incident.seconds, 4),
             "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],

@@ -21,13 +21,19 @@ def write_final(directory: Path, content: bytes, rank: int = 0) -> Path:
 def test_the_pause_is_the_largest_gap_less_the_median_gap() -> None:
     """Of steps that end 0.1 s apart with one gap of 0.6 s, the pause is half a second."""
     ends = [0.1, 0.2, 0.3, 0.9, 1.0, 1.1]
-    assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)]), 6) == 0.5
+    assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=0.2), 6) == 0.5
+
+
+def test_what_was_slow_before_the_fault_is_no_pause() -> None:
+    """The first checkpoint takes two seconds, the pause behind the fault half a second."""
+    ends = [0.1, 0.2, 2.3, *(2.4 + step / 10 for step in range(20)), 4.9, 5.0]
+    assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=4.3), 6) == 0.5
 
 
 def test_a_step_is_completed_when_its_last_rank_has_completed_it() -> None:
     """The slowest rank decides when a step is over."""
     records = [record(1, 1.0), record(1, 2.0, rank=1), record(2, 3.0), record(2, 3.0, rank=1)]
-    assert measure.pause_seconds(records) == 0.0
+    assert measure.pause_seconds(records, since=0.0) == 0.0
 
 
 def test_steps_that_were_executed_twice_are_lost() -> None:
