@@ -28,6 +28,9 @@ SILENCE_LIMIT = 90.0
 PAGE = 500
 """Objects of one page of a list."""
 
+OLDEST = (1, 28)
+"""The oldest version whose API has all that is used here; only 1.36 was tried."""
+
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -231,7 +234,3 @@ async def check_version(api: Api) -> str:
         oldest = ".".join(map(str, OLDEST))
         raise BadInput(f"the API server is {found['gitVersion']}: accepted are versions from {oldest}")
     return str(found["gitVersion"])
-
-
-OLDEST = (1, 28)
-"""The oldest whose API has all that is used here; only 1.36 was tried."""

@@ -5,13 +5,16 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 from aiohttp import web
+from temporalio.exceptions import ApplicationError
 
 from activities import kube
+from activities.errors import crossing
 from activities.kube import Api, check_version
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
 from tests.support.kubernetes import Namespace
@@ -134,7 +137,7 @@ def write_config(path: Path, server: str, token: str) -> None:
 
 
 async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path) -> None:
-    """429 is ClusterUnavailable, with the seconds of Retry-After."""
+    """429 is ClusterUnavailable, with the seconds of Retry-After; the activity's next try waits as long."""
 
     async def overloaded(_: web.Request) -> web.Response:
         return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "7"})
@@ -143,6 +146,9 @@ async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path
         with pytest.raises(ClusterUnavailable, match="too many requests") as caught:
             await api.get("/api/v1/pods")
         assert caught.value.retry_after == 7
+        with pytest.raises(ApplicationError) as delayed, crossing():
+            await api.get("/api/v1/pods")
+        assert delayed.value.next_retry_delay == timedelta(seconds=7)
 
 
 async def test_a_watch_that_expired_says_so(tmp_path: Path) -> None:

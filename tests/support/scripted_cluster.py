@@ -41,6 +41,7 @@ class ScriptedCluster:
         self.pods_are_placed = True
         """Job rescheduling: whether the scheduler has room for new pods."""
         self.terminating_for_ever: set[str] = set()
+        self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
         self._versions = itertools.count(1)
         self._watchers: set[asyncio.Queue[WatchEvent]] = set()
@@ -123,6 +124,8 @@ class ScriptedCluster:
         pod = self.pods_by_name.get(name)
         if pod is None or pod.metadata.uid != uid:
             return
+        if name in self.undeletable:
+            raise Invalid(f"pod {name} may not be deleted")
         self.writes.append(f"delete {name}" if grace_seconds else f"kill {name}")
         if name in self.terminating_for_ever or (grace_seconds and name in self.ends_only_by_force):
             stamped = pod.metadata.model_copy(update={"deletion_timestamp": datetime.now(UTC)})

@@ -109,6 +109,20 @@ async def test_our_training_side_resumes_before_the_old_pod_is_deleted(temporal:
         assert f"kill {old}" in cluster.writes
 
 
+async def test_an_old_pod_that_cannot_be_deleted_is_a_note(temporal: WorkflowEnvironment) -> None:
+    """Training steps on the backup already: the recovery has succeeded, and the verdict says what is left behind."""
+    job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))
+    cluster = ScriptedCluster(job)
+    old = cluster.holder(1).metadata.name
+    cluster.undeletable.add(old)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(sub_health())
+        incident = await world.incident()
+        assert incident.verdict is Outcome.RECOVERED
+        assert f"the old pod {old} is left behind" in incident.ladder[0].reason
+        assert f"pod {old} may not be deleted" in incident.ladder[0].reason
+
+
 async def test_migration_is_delivered_within_its_limit_or_resuming_fails(temporal: WorkflowEnvironment) -> None:
     """By default 25 s, less than MindIO's patience; a stream that is away for longer leads to job rescheduling."""
     assert Limits().migration_delivered == timedelta(seconds=25)

@@ -34,14 +34,13 @@ class Endpoint:
     token: str
     certificate: Path
 
-    def write_kubeconfig(self, path: Path, token: str = "") -> None:
-        """For this administrator, or for whoever has the token."""
+    def write_kubeconfig(self, path: Path) -> None:
         cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "here", "cluster": cluster}],
-            "users": [{"name": "me", "user": {"token": token or self.token}}],
+            "users": [{"name": "me", "user": {"token": self.token}}],
             "contexts": [{"name": "me@here", "context": {"cluster": "here", "user": "me"}}],
             "current-context": "me@here",
         }
