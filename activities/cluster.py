@@ -2,21 +2,28 @@
 
 Shaped after Kubernetes: objects with uid, labels, annotations, phase and conditions; graceful deletion under a UID precondition;
 a scheduler that says `Unschedulable` and why; a watch that can break. Every write names the state that it ensures, and "already
-so" is success. Drivers: `activities/local.py`.
+so" is success. Drivers: `activities/local.py`, `activities/kubernetes/`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 
 
-class Cluster(Protocol):
-    """Errors are those of `rekindle.errors`: ClusterUnavailable (try again), NotFound, Conflict, Invalid, WatchExpired."""
+@dataclass(frozen=True)
+class Snapshot:
+    """A cluster at one moment: where a watch begins."""
 
-    async def jobs(self) -> list[JobObject]:
-        """All job objects."""
-        ...
+    jobs: Sequence[JobObject]
+    pods: Sequence[Pod]
+    nodes: Sequence[Node]
+
+
+class Cluster(Protocol):
+    """Errors are those of `rekindle.errors`: ClusterUnavailable (try again), NotFound, Conflict, Invalid, Forbidden; WatchExpired
+    where something is watched."""
 
     async def job(self, job_id: str) -> JobObject:
         """The job object with this UID, or NotFound."""
@@ -26,21 +33,21 @@ class Cluster(Protocol):
         """All pods of a job, terminating ones too."""
         ...
 
-    async def nodes(self) -> list[Node]:
-        """All nodes."""
-        ...
-
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
         """One pod of this name and UID, or NotFound (another UID is another pod)."""
         ...
 
-    def watch(self) -> AsyncIterator[WatchEvent]:
-        """Changes of jobs, pods and nodes, beginning with ADDED for all that exist. Ends with WatchExpired or
-        ClusterUnavailable."""
+    def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        """All pods of a job as they are, and again after every change. Ends with WatchExpired or ClusterUnavailable."""
+        ...
+
+    def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        """Everything as it is, and then every change of a job, a pod or a node. Ends with WatchExpired or ClusterUnavailable."""
         ...
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
-        """A clone of `old` under this name, with its rank, marked as backup, never on these nodes (nor on the old pod's)."""
+        """A clone of `old` with its rank, marked as backup, never on these nodes (nor on the old pod's). `name` is a wish: where
+        somebody else creates the pod, it has a name of their choice."""
         ...
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
@@ -50,6 +57,14 @@ class Cluster(Protocol):
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
         """Asks for the deletion of this very pod. A pod that is gone, or has another UID, is success; a terminating one may be
         hurried."""
+        ...
+
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        """Every backup pod that was not promoted is told to end, and no mark of it is left on other pods. Answers them."""
+        ...
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        """All pods of the job are told to end, and nobody makes new ones before `ensure_pods`. Answers them."""
         ...
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:

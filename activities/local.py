@@ -1,12 +1,14 @@
 """The driver for the local cluster: the port `Cluster`, spoken over its Unix socket. Made by `workers`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
+from activities.cluster import Snapshot
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import Conflict, NotFound
+from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
+from rekindle.model.cluster import ClusterEvent, JobObject, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
 
 
 class LocalCluster:
@@ -18,9 +20,6 @@ class LocalCluster:
     async def close(self) -> None:
         await self._client.close()
 
-    async def jobs(self) -> list[JobObject]:
-        return await self._client.jobs()
-
     async def job(self, job_id: str) -> JobObject:
         job = await self._client.job(job_id)
         if job.metadata.uid != job_id:
@@ -30,21 +29,29 @@ class LocalCluster:
     async def pods(self, job_id: str) -> list[Pod]:
         return await self._client.pods(job_id)
 
-    async def all_pods(self) -> list[Pod]:
-        """Of all jobs, for the watcher."""
-        return await self._client.pods()
-
-    async def nodes(self) -> list[Node]:
-        return await self._client.nodes()
-
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
         pod = await self._client.pod(name)
         if (pod.metadata.uid, pod.metadata.owner_uid) != (uid, job_id):
             raise NotFound(f"no pod {name} of job {job_id} has the UID {uid}; it has {pod.metadata.uid} now")
         return pod
 
-    def watch(self) -> AsyncIterator[WatchEvent]:
-        return self._client.watch()
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        async with aclosing(self._client.watch()) as events:
+            await anext(events)  # the watch is open: what changes from here on is not missed by the list
+            pods = {pod.metadata.uid: pod for pod in await self.pods(job_id)}
+            yield list(pods.values())
+            async for event in events:
+                if _apply(pods, job_id, event):
+                    yield list(pods.values())
+        raise WatchExpired("the watch ended")
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        async with aclosing(self._client.watch()) as events:
+            first = await anext(events)  # as above
+            yield Snapshot(await self._client.jobs(), await self._client.pods(), await self._client.nodes())
+            yield first
+            async for event in events:
+                yield event
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         wanted = _backup(old, name, avoid_nodes)
@@ -69,6 +76,19 @@ class LocalCluster:
         except (NotFound, Conflict):
             return
 
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        return await self._delete(
+            [pod for pod in await self.pods(job_id) if keys.POD_TYPE in pod.metadata.annotations], grace_seconds
+        )
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        return await self._delete(await self.pods(job_id), grace_seconds)
+
+    async def _delete(self, pods: list[Pod], grace_seconds: int) -> list[Pod]:
+        for pod in pods:
+            await self.ensure_deleted(pod.metadata.owner_uid, pod.metadata.name, pod.metadata.uid, grace_seconds)
+        return pods
+
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
         return await self._client.ensure_generation(job_id, generation, avoid_nodes)
 
@@ -78,6 +98,20 @@ class LocalCluster:
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         await self.job(job_id)
         await self._client.record(event)
+
+
+def _apply(pods: dict[str, Pod], job_id: str, event: WatchEvent) -> bool:
+    """Brings `pods` up to date with one event; False when it is about something else, or older than what is known."""
+    pod = event.object
+    if not isinstance(pod, Pod) or pod.metadata.owner_uid != job_id:
+        return False
+    if event.type == "DELETED":
+        return pods.pop(pod.metadata.uid, None) is not None
+    known = pods.get(pod.metadata.uid)
+    if known and pod.metadata.resource_version <= known.metadata.resource_version:
+        return False
+    pods[pod.metadata.uid] = pod
+    return True
 
 
 def _rank_of(pod: Pod) -> tuple[str, str | None]:

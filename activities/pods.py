@@ -120,19 +120,17 @@ class PodActivities:
     @activity.defn
     async def delete_backups(self, request: StopRequest) -> tuple[PodRef, ...]:
         """Deletes every backup pod of the job that was not promoted."""
-        return await self._delete(request, is_backup)
+        with crossing():
+            async with beating():
+                pods = await self._cluster.ensure_no_backups(request.job_id, request.grace_seconds)
+                return tuple(ref(pod) for pod in pods)
 
     @activity.defn
     async def delete_pods(self, request: StopRequest) -> tuple[PodRef, ...]:
-        """Deletes all pods of the job."""
-        return await self._delete(request, lambda _: True)
-
-    async def _delete(self, request: StopRequest, chosen: Callable[[Pod], bool]) -> tuple[PodRef, ...]:
+        """Deletes all pods of the job, and keeps its controller from making new ones."""
         with crossing():
             async with beating():
-                pods = [pod for pod in await self._cluster.pods(request.job_id) if chosen(pod)]
-                for pod in pods:
-                    await self._cluster.ensure_deleted(request.job_id, pod.metadata.name, pod.metadata.uid, request.grace_seconds)
+                pods = await self._cluster.ensure_stopped(request.job_id, request.grace_seconds)
                 return tuple(ref(pod) for pod in pods)
 
     @activity.defn

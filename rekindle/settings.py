@@ -4,6 +4,7 @@ Address, namespace, mTLS and API key of Temporal are not here: `temporalio.envco
 """
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -31,6 +32,27 @@ class Settings(BaseSettings):
 
     limits: Limits = Limits()
     """Limits of the installation; a job's own come before them."""
+
+    cluster: Literal["local", "kubernetes"] = "local"
+    """Whose pods: the local cluster's, or those of a Kubernetes API server."""
+
+    kubeconfig: Path | None = None
+    """On Kubernetes: its current context is used; by default the service account of the pod that the process runs in."""
+
+    namespaces: tuple[str, ...] = ()
+    """On Kubernetes: only jobs of these namespaces are looked at; by default those of all."""
+
+    observe: bool = False
+    """Decide, and show what would be done, but order nothing and touch no pod."""
+
+    take_over: bool = False
+    """On Kubernetes: serve jobs although a ClusterD is alive beside us."""
+
+    gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
+    """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""
+
+    health_port: int = Field(default=0, ge=0, le=65535)
+    """Port of `/healthz` and `/readyz`; 0: none."""
 
     log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
     log_json: bool = False

@@ -6,14 +6,14 @@ again whenever a watch breaks and once a minute, and nothing is lost while Tempo
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
+from activities.cluster import Cluster, Snapshot
 from activities.local import LocalCluster
 from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable, WatchExpired
-from rekindle.model.cluster import JobObject, Node, ObjectMeta, Pod, WatchEvent
+from rekindle.model.cluster import JobObject, ObjectMeta, Pod, WatchEvent
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
@@ -33,18 +33,6 @@ LONGEST = 5.0
 logger = logging.getLogger("watcher")
 
 
-class Watched(Protocol):
-    """What is watched of a cluster; a part of `activities.cluster.Cluster`, and all pods at once."""
-
-    async def jobs(self) -> list[JobObject]: ...
-
-    async def all_pods(self) -> list[Pod]: ...
-
-    async def nodes(self) -> list[Node]: ...
-
-    def watch(self) -> AsyncIterator[WatchEvent]: ...
-
-
 class Teller(Protocol):
     async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
         """Returns when the job's workflow has taken it.
@@ -58,7 +46,7 @@ class Teller(Protocol):
 
 
 class Watcher:
-    def __init__(self, cluster: Watched, teller: Teller, memory: Memory) -> None:
+    def __init__(self, cluster: Cluster, teller: Teller, memory: Memory) -> None:
         self._cluster = cluster
         self._teller = teller
         self._memory = memory
@@ -86,19 +74,18 @@ class Watcher:
             self._memory.save(self._told)
 
     async def _watch_for_a_while(self) -> None:
-        events = self._cluster.watch()
         try:
-            async with asyncio.timeout(RELIST):
-                first = await anext(events)  # the watch is open: what the lists miss comes as a change
-                await self._list()
-                self._take(first)
-                async for event in events:
-                    self._take(event)
+            async with asyncio.timeout(RELIST), aclosing(self._cluster.watch()) as news:
+                async for one in news:
+                    if isinstance(one, Snapshot):
+                        self._begin_anew(one)
+                    else:
+                        self._take(one)
         except TimeoutError:
             return
 
-    async def _list(self) -> None:
-        self._world = World(await self._cluster.jobs(), await self._cluster.all_pods(), await self._cluster.nodes())
+    def _begin_anew(self, everything: Snapshot) -> None:
+        self._world = World(everything.jobs, everything.pods, everything.nodes)
         for job_id in {*self._world.jobs, *self._told}:
             self._look(job_id)
 

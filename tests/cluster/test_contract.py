@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from activities.cluster import Cluster
+from activities.cluster import Cluster, Snapshot
 from activities.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
@@ -45,7 +45,6 @@ async def test_a_job_is_found_by_its_uid_only(world: World) -> None:
     """The port finds a job by UID; a name, or any other UID, is NotFound."""
     job = await world.job()
     assert (await world.cluster.job(job.metadata.uid)).metadata.name == "demo"
-    assert [found.metadata.uid for found in await world.cluster.jobs()] == [job.metadata.uid]
     for stranger in ("demo", "no-such-uid"):
         with pytest.raises(NotFound):
             await world.cluster.job(stranger)
@@ -56,7 +55,7 @@ async def test_pods_carry_their_rank_and_spread_over_nodes(world: World) -> None
     job = await world.job(pods=3)
     pods = await world.cluster.pods(job.metadata.uid)
     assert sorted(pod.metadata.annotations[keys.RANK_INDEX] for pod in pods) == ["0", "1", "2"]
-    assert {pod.spec.node_name for pod in pods} == {node.metadata.name for node in await world.cluster.nodes()}
+    assert {pod.spec.node_name for pod in pods} == {node.metadata.name for node in await world.admin.nodes()}
     assert {pod.metadata.owner_uid for pod in pods} == {job.metadata.uid}
 
 
@@ -74,7 +73,7 @@ async def test_a_backup_is_created_once_beside_the_old_pod(world: World) -> None
     """ensure_backup clones the old pod with its rank and marks, off its node and the avoided ones; a second call finds it."""
     job = await world.job(pods=1)
     old = await world.pod(job, "demo-worker-0")
-    avoid = sorted({node.metadata.name for node in await world.cluster.nodes()} - {old.spec.node_name})[:1]
+    avoid = sorted({node.metadata.name for node in await world.admin.nodes()} - {old.spec.node_name})[:1]
     backup = await world.cluster.ensure_backup(old, "demo-worker-0-hot-0001", avoid)
     (running,) = await until_running(world.admin, "demo-worker-0-hot-0001")
     again = await world.cluster.ensure_backup(old, "demo-worker-0-hot-0001", avoid)
@@ -160,13 +159,51 @@ async def test_an_event_about_a_job_is_kept(world: World) -> None:
 
 
 async def test_a_watch_begins_with_the_world_and_goes_on_after_it_broke(world: World) -> None:
-    """A watch shows all that exists as ADDED, ends with WatchExpired when it breaks, and a new one shows the world again."""
+    """A watch begins with all that exists, ends with WatchExpired when it breaks, and a new one begins with the world again."""
     job = await world.job()
-    everything = {job.metadata.name, "demo-worker-0", "node-0", "node-1", "node-2"}
     for _ in range(2):
-        events = world.cluster.watch()
-        seen = {(event.type, event.object.metadata.name) for event in [await anext(events) for _ in everything]}
-        assert seen == {("ADDED", name) for name in everything}
+        news = world.cluster.watch()
+        everything = await anext(news)
+        assert isinstance(everything, Snapshot)
+        assert [found.metadata.uid for found in everything.jobs] == [job.metadata.uid]
+        assert [pod.metadata.name for pod in everything.pods] == ["demo-worker-0"]
+        assert [node.metadata.name for node in everything.nodes] == ["node-0", "node-1", "node-2"]
         await world.admin.break_watches()
         with pytest.raises(WatchExpired):
-            await anext(events)
+            async for _event in news:
+                pass
+
+
+async def test_a_follower_sees_every_change_of_its_job(world: World) -> None:
+    """follow begins with the job's pods as they are, shows them after each change, and nothing of other jobs."""
+    job = await world.job(pods=2)
+    states = world.cluster.follow(job.metadata.uid)
+    assert sorted(pod.metadata.name for pod in await anext(states)) == ["demo-worker-0", "demo-worker-1"]
+    pod = await world.pod(job, "demo-worker-1")
+    await world.cluster.ensure_deleted(job.metadata.uid, pod.metadata.name, pod.metadata.uid, 0)
+    async for state in states:
+        if pod.metadata.uid not in {one.metadata.uid for one in state}:
+            break
+    await states.aclose()
+
+
+async def test_a_stopped_job_has_no_pods_left(world: World) -> None:
+    """ensure_stopped tells all pods of the job to end, backups too, and a second call finds nothing to do."""
+    job = await world.job(pods=2)
+    await world.cluster.ensure_backup(await world.pod(job, "demo-worker-0"), "spare", ())
+    stopped = await world.cluster.ensure_stopped(job.metadata.uid, 0)
+    assert sorted(pod.metadata.name for pod in stopped) == ["demo-worker-0", "demo-worker-1", "spare"]
+    await until_gone(world.admin, *stopped)
+    assert await world.cluster.ensure_stopped(job.metadata.uid, 0) == []
+
+
+async def test_only_backups_that_were_not_promoted_are_swept(world: World) -> None:
+    """ensure_no_backups ends them, and leaves promoted ones and the pods of ranks alone."""
+    job = await world.job()
+    old = await world.pod(job, "demo-worker-0")
+    promoted = await world.cluster.ensure_backup(old, "promoted", ())
+    await world.cluster.ensure_promoted(job.metadata.uid, "promoted", promoted.metadata.uid)
+    await world.cluster.ensure_backup(old, "spare", ())
+    (swept,) = await world.cluster.ensure_no_backups(job.metadata.uid, 0)
+    await until_gone(world.admin, swept)
+    assert {pod.metadata.name for pod in await world.cluster.pods(job.metadata.uid)} == {"demo-worker-0", "promoted"}

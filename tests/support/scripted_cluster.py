@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 
+from activities.cluster import Snapshot
 from rekindle.errors import Invalid, NotFound
 from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
     JobObject,
-    Node,
-    NodeStatus,
     ObjectMeta,
     Pod,
     PodPhase,
@@ -44,7 +43,7 @@ class ScriptedCluster:
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
         self._versions = itertools.count(1)
-        self._watchers: set[asyncio.Queue[WatchEvent]] = set()
+        self._followers: set[asyncio.Event] = set()
         for rank in range(len(job.pods)):
             self._put(self._pod(f"{job.name}-worker-{rank}", rank, self.node_names[rank], PodPhase.RUNNING))
 
@@ -68,9 +67,6 @@ class ScriptedCluster:
 
     # ---- the port
 
-    async def jobs(self) -> list[JobObject]:
-        return []
-
     async def job(self, job_id: str) -> JobObject:
         raise NotFound(job_id)
 
@@ -83,21 +79,19 @@ class ScriptedCluster:
             raise NotFound(f"pod {name} ({uid})")
         return pod
 
-    async def nodes(self) -> list[Node]:
-        return [Node(metadata=ObjectMeta(name=name), status=NodeStatus(accelerators=2)) for name in self.node_names]
-
-    async def watch(self) -> AsyncIterator[WatchEvent]:
-        queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
-        self._watchers.add(queue)
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        changed = asyncio.Event()
+        self._followers.add(changed)
         try:
-            for node in await self.nodes():
-                yield WatchEvent(type="ADDED", kind="Node", object=node)
-            for pod in list(self.pods_by_name.values()):
-                yield WatchEvent(type="ADDED", kind="Pod", object=pod)
             while True:
-                yield await queue.get()
+                changed.clear()
+                yield list(self.pods_by_name.values())
+                await changed.wait()
         finally:
-            self._watchers.discard(queue)
+            self._followers.discard(changed)
+
+    def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        raise AssertionError("no watcher runs over it")
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         if self.refuses_backups:
@@ -132,7 +126,20 @@ class ScriptedCluster:
             self._put(pod.model_copy(update={"metadata": stamped}))
             return
         del self.pods_by_name[name]
-        self._tell(WatchEvent(type="DELETED", kind="Pod", object=pod))
+        self._tell()
+
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        return await self._delete(
+            [pod for pod in self.pods_by_name.values() if POD_TYPE in pod.metadata.annotations], grace_seconds
+        )
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        return await self._delete(list(self.pods_by_name.values()), grace_seconds)
+
+    async def _delete(self, pods: list[Pod], grace_seconds: int) -> list[Pod]:
+        for pod in pods:
+            await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace_seconds)
+        return pods
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
         free = [node for node in self.node_names if node not in avoid_nodes]
@@ -176,11 +183,10 @@ class ScriptedCluster:
     def _put(self, pod: Pod) -> Pod:
         version = next(self._versions)
         stored = pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"resource_version": version})})
-        kind = "MODIFIED" if pod.metadata.name in self.pods_by_name else "ADDED"
         self.pods_by_name[pod.metadata.name] = stored
-        self._tell(WatchEvent(type="MODIFIED" if kind == "MODIFIED" else "ADDED", kind="Pod", object=stored))
+        self._tell()
         return stored
 
-    def _tell(self, event: WatchEvent) -> None:
-        for queue in self._watchers:
-            queue.put_nowait(event)
+    def _tell(self) -> None:
+        for follower in self._followers:
+            follower.set()
