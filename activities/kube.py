@@ -31,6 +31,9 @@ PAGE = 500
 OLDEST = (1, 28)
 """The oldest version whose API has all that is used here; only 1.36 was tried."""
 
+BOOKMARK = "BOOKMARK"
+"""A watch's event that only says how far it has come."""
+
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -59,7 +62,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """One event of a watch: ADDED, MODIFIED or DELETED."""
 
     type: str
     object: Object
@@ -122,7 +125,7 @@ class Api:
         await self._ask("DELETE", path, {}, options)
 
     async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncIterator[Change]:
-        """Changes behind this version, without end; a stream that the server ends in order is opened again.
+        """Changes behind this version, without end; a stream that the server ends in order is opened again where it was.
 
         Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
         """
@@ -132,7 +135,8 @@ class Api:
                 async for line in _lines(answer):
                     change = _change(line)
                     resource_version = change.object["metadata"]["resourceVersion"]
-                    yield change
+                    if change.type != BOOKMARK:
+                        yield change
 
     # ---- requests
 

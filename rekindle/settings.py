@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     namespaces: tuple[str, ...] = ()
     """On Kubernetes: only jobs of these namespaces are looked at; by default those of all."""
 
+    rank_keys: tuple[str, ...] = ("hccl/rankIndex", "rekindle.io/pod-rank")
+    """On Kubernetes: annotations or labels of a pod with its pod rank; the first that is there decides. Behind them come those of
+    the job's kind (completion index, replica index)."""
+
     observe: bool = False
     """Decide, and show what would be done, but order nothing and touch no pod."""
 

@@ -4,8 +4,9 @@ Called by the command line (`parse`), by the local cluster, which refuses a job 
 watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, field_validator
@@ -61,6 +62,20 @@ class Metadata(Written):
         return _unless(wrong, annotations)
 
 
+class Kubernetes(Written):
+    """What the pods need on Kubernetes only."""
+
+    image: str = ""
+    accelerator_resource: str = "huawei.com/Ascend910"
+    """Extended resource of one accelerator; `nvidia.com/gpu` for GPUs."""
+
+    pod: dict[str, Any] = {}
+    """Fields of each pod's spec: volumes, tolerations, ..."""
+
+    container: dict[str, Any] = {}
+    """Fields of each pod's container: volumeMounts, resources, ..."""
+
+
 class Spec(Written):
     pods: int = Field(ge=1, le=20_000)
     ranks_per_pod: int = Field(ge=1, le=1024)
@@ -77,6 +92,18 @@ class Spec(Written):
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
     limits: dict[str, float | str] = {}
+    kubernetes: Kubernetes = Kubernetes()
+
+    @property
+    def manager_command(self) -> tuple[str, ...]:
+        """Of the manager's pod; empty: there is none."""
+        if "manager" in self.model_fields_set or self.training_side is not TrainingSide.REKINDLE:
+            return self.manager or ()
+        return ("rekindle-manager", "--nnodes", str(self.pods), "--nproc-per-node", str(self.ranks_per_pod))
+
+    @property
+    def accelerators_per_pod(self) -> int:
+        return self.accelerators if "accelerators" in self.model_fields_set else self.ranks_per_pod
 
     @field_validator("limits")
     @classmethod
@@ -105,18 +132,26 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
         raise BadInput(f"the manifest is not YAML: {error}") from error
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
-    try:
-        job = _job_object(Manifest.model_validate(document))
-    except ValidationError as error:
-        raise _refusal(problems(error, Manifest)) from error
+    job = read(document)
     job_of(job, installation)
     return job
 
 
+def read(document: Mapping[str, object]) -> JobObject:
+    """The job object of a manifest, each of whose fields is right by itself.
+
+    Raises:
+        BadInput: one line for every wrong field.
+    """
+    try:
+        return _job_object(Manifest.model_validate(document))
+    except ValidationError as error:
+        raise _refusal(problems(error, Manifest)) from error
+
+
 def _job_object(manifest: Manifest) -> JobObject:
     spec, metadata = manifest.spec, manifest.metadata
-    accelerators = spec.ranks_per_pod if "accelerators" not in spec.model_fields_set else spec.accelerators
-    manager = _manager(spec)
+    manager = spec.manager_command
     annotations = dict(metadata.annotations)
     if spec.capabilities:
         annotations[CAPABILITIES] = ",".join(spec.capabilities)
@@ -125,18 +160,12 @@ def _job_object(manifest: Manifest) -> JobObject:
         spec=JobSpec(
             pods=spec.pods,
             ranks_per_pod=spec.ranks_per_pod,
-            template=PodTemplate(command=spec.command, env=spec.env, accelerators=accelerators),
+            template=PodTemplate(command=spec.command, env=spec.env, accelerators=spec.accelerators_per_pod),
             manager=PodTemplate(command=manager, env=spec.env) if manager else None,
             training_side=spec.training_side,
             limits=spec.limits,
         ),
     )
-
-
-def _manager(spec: Spec) -> tuple[str, ...]:
-    if "manager" in spec.model_fields_set or spec.training_side is not TrainingSide.REKINDLE:
-        return spec.manager or ()
-    return ("rekindle-manager", "--nnodes", str(spec.pods), "--nproc-per-node", str(spec.ranks_per_pod))
 
 
 def job_of(job: JobObject, installation: Limits) -> Job:
@@ -168,6 +197,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         labels=labels,
         annotations=annotations,
         limits=limits,
+        observe=job.observe,
     )
 
 

@@ -172,13 +172,13 @@ async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_p
 
     async def one_at_a_time(request: web.Request) -> web.Response:
         asked.append(request.query["resourceVersion"])
-        change = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": f"{len(asked)}0"}}}
-        return web.Response(text=f"{json.dumps(change)}\n")
+        version = {"metadata": {"resourceVersion": f"{len(asked)}0"}}
+        bookmark, change = {"type": "BOOKMARK", "object": version}, {"type": "MODIFIED", "object": version}
+        return web.Response(text=f"{json.dumps(bookmark if len(asked) == 2 else change)}\n")
 
     async with scripted(one_at_a_time, tmp_path) as api:
         changes = api.watch("/api/v1/pods", "5")
-        for _ in range(3):
-            await anext(changes)
+        assert [(await anext(changes)).type for _ in range(2)] == ["MODIFIED", "MODIFIED"]
     assert asked == ["5", "10", "20"]
 
 

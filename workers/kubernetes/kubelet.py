@@ -147,7 +147,7 @@ class Kubelet:
         return [pod for pod in self._pods.values() if pod["spec"]["nodeName"] == node]
 
     def _take_pod(self, change: str, pod: Object) -> None:
-        if change == "BOOKMARK" or pod["spec"].get("nodeName") not in self._nodes:
+        if pod["spec"].get("nodeName") not in self._nodes:
             return
         uid = pod["metadata"]["uid"]
         if change == "DELETED":

@@ -1,0 +1,175 @@
+"""The port `Cluster` over a Kubernetes API server. Made by `workers`; which driver serves a job is told by the job's kind."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Collection, Sequence
+from datetime import UTC, datetime
+
+from activities.cluster import Snapshot
+from activities.kube import Api, Object
+from activities.kubernetes.direct import DirectDriver, Driver, is_backup
+from activities.kubernetes.kinds import ASCEND_JOB, BARE, Workload
+from activities.kubernetes.objects import job_object_of, pod_of
+
+from activities.kubernetes.operator import OperatorDriver
+from activities.kubernetes.reader import Reader
+from activities.kubernetes.watch import Watch
+from rekindle.errors import BadInput, ClusterError, Conflict, NotFound
+from rekindle.model.cluster import ClusterEvent, JobObject, Pod, WatchEvent
+from rekindle.settings import Settings
+
+REPORTER = "rekindle"
+
+logger = logging.getLogger("cluster")
+
+
+class KubernetesCluster:
+    """Implements `activities.cluster.Cluster`."""
+
+    def __init__(self, api: Api, settings: Settings) -> None:
+        self._api, self._settings = api, settings
+        self._reader = Reader(api, settings.namespaces)
+        self._direct = DirectDriver(api, self._reader, settings)
+        self._operator = OperatorDriver(api, self._reader)
+        self._refused: dict[str, str] = {}
+        self._recording: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    # ---- reads
+
+    async def job(self, job_id: str) -> JobObject:
+        return job_object_of(await self._reader.job(job_id), observe=self._settings.observe)
+
+    async def pods(self, job_id: str) -> list[Pod]:
+        job = await self._reader.job(job_id)
+        return self._read(job, await self._reader.pods(job))
+
+    async def pod(self, job_id: str, name: str, uid: str) -> Pod:
+        job = await self._reader.job(job_id)
+        (pod,) = self._read(job, [await self._raw(job, name, uid)])
+        return pod
+
+    async def _raw(self, job: Workload, name: str, uid: str) -> Object:
+        pod = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
+        if pod["metadata"]["uid"] != uid or await self._reader.owner_uid(pod) != job.uid:
+            raise NotFound(f"no pod {name} of job {job.uid} has the UID {uid}; it has {pod['metadata']['uid']} now")
+        return pod
+
+    def _read(self, job: Workload, pods: Sequence[Object]) -> list[Pod]:
+        return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
+
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        job = await self._reader.job(job_id)
+        async for pods in self._reader.follow(job):
+            yield self._read(job, pods)
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        async for event in Watch(self._api, self._reader, self._settings, self._refuse).events():
+            yield event
+
+    async def addresses(self, job_id: str) -> Collection[str]:
+        """IP addresses of the job's pods, and of the nodes of those that use their node's.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        found: set[str] = set()
+        job = await self._reader.job(job_id)
+        for pod in [*await self._reader.pods(job), *await self._reader.managers(job)]:
+            status = pod.get("status", {})
+            found |= {one["ip"] for one in status.get("podIPs", ())} | {status.get("podIP", "")}
+            if pod["spec"].get("hostNetwork"):
+                found.add(status.get("hostIP", ""))
+        return found - {""}
+
+    # ---- writes
+
+    def _driver(self, job: Workload) -> Driver:
+        return self._operator if job.kind is ASCEND_JOB else self._direct
+
+    async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
+        job = await self._reader.job(old.metadata.owner_uid)
+        raw = await self._raw(job, old.metadata.name, old.metadata.uid)
+        (backup,) = self._read(job, [await self._driver(job).ensure_backup(job, raw, name, avoid_nodes)])
+        return backup
+
+    async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
+        job = await self._reader.job(job_id)
+        await self._driver(job).ensure_promoted(job, await self._raw(job, name, uid))
+
+    async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
+        try:
+            job = await self._reader.job(job_id)
+            pod = await self._raw(job, name, uid)
+        except NotFound:
+            return
+        await self._driver(job).ensure_deleted(job, pod, grace_seconds)
+
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        job = await self._reader.job(job_id)
+        pods = await self._reader.pods(job)
+        await self._driver(job).ensure_no_backups(job, pods, grace_seconds)
+        return self._read(job, [pod for pod in pods if is_backup(pod)])
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        job = await self._reader.job(job_id)
+        pods = await self._reader.pods(job)
+        await self._driver(job).ensure_stopped(job, pods, grace_seconds)
+        return self._read(job, pods)
+
+    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+        job = await self._reader.job(job_id)
+        return self._read(job, await self._driver(job).ensure_pods(job, generation, avoid_nodes))
+
+    async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        job = await self._reader.job(job_id)
+        await self._driver(job).ensure_metadata(job, labels, annotations)
+
+    # ---- events
+
+    def _refuse(self, job: Workload, error: BadInput) -> None:
+        """What is wrong with a job is said on the job, once."""
+        if self._refused.get(job.uid) != str(error):
+            self._refused[job.uid] = str(error)
+            logger.warning("refused", extra={"job": job.uid, "job_name": job.name, "error": str(error)})
+            event = ClusterEvent(name=job.name, kind=job.kind.name, reason="JobRefused", message=str(error), type="Warning")
+            task = asyncio.create_task(self._tell(job, event))
+            self._recording.add(task)
+            task.add_done_callback(self._recording.discard)
+
+    async def _tell(self, job: Workload, event: ClusterEvent) -> None:
+        try:
+            await self._record(job, event)
+        except ClusterError as error:
+            logger.warning("not recorded", extra={"job": job.uid, "error": str(error)})
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        await self._record(await self._reader.job(job_id), event)
+
+    async def _record(self, job: Workload, event: ClusterEvent) -> None:
+        """Once: the name is that of the same news, so that a repeated call finds it."""
+        moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        key = hashlib.sha256(f"{job.uid}{event.reason}{event.message}{moment}".encode()).hexdigest()[:16]
+        kind, name, uid = job.kind.name, job.name, job.uid
+        if job.kind is BARE:
+            kind, name, uid = "Pod", job.object["status"]["speaker"], ""
+        about = {"apiVersion": job.kind.api_version, "kind": kind, "namespace": job.namespace, "name": name}
+        body = {
+            "metadata": {"name": f"{name}.{key}", "namespace": job.namespace},
+            "involvedObject": {**about, **({"uid": uid} if uid else {})},
+            "reason": event.reason,
+            "message": event.message[:1024],
+            "type": event.type,
+            "source": {"component": REPORTER},
+            "reportingComponent": REPORTER,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }
+        try:
+            await self._api.create(f"/api/v1/namespaces/{job.namespace}/events", body)
+        except Conflict:
+            return

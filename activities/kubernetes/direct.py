@@ -1,0 +1,274 @@
+"""Pods of a job made, moved and ended by our own hand, beside whatever controller the job has.
+
+A controller that counts its pods is told in two patches who holds a rank: the old pod is released, then the backup takes its
+place; what the controller makes in between is one pod too many, and it ends that by itself. A restart of the whole job is
+suspend, change the template, resume, as queueing systems do it; pods that nobody controls are remembered as PodTemplates.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from copy import deepcopy
+from typing import Protocol, TypeVar
+
+from activities.kube import Api, Object
+from activities.kubernetes import pods as made
+from activities.kubernetes.kinds import BARE, TRAINING_JOB, Workload, rank_of
+from activities.kubernetes.objects import failure_of
+from activities.kubernetes.reader import Reader
+from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import PodRole
+from rekindle.settings import Settings
+
+AT_ONCE = 20
+"""Requests in flight: the API server's own share for one client is about that."""
+
+CONTROLLER_LIMIT = 9.0
+"""Seconds to wait for what a controller should do; less than the activity's time, so that it says what it waited for."""
+
+T = TypeVar("T")
+
+
+class Driver(Protocol):
+    """What a job's pods need of whoever makes them. Objects are the API server's; every call may be repeated."""
+
+    async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object: ...
+
+    async def ensure_promoted(self, job: Workload, pod: Object) -> None: ...
+
+    async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None: ...
+
+    async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None: ...
+
+    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None: ...
+
+    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]: ...
+
+    async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None: ...
+
+
+class DirectDriver:
+    def __init__(self, api: Api, reader: Reader, settings: Settings) -> None:
+        self._api, self._reader, self._settings = api, reader, settings
+
+    # ---- hot switch
+
+    async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+        here = old["spec"].get("nodeName")
+        same = await self._topology(job, old)
+        affinity = made.placed(old["spec"].get("affinity", {}), {*avoid_nodes, *([here] if here else [])}, same)
+        body = made.backup_of(old, job, name, rank_of(job, old, self._settings.rank_keys), affinity)
+        return await self._create(job.namespace, body, lambda found: _is_backup_of(found, old))
+
+    async def _topology(self, job: Workload, pod: Object) -> list[tuple[str, str]]:
+        key, node = made.topology_of(job, pod), pod["spec"].get("nodeName")
+        if not key or not node:
+            return []
+        labels = (await self._api.get(f"/api/v1/nodes/{node}"))["metadata"].get("labels", {})
+        if key not in labels:
+            raise Invalid(f"node {node} has no label {key}, which the job's annotation {keys.TOPOLOGY} names")
+        return [(key, labels[key])]
+
+    async def ensure_promoted(self, job: Workload, pod: Object) -> None:
+        await self._join(pod)
+        marks = (keys.POD_TYPE, keys.BACKUP_SOURCE)
+        if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
+            change = {"uid": pod["metadata"]["uid"], "annotations": dict.fromkeys(marks), "labels": {made.BACKUP_OF: None}}
+            await self._api.patch(path_of(pod), {"metadata": change})
+
+    async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None:
+        if job.kind.withheld and made.controller_of(pod):
+            await self._hand_over(job, pod)
+        await self._delete(pod, grace_seconds)
+
+    async def _hand_over(self, job: Workload, old: Object) -> None:
+        """The controller counts the backup from now on, if there is one."""
+        selector = f"{made.BACKUP_OF}={old['metadata']['uid']}"
+        for backup in (await self._api.list(f"/api/v1/namespaces/{job.namespace}/pods", labelSelector=selector)).items:
+            if not backup["metadata"].get("deletionTimestamp"):
+                await self._api.patch(path_of(old), made.released(old, job))
+                await self._join(backup)
+
+    async def _join(self, backup: Object) -> None:
+        if change := made.joined(backup):
+            await self._api.patch(path_of(backup), change)
+
+    async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        await self._delete_all([pod for pod in pods if is_backup(pod)], grace_seconds)
+
+    # ---- the whole job
+
+    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        if job.kind.suspend:
+            await self._api.patch(job.path, {"spec": _nested(job.kind.suspend, True)})
+            await self._delete_all(await self._reader.managers(job), grace_seconds)
+        if job.kind is BARE:
+            await _all(self._remember(pod) for pod in pods if not is_backup(pod))
+        await self._delete_all(pods, grace_seconds)
+
+    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
+        if problem := failure_of(job):
+            raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
+        there = await self._reader.pods(job)
+        if left := [pod for pod in there if _generation(pod) != generation or pod["metadata"].get("deletionTimestamp")]:
+            raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
+        if job.kind is TRAINING_JOB:
+            wanted = made.pods_of_training_job(job, generation, avoid_nodes, self._settings.gateway_address)
+            return await self._create_all(job, wanted)
+        if job.kind is BARE:
+            return await self._bring_back(job, there, generation, avoid_nodes)
+        await self._resume(job, generation, avoid_nodes)
+        return await self._made_by_the_controller(job, generation)
+
+    async def _create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
+        """Each once. A name that is taken by another life of the pod is a Conflict."""
+
+        def same(body: Object) -> Callable[[Object], bool]:
+            return lambda found: _generation(found) == _generation(body)
+
+        return await _all(self._create(job.namespace, body, same(body)) for body in wanted)
+
+    async def _create(self, namespace: str, body: Object, is_ours: Callable[[Object], bool]) -> Object:
+        try:
+            return await self._api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+        except Conflict:
+            found = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{body['metadata']['name']}")
+            if not is_ours(found) or found["metadata"].get("deletionTimestamp"):
+                raise
+            return found
+
+    # ---- suspend, change, resume
+
+    async def _resume(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> None:
+        spec = deepcopy(job.object["spec"])
+        if not _at(spec, job.kind.suspend):
+            return
+        for template in job.kind.templates(spec):
+            _change_template(template.body, generation, avoid_nodes)
+        change = {
+            "metadata": {"resourceVersion": job.metadata["resourceVersion"]},
+            "spec": {**spec, **_nested_in(spec, job.kind.suspend)},
+        }
+        try:
+            await self._api.patch(job.path, change)
+        except Invalid as error:
+            if "immutable" not in str(error):
+                raise
+            raise Conflict(f"{job.kind.name} {job.name} is not suspended yet: {error}") from error
+
+    async def _made_by_the_controller(self, job: Workload, generation: str) -> list[Object]:
+        expected = sum(template.pods for template in job.templates)
+        labelled = bool(job.templates[0].body)
+
+        def new(pods: Sequence[Object]) -> list[Object]:
+            alive = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+            return [pod for pod in alive if _generation(pod) == generation or not labelled]
+
+        pods = new(await self._reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
+        if len(pods) < expected:
+            raise Conflict(f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there")
+        return pods
+
+    # ---- pods that nobody controls
+
+    async def _remember(self, pod: Object) -> None:
+        try:
+            await self._api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/podtemplates", made.remembered(pod))
+        except Conflict:
+            return
+
+    async def _bring_back(
+        self, job: Workload, there: Sequence[Object], generation: str, avoid_nodes: Sequence[str]
+    ) -> list[Object]:
+        path = f"/api/v1/namespaces/{job.namespace}/podtemplates"
+        templates = (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+        if not templates and not there:
+            raise NotFound(f"nothing is known of the pods of job {job.name}: neither they nor their templates are there")
+        pods = await self._create_all(job, [made.brought_back(template, generation, avoid_nodes) for template in templates])
+        for template in templates:
+            await self._api.delete(f"{path}/{template['metadata']['name']}", template["metadata"]["uid"])
+        return list({pod["metadata"]["uid"]: pod for pod in [*there, *pods]}.values())
+
+    # ---- all kinds
+
+    async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        path = job.path
+        if job.kind is BARE:
+            path = f"/api/v1/namespaces/{job.namespace}/pods/{job.object['status']['speaker']}"
+        await self._api.patch(path, {"metadata": {"labels": labels, "annotations": annotations}})
+
+    async def _delete_all(self, pods: Sequence[Object], grace_seconds: int) -> None:
+        await _all(self._delete(pod, grace_seconds) for pod in pods)
+
+    async def _delete(self, pod: Object, grace_seconds: int) -> None:
+        await delete_pod(self._api, pod, grace_seconds)
+
+
+async def delete_pod(api: Api, pod: Object, grace_seconds: int) -> None:
+    """Asks for its end; one that is gone, or that another has taken the name of, has ended."""
+    try:
+        await api.delete(path_of(pod), pod["metadata"]["uid"], grace_seconds)
+    except (NotFound, Conflict):
+        return
+
+
+def path_of(pod: Object) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def is_backup(pod: Object) -> bool:
+    return bool(pod["metadata"].get("annotations", {}).get(keys.POD_TYPE) == PodRole.BACKUP)
+
+
+def _is_backup_of(pod: Object, old: Object) -> bool:
+    return bool(pod["metadata"].get("labels", {}).get(made.BACKUP_OF) == old["metadata"]["uid"])
+
+
+def _generation(pod: Object) -> str:
+    return str(pod["metadata"].get("labels", {}).get(keys.GENERATION, "0"))
+
+
+def _change_template(body: Object, generation: str, avoid_nodes: Sequence[str]) -> None:
+    """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
+    if not body:
+        return
+    body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
+    affinity = made.placed(body["spec"].get("affinity") or {}, avoid_nodes)
+    required = affinity.get("nodeAffinity", {}).get(made.REQUIRED)
+    body["spec"]["affinity"] = {**affinity, "nodeAffinity": {**affinity.get("nodeAffinity", {}), made.REQUIRED: required}}
+
+
+def _at(spec: Object, path: Sequence[str]) -> object:
+    for part in path:
+        spec = spec.get(part) or {}
+    return spec
+
+
+def _nested(path: Sequence[str], value: object) -> Object:
+    for part in reversed(path):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _nested_in(spec: Object, path: Sequence[str]) -> Object:
+    """The field set to False, with what is beside it."""
+    head, *rest = path
+    return {head: {**spec.get(head, {}), **_nested(rest, False)} if rest else False}
+
+
+async def _all(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """All of it, some at once; the first error is raised when none is in flight any more."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(part: Coroutine[object, object, T]) -> T:
+        async with slots:
+            return await part
+
+    done = await asyncio.gather(*(one(part) for part in work), return_exceptions=True)
+    found: list[T] = []
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found

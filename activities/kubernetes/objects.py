@@ -1,0 +1,258 @@
+"""From the API server's objects to the vocabulary of `rekindle.model.cluster`. Pure."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from activities.kube import Object
+from activities.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
+from rekindle.errors import BadInput
+from rekindle.model import keys, manifest
+from rekindle.model.cluster import (
+    Condition,
+    JobObject,
+    JobObjectStatus,
+    JobPhase,
+    JobSpec,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodPhase,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+)
+from rekindle.model.job import TrainingSide
+
+SUCCEEDED = ("Complete", "Completed", "Succeeded")
+"""Types of conditions, and phases, of a job that is done."""
+FAILED = ("Failed",)
+
+RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
+"""Variables of a pod that say how many ranks it has."""
+
+
+# ---- nodes and pods
+
+
+def node_of(node: Object) -> Node:
+    amounts = node["status"].get("allocatable", {})
+    return Node(
+        metadata=metadata_of(node),
+        status=NodeStatus(accelerators=_accelerators(amounts), conditions=_conditions(node["status"].get("conditions", ()))),
+    )
+
+
+def pod_of(pod: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
+    """With its rank, its role and its job where the port expects them, wherever the pod carries them."""
+    metadata = metadata_of(pod, job.uid)
+    labels, annotations = dict(metadata.labels), dict(metadata.annotations)
+    rank = rank_of(job, pod, rank_keys)
+    if rank and labels.get(keys.REPLICA_TYPE) != MANAGER:
+        annotations[keys.RANK_INDEX] = rank
+    spec = pod["spec"]
+    return Pod(
+        metadata=metadata.model_copy(update={"labels": labels, "annotations": annotations}),
+        spec=PodSpec(
+            command=_command(spec),
+            accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
+            node_name=spec.get("nodeName") or "",
+            termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
+        ),
+        status=_status(pod.get("status", {})),
+    )
+
+
+def _status(status: Object) -> PodStatus:
+    ended: Object = next(
+        (state for container in status.get("containerStatuses", ()) if (state := container["state"].get("terminated"))), {}
+    )
+    phase = status.get("phase", "Pending")
+    return PodStatus(
+        phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # its node tells what became of it
+        conditions=_conditions(status.get("conditions", ())),
+        reason=status.get("reason") or ended.get("reason") or "",
+        message=status.get("message") or ended.get("message") or "",
+        exit_code=ended.get("exitCode"),
+    )
+
+
+def metadata_of(thing: Object, owner_uid: str = "") -> ObjectMeta:
+    metadata = thing["metadata"]
+    return ObjectMeta(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata["uid"],
+        labels=metadata.get("labels", {}),
+        annotations=metadata.get("annotations", {}),
+        owner_uid=owner_uid,
+        resource_version=int(metadata.get("resourceVersion") or 0),
+        creation_timestamp=_time(metadata.get("creationTimestamp")),
+        deletion_timestamp=_time(metadata.get("deletionTimestamp")),
+    )
+
+
+def _conditions(conditions: Iterable[Object]) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(
+            type=one["type"],
+            status=one["status"],
+            reason=one.get("reason") or "",
+            message=one.get("message") or "",
+            last_transition_time=_time(one.get("lastTransitionTime")),
+        )
+        for one in conditions
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _command(spec: Object) -> tuple[str, ...]:
+    """Of the first container; an image with a command of its own stands for it."""
+    container = spec["containers"][0]
+    return (*container.get("command", ()), *container.get("args", ())) or (container.get("image", "?"),)
+
+
+def _limits(container: Object) -> dict[str, Any]:
+    limits: dict[str, Any] = container.get("resources", {}).get("limits", {})
+    return limits
+
+
+def _accelerators(amounts: dict[str, Any]) -> int:
+    """Extended resources: those whose name has a domain that is not Kubernetes' own."""
+    names = (name for name in amounts if "/" in name and not name.partition("/")[0].endswith("kubernetes.io"))
+    return sum(int(amounts[name]) for name in names if str(amounts[name]).isdecimal())
+
+
+# ---- jobs
+
+
+def is_managed(job: Workload) -> bool:
+    """Whether the job asks for recoveries, by the contract's labels and annotations or by ours."""
+    labels, annotations = job.metadata.get("labels", {}), job.metadata.get("annotations", {})
+    asks = labels.get(keys.MANAGED) == "true" or keys.SUB_HEALTHY_STRATEGY in labels or keys.RECOVER_STRATEGY in annotations
+    return asks or job.kind is TRAINING_JOB or job.kind is BARE
+
+
+def job_object_of(job: Workload, *, observe: bool) -> JobObject:
+    """What the watcher registers.
+
+    Raises:
+        BadInput: a field, an annotation or a number means nothing.
+    """
+    read = _training_job(job) if job.kind is TRAINING_JOB else _foreign(job)
+    status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
+    return read.model_copy(update={"kind": job.kind.name, "status": status, "observe": observe})
+
+
+def _training_job(job: Workload) -> JobObject:
+    metadata = {key: job.metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in job.metadata}
+    read = manifest.read(
+        {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": metadata, "spec": job.object["spec"]}
+    )
+    meta = metadata_of(job.object).model_copy(update={"annotations": read.metadata.annotations})
+    return read.model_copy(update={"metadata": meta})
+
+
+def _foreign(job: Workload) -> JobObject:
+    """A job of somebody else's kind: its pods say how many ranks they have, its annotations the rest."""
+    template = job.workers[0].body
+    spec = template.get("spec", {})
+    default = TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
+    return JobObject(
+        metadata=metadata_of(job.object),
+        spec=JobSpec(
+            pods=sum(template.pods for template in job.workers),
+            ranks_per_pod=_ranks_per_pod(job, spec),
+            template=PodTemplate(command=_command(spec) if spec else ("runtime",)),
+            training_side=job.annotation(keys.TRAINING_SIDE) or default,
+            limits=_own_limits(job),
+        ),
+    )
+
+
+def _ranks_per_pod(job: Workload, spec: Object) -> int:
+    """Annotation, environment, accelerators: the first that says something; otherwise one."""
+    if said := job.annotation(keys.RANKS_PER_POD):
+        if not said.isdecimal() or int(said) < 1:
+            raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said!r} is not accepted, use a whole number from 1")
+        return int(said)
+    containers = spec.get("containers", ())
+    environment = {entry["name"]: str(entry.get("value", "")) for one in containers for entry in one.get("env", ())}
+    counts = (int(environment[name]) for name in RANK_COUNTS if environment.get(name, "").isdecimal())
+    return next(counts, 0) or sum(_accelerators(_limits(container)) for container in containers) or 1
+
+
+def _own_limits(job: Workload) -> dict[str, float | str]:
+    text = job.annotation(keys.LIMITS)
+    try:
+        limits = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError as error:
+        raise BadInput(f"metadata.annotations.{keys.LIMITS}: is not YAML: {error}") from error
+    if not isinstance(limits, dict) or not all(isinstance(value, int | float | str) for value in limits.values()):
+        example = json.dumps({"pause": 60})
+        raise BadInput(f"metadata.annotations.{keys.LIMITS}: must be a mapping of limits to seconds, such as {example}")
+    return {str(name): value for name, value in limits.items()}
+
+
+def _phase(status: Object) -> JobPhase:
+    if (phase := status.get("phase")) in set(JobPhase):
+        return JobPhase(phase)
+    holds = {one["type"] for one in status.get("conditions", ()) if one.get("status") == "True"}
+    if holds.intersection(SUCCEEDED):
+        return JobPhase.SUCCEEDED
+    return JobPhase.FAILED if holds.intersection(FAILED) else JobPhase.RUNNING
+
+
+def failure_of(job: Workload) -> str:
+    """Why its controller has given the job up, and makes no pods any more; empty: it has not."""
+    failed = (
+        one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one["status"] == "True"
+    )
+    return next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
+
+
+# ---- pods that nobody controls
+
+
+def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
+    """The job that these pods are together; rank 0 speaks for it.
+
+    Args:
+        pods: at least one; pods, or the templates that a restart left of them.
+    """
+    workers = [pod for pod in pods if pod["metadata"].get("labels", {}).get(keys.REPLICA_TYPE) != MANAGER] or pods
+    speaker = min(
+        workers, key=lambda pod: (pod["metadata"].get("annotations", {}).get(keys.RANK_INDEX, ""), pod["metadata"]["name"])
+    )
+    own = speaker["metadata"]
+    labels, annotations = own.get("labels", {}), own.get("annotations", {})
+    said = annotations.get(keys.PODS, "")
+    metadata = {
+        "name": labels.get(keys.BARE_JOB_NAME) or own["name"],
+        "namespace": namespace,
+        "uid": uid,
+        "labels": labels,
+        "annotations": annotations,
+        "resourceVersion": str(max(int(pod["metadata"].get("resourceVersion") or 0) for pod in pods)),
+        "creationTimestamp": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods) or None,
+    }
+    template = {"spec": speaker["spec"] if "spec" in speaker else speaker["template"]["spec"]}
+    ranks = {pod["metadata"].get("annotations", {}).get(keys.RANK_INDEX, pod["metadata"]["name"]) for pod in workers}
+    spec: Object = {"pods": int(said) if said.isdecimal() else len(ranks), "template": template}
+    done = {pod["metadata"]["name"] for pod in workers if pod.get("status", {}).get("phase") == "Succeeded"}
+    phase = {"phase": "Succeeded"} if len(done) >= spec["pods"] else {}
+    return Workload(BARE, {"metadata": metadata, "spec": spec, "status": {"speaker": own["name"], **phase}})
+
+
+def is_bare(pod: Object) -> bool:
+    """Pods that say which job they are of, and belong to no object."""
+    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= pod["metadata"].get("labels", {}).keys() and not pod["metadata"].get(
+        "ownerReferences"
+    )

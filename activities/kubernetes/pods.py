@@ -1,0 +1,269 @@
+"""Pod objects that we make or change: backups, the pods of our own jobs, and where they may go. Pure; used by `direct.py`."""
+
+import json
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import Any
+
+from activities.kube import Object
+from activities.kubernetes.kinds import MANAGER, Workload
+from rekindle.errors import BadInput
+from rekindle.model import keys
+from rekindle.model.cluster import PodRole
+from rekindle.model.manifest import Kubernetes, Manifest
+
+BACKUP_OF = "rekindle.io/backup-of"
+"""Label of a backup pod: the UID of the pod that it replaces."""
+
+TAKES_OVER = "rekindle.io/takes-over"
+"""Annotation of a backup pod: what its job's controller is to find on it, once it counts."""
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+"""Of the pods of a batch Job, which counts a finished pod by removing it."""
+
+SAME_TOPOLOGY = (keys.TOPOLOGY, "kueue.x-k8s.io/podset-required-topology")
+"""Annotations of a job, or of its pods, that name the label of nodes which all its pods share."""
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+MASTER_PORT = 29500
+LIVING = (
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "managedFields",
+)
+"""What the API server writes into metadata."""
+
+
+# ---- the backup of a pod
+
+
+def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object) -> Object:
+    """A clone under another name, with its rank and marks; its job's controller does not count it yet.
+
+    Args:
+        affinity: of its node, from `placed`.
+    """
+    metadata, withheld = old["metadata"], job.kind.withheld
+    labels = {key: value for key, value in metadata.get("labels", {}).items() if key not in withheld}
+    annotations = {**metadata.get("annotations", {}), **({keys.RANK_INDEX: rank} if rank else {})}
+    marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: metadata["name"]}
+    if withheld:
+        marks[TAKES_OVER] = json.dumps(_place(metadata, withheld))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata["uid"]},
+            "annotations": {**annotations, **marks},
+            "ownerReferences": _uncontrolled(metadata, job) if withheld else metadata.get("ownerReferences", []),
+        },
+        "spec": {**_startable(old["spec"], metadata.get("labels", {}), withheld), "affinity": affinity},
+    }
+
+
+def _startable(spec: Object, labels: dict[str, str], withheld: Sequence[str]) -> Object:
+    """The same pod before it was scheduled. Fields that refer to withheld labels become what they were."""
+    gone = ("nodeName", "priority", "preemptionPolicy", "ephemeralContainers", "affinity")
+    clone = deepcopy({key: value for key, value in spec.items() if key not in gone})
+    literal = {f"metadata.labels['{label}']": labels.get(label, "") for label in withheld}
+    for container in clone["containers"]:
+        for entry in container.get("env", ()):
+            path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+            if path in literal:
+                del entry["valueFrom"]
+                entry["value"] = literal[path]
+    return clone
+
+
+def _place(metadata: Object, withheld: Sequence[str]) -> Object:
+    """All by which the controller counts a pod."""
+    labels = metadata.get("labels", {})
+    return {
+        "labels": {label: labels[label] for label in withheld if label in labels},
+        "ownerReferences": metadata.get("ownerReferences", []),
+        "finalizers": [FINALIZER] if FINALIZER in metadata.get("finalizers", ()) else [],
+    }
+
+
+def _uncontrolled(metadata: Object, job: Workload) -> list[Object]:
+    """Deleted with its job's object, and counted by no controller."""
+    owners = [{**owner, "controller": False} for owner in metadata.get("ownerReferences", ())]
+    return owners or [job.reference]
+
+
+def released(old: Object, job: Workload) -> Object:
+    """The patch after which its controller does not count a pod any more."""
+    labels: dict[str, str | None] = dict.fromkeys(job.kind.withheld)
+    return {
+        "metadata": {
+            "uid": old["metadata"]["uid"],
+            "labels": {**labels, keys.JOB_ID: job.uid},
+            "ownerReferences": _uncontrolled(old["metadata"], job),
+        }
+    }
+
+
+def joined(backup: Object) -> Object | None:
+    """The patch after which the controller counts the backup in the old pod's place; None: it does so already."""
+    metadata = backup["metadata"]
+    if not (place := metadata.get("annotations", {}).get(TAKES_OVER)):
+        return None
+    changes = json.loads(place)
+    changes["finalizers"] = sorted({*metadata.get("finalizers", ()), *changes["finalizers"]})
+    return {"metadata": {"uid": metadata["uid"], "annotations": {TAKES_OVER: None}, **changes}}
+
+
+def controller_of(pod: Object) -> Object | None:
+    """The owner that counts the pod."""
+    return next((owner for owner in pod["metadata"].get("ownerReferences", ()) if owner.get("controller")), None)
+
+
+# ---- where a pod may go
+
+
+def placed(affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[str, str]] = ()) -> Object:
+    """An affinity that also keeps off these nodes, by their names, and to nodes that share these labels. What an earlier call
+    said of nodes' names is forgotten.
+
+    Args:
+        affinity: the pod's own.
+    """
+    changed = deepcopy(affinity)
+    required = changed.setdefault("nodeAffinity", {}).setdefault(REQUIRED, {})
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(set(avoid_nodes))]
+    labels = [{"key": key, "operator": "In", "values": [value]} for key, value in same]
+    terms = []
+    for term in required.get("nodeSelectorTerms") or [{}]:  # any one of them suffices, so each says it
+        own = [one for one in term.get("matchFields", ()) if one["operator"] != "NotIn"]
+        more = {**term, "matchFields": own + fields, "matchExpressions": [*term.get("matchExpressions", ()), *labels]}
+        terms.append({key: value for key, value in more.items() if value})
+    required["nodeSelectorTerms"] = [term for term in terms if term]
+    if not required["nodeSelectorTerms"]:
+        del changed["nodeAffinity"][REQUIRED]
+    return {key: value for key, value in changed.items() if value}
+
+
+def topology_of(job: Workload, pod: Object) -> str:
+    """The label of nodes that all pods of the job share; empty: they may be anywhere."""
+    annotations = pod["metadata"].get("annotations", {})
+    return next((found for key in SAME_TOPOLOGY if (found := job.annotation(key) or annotations.get(key, ""))), "")
+
+
+# ---- the pods of our own jobs
+
+
+def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[str], gateway: str) -> list[Object]:
+    """Its manager and one pod for each rank.
+
+    Raises:
+        BadInput: the image is missing.
+    """
+    document = {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": {"name": job.name}, "spec": job.object["spec"]}
+    spec = Manifest.model_validate(document).spec
+    if not spec.kubernetes.image:
+        raise BadInput("spec.kubernetes.image: missing, pods on Kubernetes are started from an image")
+    host, port = gateway.rsplit(":", 1)
+    contract = {
+        keys.ENV_JOB_ID: job.uid,
+        keys.ENV_GATEWAY_HOST: host,
+        keys.ENV_GATEWAY_PORT: port,
+        keys.ENV_MASTER_ADDR: f"{job.name}-manager.{job.namespace}.svc",
+        keys.ENV_MASTER_PORT: str(MASTER_PORT),
+    }
+    environment = [*({"name": name, "value": value} for name, value in {**contract, **spec.env}.items()), *_fields(spec.env)]
+    make = _Maker(job, generation, placed(spec.kubernetes.pod.get("affinity", {}), avoid_nodes), spec.kubernetes, environment)
+    amount = spec.accelerators_per_pod
+    resources = {"limits": {spec.kubernetes.accelerator_resource: str(amount)}} if amount else {}
+    managers = [make.pod(PodRole.MANAGER, 0, spec.manager_command, {})] if spec.manager_command else []
+    return managers + [make.pod(PodRole.WORKER, rank, spec.command, resources) for rank in range(spec.pods)]
+
+
+def _fields(own: dict[str, str]) -> list[Object]:
+    """What a pod knows of itself."""
+    paths = {
+        keys.ENV_POD_IP: "status.podIP",
+        keys.ENV_POD_NAME: "metadata.name",
+        keys.ENV_POD_UID: "metadata.uid",
+        keys.ENV_NODE: "spec.nodeName",
+        keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
+        keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
+        keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
+    }
+    return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items() if name not in own]
+
+
+class _Maker:
+    """What the pods of one job and generation share."""
+
+    def __init__(self, job: Workload, generation: str, affinity: Object, own: Kubernetes, environment: list[Object]) -> None:
+        self._job, self._generation, self._affinity, self._own, self._environment = job, generation, affinity, own, environment
+
+    def pod(self, role: PodRole, index: int, command: Sequence[str], resources: Object) -> Object:
+        job = self._job
+        container: dict[str, Any] = {
+            "name": "training",
+            "image": self._own.image,
+            "command": list(command),
+            "env": self._environment,
+            **self._own.container,
+        }
+        container["resources"] = _merged(container.get("resources", {}), resources)
+        rank = {keys.RANK_INDEX: str(index)} if role is PodRole.WORKER else {}
+        labels = {keys.JOB_ID: job.uid, keys.BARE_JOB_NAME: job.name, keys.REPLICA_TYPE: role, keys.GENERATION: self._generation}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{job.name}-{role}-{index}",
+                "namespace": job.namespace,
+                "labels": labels,
+                "annotations": rank,
+                "ownerReferences": [{**job.reference, "controller": True}],
+            },
+            "spec": {"restartPolicy": "Never", **self._own.pod, "affinity": self._affinity, "containers": [container]},
+        }
+
+
+def _merged(one: Object, other: Object) -> Object:
+    return {key: {**one.get(key, {}), **other.get(key, {})} for key in {*one, *other}}
+
+
+def is_manager(pod: Object) -> bool:
+    return bool(pod["metadata"].get("labels", {}).get(keys.REPLICA_TYPE) == MANAGER)
+
+
+# ---- pods that nobody makes again
+
+
+def remembered(pod: Object) -> Object:
+    """What a restart needs of a pod that nobody controls, kept as a PodTemplate while there is none."""
+    metadata = pod["metadata"]
+    kept = {"labels": metadata.get("labels", {}), "annotations": metadata.get("annotations", {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": {"name": metadata["name"], **kept},
+        "template": {"metadata": kept, "spec": _startable(pod["spec"], {}, ()) | {"affinity": pod["spec"].get("affinity", {})}},
+    }
+
+
+def brought_back(template: Object, generation: str, avoid_nodes: Sequence[str]) -> Object:
+    """The pod again, in its next life."""
+    own = template["template"]["metadata"]
+    spec = template["template"]["spec"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": template["metadata"]["name"],
+            "labels": {**own.get("labels", {}), keys.GENERATION: generation},
+            "annotations": own.get("annotations", {}),
+        },
+        "spec": {**spec, "affinity": placed(spec.get("affinity", {}), avoid_nodes)},
+    }

@@ -1,0 +1,148 @@
+"""What is read of Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+from activities.kube import Api, Listing, Object
+from activities.kubernetes.kinds import BARE, BATCH_JOB, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
+from activities.kubernetes.objects import bare_job, is_bare
+from activities.kubernetes.pods import controller_of
+from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
+from rekindle.model import keys
+
+PODS = "/api/v1/pods"
+
+
+class Reader:
+    def __init__(self, api: Api, namespaces: Sequence[str]) -> None:
+        """Args:
+        namespaces: only these are looked at; empty: all.
+        """
+        self._api = api
+        self.scopes = tuple(namespaces) or ("",)
+        self._where: dict[str, tuple[Kind, str, str]] = {}
+        """Kind, namespace and name of the jobs that were seen, by UID."""
+        self._tops: dict[str, str] = {}
+        """UID of the job that a batch Job is a part of, by the Job's UID."""
+
+    # ---- jobs
+
+    async def job(self, job_id: str) -> Workload:
+        """The job object with this UID, or NotFound."""
+        if found := await self._remembered(job_id):
+            return found
+        for kind in KINDS:
+            for scope in self.scopes:
+                for item in (await self.jobs(kind.path(scope))).items:
+                    self.remember(Workload(kind, item))
+        found = await self._remembered(job_id) or await self._bare(job_id)
+        if found is None:
+            raise NotFound(f"no job has the UID {job_id}")
+        return found
+
+    def remember(self, job: Workload) -> None:
+        """Where a job is, so that it is found by its UID."""
+        self._where[job.uid] = (job.kind, job.namespace, job.name)
+
+    async def jobs(self, path: str) -> Listing:
+        """All job objects of a kind; none where the kind is not installed."""
+        try:
+            return await self._api.list(path)
+        except NotFound:
+            return Listing([], "")
+
+    async def _remembered(self, job_id: str) -> Workload | None:
+        if (where := self._where.get(job_id)) is None:
+            return None
+        kind, namespace, name = where
+        try:
+            job = Workload(kind, await self._api.get(kind.path(namespace, name)))
+        except NotFound:
+            del self._where[job_id]
+            return None
+        return job if job.uid == job_id else None
+
+    async def _bare(self, job_id: str) -> Workload | None:
+        """Pods that nobody controls, or what a restart remembers of them."""
+        for path in (PODS, "/api/v1/podtemplates"):
+            found = (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items
+            if bare := [thing for thing in found if is_bare(thing)]:
+                return bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
+        return None
+
+    # ---- pods
+
+    async def pods(self, job: Workload) -> list[Object]:
+        """All pods of a job, terminating ones too."""
+        return (await self._listing(job)).items
+
+    async def managers(self, job: Workload) -> list[Object]:
+        """Pods of the training side's manager that a controller of their own looks after."""
+        return (await self._api.list(_pods_path(job), labelSelector=f"{keys.MANAGER_OF}={job.name}")).items
+
+    async def _listing(self, job: Workload) -> Listing:
+        listing = await self._api.list(_pods_path(job), labelSelector=_selector(job))
+        return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
+
+    async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
+        """All pods of a job, and again after each change."""
+        listing = await self._listing(job)
+        pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
+        yield list(pods.values())
+        changes = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=_selector(job))
+        async for change in changes:
+            if await self.owner_uid(change.object) != job.uid:
+                continue
+            if change.type == "DELETED":
+                pods.pop(change.object["metadata"]["uid"], None)
+            else:
+                pods[change.object["metadata"]["uid"]] = change.object
+            yield list(pods.values())
+
+    async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
+        """The job's pods as soon as `done`, or as they are after `limit` seconds."""
+        pods: list[Object] = []
+        try:
+            async with asyncio.timeout(limit), aclosing(self.follow(job)) as states:
+                async for pods in states:
+                    if done(pods):
+                        break
+        except TimeoutError:
+            pass
+        except WatchExpired as error:
+            raise ClusterUnavailable(f"the watch ended: {error}") from error
+        return pods
+
+    async def owner_uid(self, pod: Object) -> str:
+        """UID of the job that a pod is of; empty: of none that we know."""
+        if said := pod["metadata"].get("labels", {}).get(keys.JOB_ID):
+            return str(said)
+        controller = controller_of(pod)
+        if controller is None:
+            return ""
+        if controller["kind"] == BATCH_JOB.name:
+            return await self._top(pod["metadata"]["namespace"], controller)
+        return str(controller["uid"])
+
+    async def _top(self, namespace: str, owner: Object) -> str:
+        """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
+        uid = str(owner["uid"])
+        if uid not in self._tops:
+            kind = BY_NAME[owner["kind"]]
+            try:
+                above = controller_of(await self._api.get(kind.path(namespace, owner["name"])))
+            except NotFound:
+                return uid
+            known = above is not None and above["kind"] in BY_NAME
+            self._tops[uid] = await self._top(namespace, above) if known and above else uid
+        return self._tops[uid]
+
+
+def _pods_path(job: Workload) -> str:
+    return f"/api/v1/namespaces/{job.namespace}/pods"
+
+
+def _selector(job: Workload) -> str:
+    by_uid = job.kind in (TRAINING_JOB, BARE)
+    return f"{job.kind.pod_label}={job.uid if by_uid else job.name}"

@@ -1,0 +1,243 @@
+"""The watch over everything that recoveries care about on one API server, as one stream of our own objects.
+
+Jobs of every kind that is installed, their pods, all nodes, and namespaces, whose label may say `observe`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from activities.cluster import Snapshot
+from activities.kube import Api, Change, Listing, Object
+from activities.kubernetes.kinds import KINDS, POD_LABELS, Kind, Workload
+from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, node_of, pod_of
+from activities.kubernetes.pods import controller_of
+from activities.kubernetes.reader import PODS, Reader
+from rekindle.errors import BadInput
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject, Pod, WatchEvent
+from rekindle.settings import Settings
+
+NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+logger = logging.getLogger("watcher")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One list and watch."""
+
+    what: Kind | Literal["pods", "nodes", "namespaces"]
+    path: str
+    selector: str = ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {"labelSelector": self.selector} if self.selector else {}
+
+
+Refuse = Callable[[Workload, BadInput], None]
+
+
+class Watch:
+    """One life of the watch; a new one is made when it breaks."""
+
+    def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse) -> None:
+        """Args:
+        refuse: hears of jobs whose object says something that means nothing.
+        """
+        self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
+        self._jobs: dict[str, Workload] = {}
+        """Those that ask for recoveries, by UID."""
+        self._bare: dict[str, dict[str, Object]] = {}
+        """Pods that nobody controls, by job and UID."""
+        self._modes: dict[str, str] = {}
+        """What a namespace's label says."""
+
+    async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        listings = [(stream, await self._list(stream)) for stream in self._streams()]
+        yield await self._begin(listings)
+        open_ones = [(stream, listing) for stream, listing in listings if listing.resource_version]
+        async with self._changes(open_ones) as changes:
+            async for stream, change in changes:
+                for event in await self._take(stream, change):
+                    yield event
+
+    def _streams(self) -> list[Stream]:
+        """Namespaces first, then jobs, then their pods: each explains the next."""
+        scopes = self._reader.scopes
+        pods = [Stream("pods", _in(scope), label) for scope in scopes for label in POD_LABELS]
+        jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
+        return [Stream("namespaces", NAMESPACES), *jobs, Stream("nodes", NODES), *pods]
+
+    async def _list(self, stream: Stream) -> Listing:
+        if isinstance(stream.what, Kind):
+            return await self._reader.jobs(stream.path)
+        return await self._api.list(stream.path, **stream.query)
+
+    @asynccontextmanager
+    async def _changes(self, streams: list[tuple[Stream, Listing]]) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change], None]]:
+        """All streams as one; the first that breaks ends it."""
+        queue: asyncio.Queue[tuple[Stream, Change] | Exception] = asyncio.Queue(maxsize=100)
+
+        async def pump(stream: Stream, since: str) -> None:
+            try:
+                async for change in self._api.watch(stream.path, since, **stream.query):
+                    await queue.put((stream, change))
+            except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
+                await queue.put(error)
+
+        async def read() -> AsyncGenerator[tuple[Stream, Change], None]:
+            while True:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+
+        pumps = [asyncio.create_task(pump(stream, listing.resource_version)) for stream, listing in streams]
+        try:
+            yield read()
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    # ---- the beginning
+
+    async def _begin(self, listings: list[tuple[Stream, Listing]]) -> Snapshot:
+        nodes, pods = [], []
+        for stream, listing in listings:
+            for item in listing.items:
+                if stream.what == "namespaces":
+                    self._note_mode(item)
+                elif stream.what == "nodes":
+                    nodes.append(node_of(item))
+                elif stream.what == "pods":
+                    pods.append(item)
+                else:
+                    self._note_job(Workload(stream.what, item))
+        for pod in pods:
+            self._note_bare(pod, "ADDED")
+        for job_id in self._bare:
+            await self._renew_bare(job_id)
+        jobs = [read for job in list(self._jobs.values()) if (read := self._read(job))]
+        found = [await self._pod(pod) for pod in pods]
+        return Snapshot(jobs, [pod for pod in found if pod], nodes)
+
+    # ---- changes
+
+    async def _take(self, stream: Stream, change: Change) -> list[WatchEvent]:
+        thing: Any = change.object
+        kind: EventType = change.type  # type: ignore[assignment]
+        if stream.what == "nodes":
+            return [WatchEvent(type=kind, kind="Node", object=node_of(thing))]
+        if stream.what == "namespaces":
+            return self._take_namespace(thing, kind)
+        if stream.what == "pods":
+            return await self._take_pod(thing, kind)
+        return await self._take_job(Workload(stream.what, thing), kind)
+
+    def _take_namespace(self, namespace: Object, kind: EventType) -> list[WatchEvent]:
+        name = namespace["metadata"]["name"]
+        before = self._observes(name)
+        self._note_mode(namespace)
+        if kind == "DELETED" or self._observes(name) == before:
+            return []
+        jobs = [self._read(one) for one in self._jobs.values() if one.namespace == name]
+        return [WatchEvent(type="MODIFIED", kind="Job", object=read) for read in jobs if read]
+
+    async def _take_job(self, job: Workload, kind: EventType) -> list[WatchEvent]:
+        was = job.uid in self._jobs
+        if kind == "DELETED":
+            self._jobs.pop(job.uid, None)
+            read = self._read(job) if was else None
+            return [WatchEvent(type="DELETED", kind="Job", object=read)] if read else []
+        self._note_job(job)
+        if job.uid not in self._jobs:
+            read = self._read(job) if was else None
+            return [WatchEvent(type="DELETED", kind="Job", object=read)] if read else []
+        read = self._read(job)
+        if read is None:
+            return []
+        told = [WatchEvent(type="MODIFIED" if was else "ADDED", kind="Job", object=read)]
+        if not was:  # its pods may have come before it
+            pods = [await self._pod(pod) for pod in await self._reader.pods(job)]
+            told += [WatchEvent(type="ADDED", kind="Pod", object=pod) for pod in pods if pod]
+        return told
+
+    async def _take_pod(self, pod: Object, kind: EventType) -> list[WatchEvent]:
+        told = await self._take_bare(pod, kind) if is_bare(pod) else []
+        if seen := await self._pod(pod):
+            told.append(WatchEvent(type=kind, kind="Pod", object=seen))
+        return told
+
+    async def _take_bare(self, pod: Object, kind: EventType) -> list[WatchEvent]:
+        """The job that such pods are together changes with them, and ends with the last one."""
+        job_id = self._note_bare(pod, kind)
+        before = self._jobs.get(job_id)
+        await self._renew_bare(job_id)
+        job = self._jobs.get(job_id)
+        if job is None:
+            gone = self._read(before) if before else None
+            return [WatchEvent(type="DELETED", kind="Job", object=gone)] if gone else []
+        read = self._read(job)
+        return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
+
+    # ---- what is known
+
+    def _note_mode(self, namespace: Object) -> None:
+        metadata = namespace["metadata"]
+        self._modes[metadata["name"]] = metadata.get("labels", {}).get(keys.MODE, "")
+
+    def _observes(self, namespace: str) -> bool:
+        """The namespace's own word comes before the installation's."""
+        said = self._modes.get(namespace, "")
+        return said == "observe" or (self._settings.observe and said != "active")
+
+    def _note_job(self, job: Workload) -> None:
+        self._reader.remember(job)
+        part = controller_of(job.object)
+        if is_managed(job) and not (part and part["kind"] in {kind.name for kind in KINDS}):
+            self._jobs[job.uid] = job
+        else:
+            self._jobs.pop(job.uid, None)
+
+    def _note_bare(self, pod: Object, kind: EventType) -> str:
+        if not is_bare(pod):
+            return ""
+        job_id = str(pod["metadata"]["labels"][keys.JOB_ID])
+        pods = self._bare.setdefault(job_id, {})
+        pods.pop(pod["metadata"]["uid"], None)
+        if kind != "DELETED":
+            pods[pod["metadata"]["uid"]] = pod
+        return job_id
+
+    async def _renew_bare(self, job_id: str) -> None:
+        """A restart leaves templates where there were pods."""
+        pods = list(self._bare.get(job_id, {}).values())
+        if pods:
+            self._jobs[job_id] = bare_job(pods[0]["metadata"]["namespace"], job_id, pods)
+        elif job_id in self._jobs:
+            path = f"/api/v1/namespaces/{self._jobs[job_id].namespace}/podtemplates"
+            if not (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items:
+                del self._jobs[job_id]
+
+    def _read(self, job: Workload) -> JobObject | None:
+        try:
+            return job_object_of(job, observe=self._observes(job.namespace))
+        except BadInput as error:
+            self._refuse(job, error)
+            return None
+
+    async def _pod(self, pod: Object) -> Pod | None:
+        job = self._jobs.get(await self._reader.owner_uid(pod))
+        return pod_of(pod, job, self._settings.rank_keys) if job else None
+
+
+def _in(scope: str) -> str:
+    return f"/api/v1/namespaces/{scope}/pods" if scope else PODS

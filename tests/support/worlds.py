@@ -1,0 +1,281 @@
+"""Clusters of every kind under one test: the port, and what an administrator does beside it. A driver is a row of `WORLDS`."""
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from activities.cluster import Cluster
+from activities.kube import Api, Object
+from activities.kubernetes.cluster import KubernetesCluster
+from activities.local import LocalCluster
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import Conflict
+from rekindle.model import keys
+from rekindle.model.cluster import Pod, PodPhase
+from rekindle.settings import Settings
+from tests.support.api_proxy import ApiProxy, api_proxy
+from tests.support.cluster import FOREVER, job_object, local_cluster
+from tests.support.kubernetes import ACCELERATOR, Namespace, a_namespace
+from workers.operator import Operator
+
+WAIT_LIMIT = 30.0
+NODES = ("node-0", "node-1", "node-2")
+"""Of two accelerators each."""
+
+CRDS = Path(__file__).parents[2] / "deploy" / "crds"
+_numbers = itertools.count(1)
+
+
+class World(ABC):
+    """One empty cluster, and the hand of its administrator."""
+
+    cluster: Cluster
+    shows_managers = True
+    """Whether the manager is a pod of the job itself."""
+
+    @abstractmethod
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        """Creates a job called `demo` of one rank a pod; answers its UID."""
+
+    @abstractmethod
+    async def labels(self, job_id: str) -> dict[str, str]:
+        """Labels and annotations where a person sees them."""
+
+    @abstractmethod
+    async def reasons(self) -> set[str]:
+        """Reasons of the events about the job."""
+
+    @abstractmethod
+    async def break_watches(self) -> None:
+        """As a cluster may at any time."""
+
+    async def job(
+        self,
+        pods: int = 1,
+        *,
+        command: Sequence[str] = FOREVER,
+        accelerators: int = 1,
+        labels: Mapping[str, str] | None = None,
+        manager: Sequence[str] | None = None,
+    ) -> str:
+        """A job whose pods run."""
+        job_id = await self.submit(pods, command, accelerators, labels or {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}, manager)
+        expected = pods + (manager is not None and self.shows_managers)
+        await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
+        return job_id
+
+    async def until(self, job_id: str, condition: Callable[[Sequence[Pod]], bool]) -> Sequence[Pod]:
+        """The job's pods, as soon as they satisfy a condition."""
+        async with asyncio.timeout(WAIT_LIMIT), aclosing(self.cluster.follow(job_id)) as states:
+            async for pods in states:
+                if condition(pods):
+                    return pods
+        raise AssertionError("a watch has no end")
+
+    async def until_gone(self, job_id: str, *gone: Pod) -> None:
+        uids = {pod.metadata.uid for pod in gone}
+        await self.until(job_id, lambda pods: not uids & {pod.metadata.uid for pod in pods})
+
+    async def until_runs(self, job_id: str, pod: Pod) -> Pod:
+        def running(pods: Sequence[Pod]) -> list[Pod]:
+            return [one for one in pods if one.metadata.uid == pod.metadata.uid and one.status.phase is PodPhase.RUNNING]
+
+        return running(await self.until(job_id, lambda pods: bool(running(pods))))[0]
+
+    async def holder(self, job_id: str, rank: int) -> Pod:
+        """The pod of a rank, without backups."""
+        pods = await self.cluster.pods(job_id)
+        return next(pod for pod in pods if rank_of(pod) == str(rank) and keys.POD_TYPE not in pod.metadata.annotations)
+
+
+def rank_of(pod: Pod) -> str | None:
+    return pod.metadata.annotations.get(keys.RANK_INDEX)
+
+
+class LocalWorld(World):
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self.cluster = LocalCluster(client.socket)
+
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        job = job_object("demo", command=command, pods=pods, accelerators=accelerators, labels=labels, manager=manager)
+        return (await self._client.submit(job)).metadata.uid
+
+    async def labels(self, job_id: str) -> dict[str, str]:
+        metadata = (await self._client.job(job_id)).metadata
+        return {**metadata.labels, **metadata.annotations}
+
+    async def reasons(self) -> set[str]:
+        return {event.reason for event in await self._client.events("demo")}
+
+    async def break_watches(self) -> None:
+        await self._client.break_watches()
+
+
+class KubernetesWorld(World):
+    """Jobs of one kind in a namespace of their own, through a relay that can end watches."""
+
+    def __init__(self, namespace: Namespace, proxy: ApiProxy, cluster: KubernetesCluster) -> None:
+        self._namespace, self._proxy, self.cluster = namespace, proxy, cluster
+        self._path = ""
+
+    async def labels(self, job_id: str) -> dict[str, str]:
+        metadata = (await self._namespace.api.get(self._path))["metadata"]
+        return {**metadata.get("labels", {}), **metadata.get("annotations", {})}
+
+    async def reasons(self) -> set[str]:
+        events = await self._namespace.api.list(self._namespace.path("events"))
+        return {event["reason"] for event in events.items}
+
+    async def break_watches(self) -> None:
+        await self._proxy.expire_watches()
+
+    async def create(self, path: str, body: Object) -> Object:
+        created = await self._namespace.api.create(path, body)
+        self._path = f"{path}/{created['metadata']['name']}"
+        return created
+
+
+class OwnKind(KubernetesWorld):
+    """Our own kind, served by our operator."""
+
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        spec: Object = {"pods": pods, "ranksPerPod": 1, "command": list(command), "accelerators": accelerators}
+        spec |= {"manager": list(manager) if manager else None, "kubernetes": {"image": "none"}}
+        path = f"/apis/rekindle.io/v1/namespaces/{self._namespace.name}/trainingjobs"
+        job = await self.create(
+            path,
+            {
+                "apiVersion": "rekindle.io/v1",
+                "kind": "TrainingJob",
+                "metadata": {"name": "demo", "labels": dict(labels)},
+                "spec": spec,
+            },
+        )
+        return str(job["metadata"]["uid"])
+
+
+class IndexedJob(KubernetesWorld):
+    """A batch Job with indexed completion, counted by the real controller."""
+
+    shows_managers = False
+
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        spec = {
+            "completions": pods,
+            "parallelism": pods,
+            "completionMode": "Indexed",
+            "backoffLimit": 100,
+            "template": {"spec": pod_spec(command, accelerators)},
+        }
+        job = await self.create(
+            self._namespace.path("jobs"), {"metadata": {"name": "demo", "labels": dict(labels)}, "spec": spec}
+        )
+        if manager:
+            await self._namespace.api.create(self._namespace.path("pods"), a_manager({keys.MANAGER_OF: "demo"}, manager))
+        return str(job["metadata"]["uid"])
+
+
+class BarePods(KubernetesWorld):
+    """Pods that nobody controls."""
+
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        job_id = f"{self._namespace.name}-demo"
+        for rank in reversed(range(pods)):
+            own = {**labels, keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "demo"}
+            metadata = {"name": f"demo-{rank}", "labels": own, "annotations": {keys.RANK_INDEX: str(rank), keys.PODS: str(pods)}}
+            await self.create(self._namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(command, accelerators)})
+        if manager:
+            body = a_manager({keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "demo"}, manager)
+            await self._namespace.api.create(self._namespace.path("pods"), body)
+        return job_id
+
+
+def pod_spec(command: Sequence[str], accelerators: int) -> Object:
+    limits = {ACCELERATOR: str(accelerators)} if accelerators else {}
+    env = [
+        {
+            "name": "MINDX_TASK_ID",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}},
+        }
+    ]
+    container = {"name": "main", "image": "none", "command": list(command), "resources": {"limits": limits}, "env": env}
+    return {"containers": [container], "restartPolicy": "Never"}
+
+
+def a_manager(labels: Mapping[str, str], command: Sequence[str]) -> Object:
+    metadata = {"name": "demo-manager", "labels": {**labels, keys.REPLICA_TYPE: "manager"}}
+    return {"metadata": metadata, "spec": pod_spec(command, 0)}
+
+
+async def apply(api: Api, *files: Path) -> None:
+    """Custom kinds, once for each server."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for file in files:
+        definition = yaml.safe_load(file.read_text())
+        try:
+            await api.create(path, definition)
+        except Conflict:
+            pass
+        await _established(api, f"{path}/{definition['metadata']['name']}")
+
+
+async def _established(api: Api, path: str) -> None:
+    async with asyncio.timeout(WAIT_LIMIT):
+        while True:
+            conditions = (await api.get(path)).get("status", {}).get("conditions", ())
+            if any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
+                return
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _local(_: Path, directory: Path) -> AsyncIterator[World]:
+    async with local_cluster(directory, nodes=len(NODES), accelerators_per_node=2) as client:
+        world = LocalWorld(client)
+        yield world
+        await world.cluster.close()
+
+
+def _kubernetes(kind: type[KubernetesWorld]) -> "Callable[[Path, Path], Any]":
+    @asynccontextmanager
+    async def world(kubeconfig: Path, directory: Path) -> AsyncIterator[World]:
+        async with AsyncExitStack() as stack:
+            namespace = await stack.enter_async_context(a_namespace(kubeconfig, f"world-{next(_numbers)}"))
+            await apply(namespace.api, *CRDS.glob("*.rekindle.io.yaml"))
+            proxy = await stack.enter_async_context(api_proxy(kubeconfig, directory))
+            settings = Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig, namespaces=(namespace.name,))
+            operator = asyncio.create_task(Operator(namespace.api, settings).run())
+            cluster = KubernetesCluster(Api(proxy.kubeconfig), settings)
+            try:
+                yield kind(namespace, proxy, cluster)
+            finally:
+                operator.cancel()
+                await asyncio.gather(operator, return_exceptions=True)
+                await cluster.close()
+
+    return world
+
+
+WORLDS: dict[str, Callable[[Path, Path], Any]] = {
+    "local": _local,
+    "direct, TrainingJob": _kubernetes(OwnKind),
+    "direct, Job": _kubernetes(IndexedJob),
+    "direct, pods": _kubernetes(BarePods),
+}
