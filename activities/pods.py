@@ -31,9 +31,9 @@ from rekindle.model.recovery import PodRef
 
 
 def ref(pod: Pod) -> PodRef:
-    rank = pod.metadata.annotations.get(RANK_INDEX)
+    rank = pod.metadata.annotations.get(RANK_INDEX, "")
     return PodRef(
-        name=pod.metadata.name, uid=pod.metadata.uid, node=pod.spec.node_name, rank=int(rank) if rank is not None else None
+        name=pod.metadata.name, uid=pod.metadata.uid, node=pod.spec.node_name, rank=int(rank) if rank.isdecimal() else None
     )
 
 

@@ -39,6 +39,7 @@ class Updates:
     REPORT = "report"
     FAULT = "fault"
     CLEARED = "cleared"
+    PROBLEMS = "problems"
     PROGRESS = "progress"
     REQUEST = "request"
     LIFT = "lift"

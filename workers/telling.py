@@ -21,10 +21,9 @@ from rekindle.errors import Refused, Unavailable
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.cluster import JobObject
 from rekindle.model.fault import Fault
-from rekindle.model.job import Job
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.state import JobState
+from rekindle.model.state import JobState, Problems, Registration
 from rekindle.policy.intake import Tell, TellKind, Told
 from rekindle.temporal import TASK_TIMEOUT
 
@@ -34,7 +33,12 @@ RPC_TIMEOUT = timedelta(seconds=10)
 SAVE_AFTER = 0.5
 """Seconds in which several changes become one write."""
 
-UPDATES = {TellKind.FAULT: Updates.FAULT, TellKind.CLEARED: Updates.CLEARED, TellKind.END: Updates.END}
+UPDATES = {
+    TellKind.FAULT: Updates.FAULT,
+    TellKind.CLEARED: Updates.CLEARED,
+    TellKind.PROBLEMS: Updates.PROBLEMS,
+    TellKind.END: Updates.END,
+}
 
 logger = logging.getLogger("watcher")
 
@@ -48,15 +52,11 @@ class TemporalTeller:
         self._client = client
         self._limits = limits
         self._life = uuid.uuid4().hex
-        """Registrations of two watchers are two updates: the later one may know newer labels."""
+        """Registrations of two watchers are two updates: the later one may know newer labels. So it is with problems."""
 
     async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
         try:
-            if tell.kind is TellKind.REGISTER:
-                assert job is not None
-                await register(self._client, job_of(job, self._limits), f"{tell.update_id}/{self._life}")
-            else:
-                await self._update(job_id, UPDATES[tell.kind], tell.fault or tell.episode or tell.reason, tell.update_id)
+            await self._send(job_id, tell, job)
         except WorkflowUpdateFailedError as error:
             raise Refused(str(error.cause)) from error
         except RPCError as error:
@@ -71,27 +71,37 @@ class TemporalTeller:
         except RuntimeError as error:  # how a client that never connected says so
             raise Unavailable(f"Temporal: {error}") from error
 
-    async def _update(self, job_id: str, update: str, argument: Fault | str, update_id: str) -> None:
+    async def _send(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
+        if tell.kind is TellKind.REGISTER:
+            assert job is not None
+            registration = Registration.of(job_of(job, self._limits), tell.problems)
+            await register(self._client, registration, f"{tell.update_id}/{self._life}")
+        elif tell.kind is TellKind.PROBLEMS:
+            await self._update(job_id, tell, Problems(found=tell.problems), f"{tell.update_id}/{self._life}")
+        else:
+            await self._update(job_id, tell, tell.fault or tell.episode or tell.reason, tell.update_id)
+
+    async def _update(self, job_id: str, tell: Tell, argument: Fault | Problems | str, update_id: str) -> None:
         handle = self._client.get_workflow_handle(job_workflow(job_id))
-        await handle.execute_update(update, argument, id=update_id, rpc_timeout=RPC_TIMEOUT)
+        await handle.execute_update(UPDATES[tell.kind], argument, id=update_id, rpc_timeout=RPC_TIMEOUT)
 
 
-async def register(client: Client, job: Job, update_id: str) -> None:
+async def register(client: Client, registration: Registration, update_id: str) -> None:
     """Starts the job's workflow where there is none, and registers the job with it, in one request."""
     start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         Workflows.TRAINING_JOB,
-        JobState.of(job),
-        id=job_workflow(job.id),
+        JobState.of(registration.job),
+        id=job_workflow(registration.id),
         task_queue=CONTROL_QUEUE,
         task_timeout=TASK_TIMEOUT,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=f"training job {job.name}",
+        static_summary=f"training job {registration.name}",
     )
     handle = asyncio.ensure_future(start.workflow_handle())
     try:
         await client.execute_update_with_start_workflow(
-            Updates.REGISTER, job, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
+            Updates.REGISTER, registration, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
         )
     finally:  # the SDK tells a failure here too; unread, it would be logged as a bug of ours
         handle.cancel()

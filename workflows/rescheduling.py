@@ -59,12 +59,18 @@ class JobRescheduling(ModeWorkflow):
 
     async def _stop(self) -> None:
         job = self.context.job
-        self.removed = await steps.delete_pods(job.id, GRACE)
-        if await self._left(self.removed, job.limits.pods_stopped):
-            await steps.delete_pods(job.id, timedelta(0))
+        try:
+            self.removed = await steps.delete_pods(job.id, GRACE)
             left = await self._left(self.removed, job.limits.pods_stopped)
             if left:
-                raise _give_up(f"pods do not end: {', '.join(pod.name for pod in left)}")
+                await steps.delete_pods(job.id, timedelta(0))
+                left = await self._left(self.removed, job.limits.pods_stopped)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise _give_up(f"the pods could not be stopped: {error.cause}") from error
+        if left:
+            raise _give_up(f"pods do not end: {', '.join(pod.name for pod in left)}")
 
     async def _left(self, pods: tuple[PodRef, ...], within: timedelta) -> tuple[PodRef, ...]:
         return await steps.await_gone(self.request.job_id, pods, workflow.now() + within) if pods else ()

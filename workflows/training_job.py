@@ -15,14 +15,16 @@ from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, recov
 from rekindle.model.asks import EndSession, PolicyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Job
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
-from rekindle.model.state import JobState, JobStatus
-from rekindle.policy import eligibility, incidents, requests
+from rekindle.model.state import JobState, JobStatus, Problems, Registration
+from rekindle.policy import eligibility, incidents, observing, requests
 from rekindle.policy.incidents import Case
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.climb import Climb
+
+TOLD_AT_ONCE = 5
+"""Events of one change of the job's problems: its page lists them all."""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -33,6 +35,7 @@ class TrainingJob:
         self.climb: Climb | None = None
         self._background: asyncio.Task[None] | None = None
         self._publishing = asyncio.Lock()  # so that the last policy is the one that stays written
+        self._writing: list[asyncio.Task[None]] = []  # events that no handler waits for
 
     @workflow.run
     async def run(self, state: JobState) -> str:
@@ -47,27 +50,32 @@ class TrainingJob:
                 await self._handle(case)
             await workflow.wait_condition(workflow.all_handlers_finished)
             if case is None or self.state.incidents != state.incidents or workflow.info().is_continue_as_new_suggested():
+                await workflow.wait_condition(self._is_quiet)
                 workflow.continue_as_new(self.state)
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await workflow.wait_condition(self._is_quiet)
         return self.state.ended
 
     def _has_work(self) -> bool:
-        return bool(
-            self.state.ended
-            or self.state.faults
-            or self.state.requests
-            or any(not pod.judged for pod in self.state.sub_healthy)
-            or workflow.info().is_continue_as_new_suggested()
-        )
+        suggested = workflow.info().is_continue_as_new_suggested()
+        return bool(self.state.ended) or incidents.next_case(self.state) is not None or suggested
+
+    def _is_quiet(self) -> bool:
+        return workflow.all_handlers_finished() and all(writing.done() for writing in self._writing)
 
     # ---- incidents
 
     async def _handle(self, case: Case) -> None:
-        """One incident, from its case to its place in the history. A failure of ours becomes a verdict too."""
         self.state = incidents.without(self.state, case)
         if not case.plan.modes:
             await self._decline(case)
-            return
+        elif self.state.job.observe:
+            await self._observe(case)
+        else:
+            await self._recover(case)
+
+    async def _recover(self, case: Case) -> None:
+        """One incident, from its case to its place in the history. A failure of ours becomes a verdict too. What was begun goes
+        to its end, also if the job is only observed from now on: it would stay half done."""
         self.state = self.state.model_copy(update={"incidents": self.state.incidents + 1})
         began = workflow.now()
         self.climb = Climb(case, self.state)
@@ -86,6 +94,20 @@ class TrainingJob:
             return await climb.run(mode, self.state)
         except (FailureError, TimeoutError) as error:
             return Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
+
+    async def _observe(self, case: Case) -> None:
+        """Decided and shown, and nothing is begun. The same decision is told once, however often it is made."""
+        would = observing.would(case.plan, case.pod_rank)
+        reason = f"observed: {would}"
+        if case.pod_rank is not None:
+            self.state = incidents.judged(self.state, case.pod_rank, reason)
+        if incidents.is_told(self.state, case, reason):
+            return
+        self.state = self.state.model_copy(update={"incidents": self.state.incidents + 1})
+        verdict = Verdict(mode=case.plan.modes[0], outcome=Outcome.REFUSED, reason=reason)
+        self.state = incidents.concluded(self.state, self._incident(case, [verdict], workflow.now()))
+        self._show()
+        await self._record("RecoveryObserved", f"{case.summary}: {would}", warning=False)
 
     async def _decline(self, case: Case) -> None:
         """Nothing is done: noted with its reason; a refusal is judged again when something changes."""
@@ -111,16 +133,7 @@ class TrainingJob:
         if last.outcome is Outcome.CANCELLED and self.state.ended:
             last = last.model_copy(update={"reason": f"{self.state.ended} before the recovery ended"})
         verdicts[-1] = last
-        incident = Incident(
-            number=self.state.incidents,
-            summary=case.summary,
-            started_at=began,
-            seconds=(workflow.now() - began).total_seconds(),
-            verdict=last.outcome,
-            ladder=tuple(verdict.model_copy(update={"unread": ()}) for verdict in verdicts),
-            policy_after=self.state.policy,
-            faults=case.faults,
-        )
+        incident = self._incident(case, verdicts, began)
         self.climb = None
         self.state = incidents.concluded(self.state, incident)
         if case.pod_rank is not None:
@@ -129,6 +142,18 @@ class TrainingJob:
         warning = last.outcome is not Outcome.RECOVERED
         await self._record(f"Recovery{last.outcome.title().replace('_', '')}", f"{last.mode}: {last.reason}", warning=warning)
         await self._tell_front(case.request, last)
+
+    def _incident(self, case: Case, verdicts: list[Verdict], began: datetime) -> Incident:
+        return Incident(
+            number=self.state.incidents,
+            summary=case.summary,
+            started_at=began,
+            seconds=(workflow.now() - began).total_seconds(),
+            verdict=verdicts[-1].outcome,
+            ladder=tuple(verdict.model_copy(update={"unread": ()}) for verdict in verdicts),
+            policy_after=self.state.policy,
+            faults=case.faults,
+        )
 
     @staticmethod
     def _final(verdicts: list[Verdict]) -> Verdict:
@@ -164,6 +189,11 @@ class TrainingJob:
         )
         await steps.record_event(job.id, event)
 
+    def _record_soon(self, reason: str, message: str, *, warning: bool) -> None:
+        """For handlers: who told us does not wait until the cluster has taken the event."""
+        self._writing = [writing for writing in self._writing if not writing.done()]
+        self._writing.append(asyncio.create_task(self._record(reason, message, warning=warning)))
+
     async def _publish_policy(self) -> None:
         async with self._publishing:
             reason = self.state.downgrade.reason if self.state.downgrade else ""
@@ -172,9 +202,14 @@ class TrainingJob:
     def _show(self) -> None:
         """The job's row and page in the Temporal UI."""
         state = self.state
-        phase = "recovering" if self.climb else "sub-health ignored" if state.downgrade else "training"
+        idle = "observed" if state.job.observe else "sub-health ignored" if state.downgrade else "training"
+        phase = "recovering" if self.climb else idle
         attributes = [Attributes.JOB.value_set(state.job.name), Attributes.PHASE.value_set(phase)]
-        lines = [f"**{state.job.name}**: {phase}", f"- sub-health policy: {state.policy}"]
+        lines = [f"**{state.job.name}**: {phase}"]
+        if state.job.observe:
+            lines.append("- only observed: what would be done is shown, nothing is ordered")
+        lines.extend(f"- cannot be recovered: {problem}" for problem in state.problems)
+        lines.append(f"- sub-health policy: {state.policy}")
         if state.downgrade:
             lines.append(f"  (downgraded {state.downgrade.since:%Y-%m-%d %H:%M:%S}: {state.downgrade.reason})")
         lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
@@ -189,17 +224,22 @@ class TrainingJob:
     # ---- handlers
 
     @workflow.update(name=Updates.REGISTER)
-    def register(self, job: Job) -> Receipt:
+    def register(self, registration: Registration) -> Receipt:
         """The job exists; labels and limits may have changed since. What a downgrade wrote into its label is not its owner's."""
+        job, observed = registration.job, self.state.job.observe
         if self.state.downgrade:
             job = job.model_copy(update={"sub_health": self.state.job.sub_health})
         self.state = incidents.registered(self.state, job)
+        if registration.problems is not None:
+            self._found(registration.problems)
+        if job.observe is not observed:
+            self._show()
         return Receipt(info=f"job {job.id} is registered")
 
     @register.validator
-    def _same_job(self, job: Job) -> None:
-        if job.id != self.state.job.id:
-            raise _rejected(ErrorTypes.REQUEST_INVALID, f"id: {job.id} is not this job, {self.state.job.id}")
+    def _same_job(self, registration: Registration) -> None:
+        if registration.id != self.state.job.id:
+            raise _rejected(ErrorTypes.REQUEST_INVALID, f"id: {registration.id} is not this job, {self.state.job.id}")
 
     @workflow.update(name=Updates.INITIALIZE)
     def initialize(self) -> Receipt:
@@ -283,6 +323,25 @@ class TrainingJob:
         self.state = incidents.clear_episode(self.state, episode)
         return Receipt(info="cleared")
 
+    @workflow.update(name=Updates.PROBLEMS)
+    def problems(self, problems: Problems) -> Receipt:
+        """All that keep the job from being recovered, as its pods are now. What runs goes on; what comes next waits."""
+        self._found(problems.found)
+        return Receipt(info="noted")
+
+    def _found(self, problems: tuple[str, ...]) -> None:
+        before = self.state.problems
+        if problems == before:
+            return
+        self.state = incidents.found_problems(self.state, problems)
+        news = [problem for problem in problems if problem not in before]
+        more = f" (and {len(news) - TOLD_AT_ONCE} more)" if len(news) > TOLD_AT_ONCE else ""
+        for number, problem in enumerate(news[:TOLD_AT_ONCE], 1):
+            self._record_soon("JobProblem", f"{problem}{more}" if number == TOLD_AT_ONCE else problem, warning=True)
+        if not problems:
+            self._record_soon("JobProblemsOver", "its pods are in order: the job can be recovered", warning=False)
+        self._show()
+
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
         self.state = incidents.rejudge(self.state.model_copy(update={"progress": progress}))
@@ -299,7 +358,7 @@ class TrainingJob:
     def _may_be_requested(self, request: ModeRequest) -> None:
         if self.state.ended:
             raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        if self.climb or self.state.requests or self.state.faults:
+        if self.climb or self.state.requests or incidents.waiting_faults(self.state):
             what = self.climb.describe() if self.climb else "an incident that is about to start"
             raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
         if request.front == recovery_workflow(self.state.job.id):
@@ -330,6 +389,11 @@ class TrainingJob:
         await self._record("SubHealthDowngradeLifted", f"the sub-health policy is {self.state.policy} again", warning=False)
         self._show()
         return Receipt(info=f"the sub-health policy is {self.state.policy} again")
+
+    @lift.validator
+    def _may_be_lifted(self) -> None:
+        if self.state.job.observe and self.state.downgrade:
+            raise _rejected(ErrorTypes.REQUEST_REFUSED, observing.ONLY)
 
     @workflow.update(name=Updates.END)
     def end(self, reason: str) -> Receipt:

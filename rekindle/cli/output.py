@@ -54,9 +54,14 @@ def jobs_table(rows: list[JobRow]) -> Table:
 def show_status(status: JobStatus) -> None:
     """A job's page: policy, stream, and its incidents as post-mortems."""
     state = status.state
-    doing = f"recovering: {status.running}" if status.running else "training"
+    idle = "training, only observed" if state.job.observe else "training"
+    doing = f"recovering: {status.running}" if status.running else idle
     console.print(f"[bold]{state.job.name}[/bold] ({state.job.id}): {doing}")
     console.print(f"  {len(state.job.pods)} pods, {state.job.ranks} ranks, training side {state.job.training_side}")
+    if state.job.observe:
+        console.print("  [yellow]observed[/yellow]: what would be done is shown; nothing is ordered, and no label is written")
+    for problem in state.problems:
+        console.print(Text("  cannot be recovered: ", style="red").append(problem, style="default"))
     console.print(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
     console.print(f"  sub-health policy: {state.policy}")
     if state.downgrade:

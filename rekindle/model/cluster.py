@@ -140,6 +140,8 @@ class JobObject(Resource):
     metadata: ObjectMeta
     spec: JobSpec
     status: JobObjectStatus = JobObjectStatus()
+    observe: bool = False
+    """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
 
 
 class WatchEvent(Resource):

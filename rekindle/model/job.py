@@ -61,6 +61,8 @@ class Job(Value):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     limits: Limits = Limits()
+    observe: bool = False
+    """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 
     def can(self, capability: Capability) -> bool:
         return capability in self.capabilities

@@ -28,6 +28,27 @@ class SubHealthyPod(Value):
     """Why nothing is done; empty: to be judged (again)."""
 
 
+class Problems(Value):
+    """Why a job cannot be recovered as its pods are, in words; none: it can."""
+
+    found: tuple[str, ...] = ()
+
+
+class Registration(Job):
+    """A job as who registers it sees it: on the wire a `Job` with one field more."""
+
+    problems: tuple[str, ...] | None = None
+    """None: who registers it does not look at its pods."""
+
+    @classmethod
+    def of(cls, job: Job, problems: tuple[str, ...]) -> "Registration":
+        return cls(**dict(job), problems=problems)
+
+    @property
+    def job(self) -> Job:
+        return Job(**{name: getattr(self, name) for name in Job.model_fields})
+
+
 class JobState(Value):
     job: Job
     initialized: bool = False
@@ -38,6 +59,12 @@ class JobState(Value):
     sub_healthy: tuple[SubHealthyPod, ...] = ()
     faults: tuple[Fault, ...] = ()
     """Real faults that wait for their incident."""
+
+    problems: tuple[str, ...] = ()
+    """Why the job cannot be recovered as its pods are. No incident begins while there are any."""
+
+    held: tuple[str, ...] = ()
+    """Episodes of `faults` that were declined because of the problems, and wait until these are over."""
 
     requests: tuple[ModeRequest, ...] = ()
     seen: tuple[str, ...] = ()

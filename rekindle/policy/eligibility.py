@@ -59,7 +59,7 @@ def _first_step(job: Job, pod_rank: int, ready: Readiness) -> str:
     return "" if ready.completed_a_step else "no training step was completed yet"
 
 
-HOT_SWITCH_CHECKS: tuple[Check, ...] = (
+JOB_CHECKS: tuple[Check, ...] = (
     _rank_0,
     _watchdog,
     _multimodal,
@@ -67,9 +67,13 @@ HOT_SWITCH_CHECKS: tuple[Check, ...] = (
     _mindio_megatron,
     _mindio_kind,
     _framework,
-    _attached,
-    _first_step,
 )
+READY_CHECKS: dict[Check, str] = {
+    _attached: "the training side is attached to a gateway",
+    _first_step: "a training step was completed",
+}
+"""Each with what it asks for. They come and go, and are not known of a job that is only observed: its training side answers to
+somebody else."""
 
 
 def recovery_is_on(job: Job) -> bool:
@@ -80,4 +84,10 @@ def recovery_is_on(job: Job) -> bool:
 
 def hot_switch(job: Job, pod_rank: int, ready: Readiness) -> tuple[str, ...]:
     """Why this pod cannot be hot-switched now; empty: it can."""
-    return tuple(reason for check in HOT_SWITCH_CHECKS if (reason := check(job, pod_rank, ready)))
+    checks = JOB_CHECKS if job.observe else (*JOB_CHECKS, *READY_CHECKS)
+    return tuple(reason for check in checks if (reason := check(job, pod_rank, ready)))
+
+
+def provided(job: Job, pod_rank: int, ready: Readiness) -> tuple[str, ...]:
+    """What would have to hold besides, of a job that is only observed."""
+    return tuple(words for check, words in READY_CHECKS.items() if check(job, pod_rank, ready)) if job.observe else ()

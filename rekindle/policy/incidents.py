@@ -20,6 +20,9 @@ TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: i
 KEPT_RANKS = 64
 """Ranks of a fault that stay in the history: all of them, twenty times over, would not fit into one payload."""
 
+KEPT_HELD = 100
+"""Real faults that wait until the job's problems are over. Beyond it the oldest go: what is left leads to the same recovery."""
+
 
 class Case(Value):
     """What an incident is about, decided before it starts."""
@@ -33,7 +36,7 @@ class Case(Value):
 
 def take_fault(state: JobState, fault: Fault) -> JobState:
     """The state with a fault noted: a sub-health by pod, a real one in the backlog. A known episode changes nothing."""
-    if fault.episode in state.seen or fault.backup or _is_removed(state, fault.pod_uid):
+    if fault.episode in (*state.seen, *state.held) or fault.backup or _is_removed(state, fault.pod_uid):
         return state
     seen = (*state.seen, fault.episode)[-KEPT_EPISODES:]
     if fault.kind is not FaultKind.SUB_HEALTH:
@@ -63,6 +66,14 @@ def clear_episode(state: JobState, episode: str) -> JobState:
     return state.model_copy(update={"sub_healthy": left})
 
 
+def found_problems(state: JobState, problems: tuple[str, ...]) -> JobState:
+    """The state with what keeps the job from being recovered. What was declined for the first of them, and is not any more, is
+    judged again."""
+    same_reason = state.problems[:1] == problems[:1]
+    state = state.model_copy(update={"problems": problems})
+    return state if same_reason else rejudge(state.model_copy(update={"held": ()}))
+
+
 def rejudge(state: JobState) -> JobState:
     """Sub-healths that were refused are judged again: at an attach, the first step, a fault, or when a downgrade is lifted."""
     pods = tuple(pod.model_copy(update={"judged": ""}) for pod in state.sub_healthy)
@@ -71,8 +82,8 @@ def rejudge(state: JobState) -> JobState:
 
 def next_case(state: JobState) -> Case | None:
     """What to do next: real faults first, then requests, then sub-healthy pods that were not judged yet."""
-    if state.faults:
-        return _real_faults(state)
+    if waiting := waiting_faults(state):
+        return _real_faults(state, waiting)
     if state.requests:
         return _request(state, state.requests[0])
     for pod in state.sub_healthy:
@@ -81,26 +92,31 @@ def next_case(state: JobState) -> Case | None:
     return None
 
 
-def _real_faults(state: JobState) -> Case:
-    words = "; ".join(describe(fault) for fault in state.faults[:3])
-    more = f" and {len(state.faults) - 3} more" if len(state.faults) > 3 else ""
-    return Case(plan=ladder.for_real_fault(), summary=f"{words}{more}", faults=state.faults)
+def waiting_faults(state: JobState) -> tuple[Fault, ...]:
+    """Real faults that nothing was decided about."""
+    return tuple(fault for fault in state.faults if fault.episode not in state.held)
+
+
+def _real_faults(state: JobState, faults: tuple[Fault, ...]) -> Case:
+    words = "; ".join(describe(fault) for fault in faults[:3])
+    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    return Case(plan=ladder.for_real_fault(state), summary=f"{words}{more}", faults=faults)
 
 
 def _request(state: JobState, request: ModeRequest) -> Case:
     faults = tuple(pod.fault for pod in state.sub_healthy if pod.pod_rank == request.pod_rank)
     by = f"requested by {request.requested_by or 'a client'}"
+    refused = requests.refused(state, request)  # something may have come before it since it was accepted
     if request.mode is Mode.HOT_SWITCH and request.pod_rank is not None:
-        refused = requests.refused(state, request)  # something may have come before it since it was accepted
-        plan = ladder.Plan(refused=refused) if refused else ladder.Plan(modes=ladder.LADDER)
         return Case(
-            plan=plan,
+            plan=ladder.Plan(refused=refused) if refused else ladder.Plan(modes=ladder.LADDER),
             summary=f"hot switch of pod rank {request.pod_rank}, {by}",
             pod_rank=request.pod_rank,
             faults=faults,
             request=request,
         )
-    return Case(plan=ladder.for_real_fault(), summary=f"{request.mode}, {by}", faults=faults, request=request)
+    plan = ladder.Plan(refused=refused) if refused else ladder.for_real_fault(state)
+    return Case(plan=plan, summary=f"{request.mode}, {by}", faults=faults, request=request)
 
 
 def _sub_health(state: JobState, pod: SubHealthyPod) -> Case:
@@ -123,11 +139,14 @@ def describe(fault: Fault) -> str:
 
 
 def without(state: JobState, case: Case) -> JobState:
-    """The state when a case was begun: its faults and its request are no longer waiting."""
+    """The state when a case was begun: its faults and its request are no longer waiting. Faults that were declined are held."""
     if case.request:
         return state.model_copy(update={"requests": tuple(r for r in state.requests if r != case.request)})
-    if case.pod_rank is None:
+    if case.pod_rank is None and case.plan.modes:
         return state.model_copy(update={"faults": tuple(f for f in state.faults if f not in case.faults)})
+    if case.pod_rank is None:
+        kept = state.faults[-KEPT_HELD:]
+        return state.model_copy(update={"faults": kept, "held": tuple(fault.episode for fault in kept)})
     return state
 
 
@@ -145,10 +164,19 @@ def concluded(state: JobState, incident: Incident) -> JobState:
     restarted = max((verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at), default=None)
     pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in moved)
     faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
-    kept = tuple(fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS]}) for fault in incident.faults)
-    history = (*state.history, incident.model_copy(update={"faults": kept}))[-KEPT_INCIDENTS:]
+    history = (*state.history, incident.model_copy(update={"faults": _kept(incident.faults)}))[-KEPT_INCIDENTS:]
     restarts = (*state.restarts, *((restarted,) if restarted else ()))[-RESTARTS:]
     return state.model_copy(update={"history": history, "restarts": restarts, "sub_healthy": pods, "faults": faults})
+
+
+def _kept(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    return tuple(fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS]}) for fault in faults)
+
+
+def is_told(state: JobState, case: Case, reason: str) -> bool:
+    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike."""
+    faults = _kept(case.faults)
+    return any(incident.faults == faults and incident.ladder[-1].reason == reason for incident in state.history)
 
 
 def _before(fault: Fault, restarted: datetime | None) -> bool:
@@ -156,8 +184,9 @@ def _before(fault: Fault, restarted: datetime | None) -> bool:
 
 
 def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
-    """The state after a verdict that lowers the sub-health policy to `ignore`."""
-    if verdict.policy_after is not SubHealthStrategy.IGNORE or state.policy is SubHealthStrategy.IGNORE:
+    """The state after a verdict that lowers the sub-health policy to `ignore`; never that of a job that is only observed."""
+    lowers = verdict.policy_after is SubHealthStrategy.IGNORE and state.policy is not SubHealthStrategy.IGNORE
+    if not lowers or state.job.observe:
         return state
     reason = Downgrade(reason=verdict.reason, since=now, before=state.policy)
     return state.model_copy(update={"downgrade": reason})

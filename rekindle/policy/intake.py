@@ -10,15 +10,26 @@ from enum import StrEnum
 from rekindle.model.base import Value
 from rekindle.model.cluster import Condition, JobObject, JobPhase, Node, Pod, PodPhase, PodRole, condition_of
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX
+from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, REPLICA_TYPE
 
 SOURCE = "watcher"
+
+WITHOUT_RANK = ("manager", "scheduler")
+"""Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
+
+LONGEST_RANK = 9
+"""Digits of a pod rank that is read as a number."""
+
+TOLD_PROBLEMS = 20
+"""Problems of a job that are told; all of 20,000 pods would fit into no payload."""
+MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
 
 
 class TellKind(StrEnum):
     REGISTER = "register"
     FAULT = "fault"
     CLEARED = "cleared"
+    PROBLEMS = "problems"
     END = "end"
 
 
@@ -31,12 +42,22 @@ class Tell(Value):
     """Of a sub-health that is over."""
 
     reason: str = ""
-    """Why the job ended."""
+    """Why the job ended, or what is said of its problems in a log."""
+
+    problems: tuple[str, ...] = ()
+    """All that are known, at a registration and whenever they change."""
+
+    change: int = 0
+    """`Told.changes` at that time."""
 
     @property
     def update_id(self) -> str:
-        """The same for the same news, so that a repeated one is taken once."""
-        return self.fault.episode if self.fault else "/".join(part for part in (self.kind, self.episode) if part)
+        """The same for the same news, so that a repeated one is taken once. Problems that come again are other news, also while
+        nobody knows whether the last ones arrived."""
+        if self.fault:
+            return self.fault.episode
+        number = str(self.change) if self.kind in (TellKind.REGISTER, TellKind.PROBLEMS) else ""
+        return "/".join(part for part in (self.kind, self.episode, number) if part)
 
 
 class JobView(Value):
@@ -77,7 +98,19 @@ class Told(Value):
     """The job has a workflow, which must learn of its end; it may have been registered by an earlier watcher."""
 
     registered: bool = False
-    """By this watcher: a new one registers every job again."""
+    """By this watcher, as it is: a new one registers every job again."""
+
+    observed: bool = False
+    """The job is only observed, as was seen last."""
+
+    problems: tuple[str, ...] = ()
+    """As was seen last."""
+
+    changes: int = 0
+    """How often these two changed."""
+
+    told_change: int = 0
+    """Which of these changes its workflow knows."""
 
     episodes: tuple[str, ...] = ()
     open: tuple[OpenEpisode, ...] = ()
@@ -89,12 +122,24 @@ class Told(Value):
 
 
 def observe(told: Told, view: JobView) -> Told:
-    """Remembers the pods, so that one that vanishes is missed; a rank that somebody else holds misses nobody."""
+    """Remembers the pods, so that one that vanishes is missed; a rank that somebody else holds misses nobody. And the
+    job's problems, and whether it is only observed."""
     here = {pod.metadata.uid for pod in view.pods}
     held = {seen.rank for seen in map(_seen, view.pods) if seen and not seen.leaving and not seen.backup}
     lost = [seen for seen in told.pods if seen.uid not in here and not seen.leaving and seen.rank not in held]
     pods = (*lost, *(seen for seen in map(_seen, view.pods) if seen))
-    return told.model_copy(update={"pods": pods})
+    return _changed(told.model_copy(update={"pods": pods}), view)
+
+
+def _changed(told: Told, view: JobView) -> Told:
+    """A job that is only observed from now on, or is not any more, is registered again."""
+    if view.job is None:
+        return told
+    found, observed = problems(view), view.job.observe
+    if (found, observed) == (told.problems, told.observed):
+        return told
+    update = {"problems": found, "observed": observed, "changes": told.changes + 1}
+    return told.model_copy(update={**update, "registered": told.registered and observed == told.observed})
 
 
 def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
@@ -103,12 +148,19 @@ def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
         return (Tell(kind=TellKind.END, reason=reason),) if told.known else ()
     assert view.job is not None
     if not told.registered:
-        return (Tell(kind=TellKind.REGISTER),)
+        return (Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes),)
     faults = (*_lost_nodes(view, now), *_failed(view, now), *_vanished(told, view, now), *_sub_healths(view, now))
     news = [Tell(kind=TellKind.FAULT, fault=fault) for fault in faults if fault.episode not in told.episodes]
     illnesses = {_illness(node, condition) for node, condition in _sick(view)}
     over = [Tell(kind=TellKind.CLEARED, episode=one.episode) for one in told.open if one.illness not in illnesses]
-    return (*news, *over)
+    return (*news, *over, *_problems_due(told))
+
+
+def _problems_due(told: Told) -> list[Tell]:
+    if told.changes == told.told_change:
+        return []
+    words = "; ".join(told.problems[:1]) or "none any more"
+    return [Tell(kind=TellKind.PROBLEMS, problems=told.problems, change=told.changes, reason=words)]
 
 
 def after(told: Told, tell: Tell, view: JobView) -> Told:
@@ -116,7 +168,12 @@ def after(told: Told, tell: Tell, view: JobView) -> Told:
     if tell.kind is TellKind.END:
         return Told()
     if tell.kind is TellKind.REGISTER:
-        return told.model_copy(update={"known": True, "registered": True})
+        still_so = tell.change == told.changes
+        found = tell.problems if still_so else told.problems
+        update = {"known": True, "registered": still_so, "problems": found, "told_change": tell.change}
+        return told.model_copy(update=update)
+    if tell.kind is TellKind.PROBLEMS:
+        return told.model_copy(update={"told_change": tell.change})
     if tell.kind is TellKind.CLEARED:
         return told.model_copy(update={"open": tuple(one for one in told.open if one.episode != tell.episode)})
     assert tell.fault is not None
@@ -138,16 +195,66 @@ def _end(job: JobObject | None) -> str:
 # ---- pods
 
 
+def problems(view: JobView) -> tuple[str, ...]:
+    """Why no recovery could tell the job's pods apart, one line each, from the pods that live. A backup pod, one that ends and
+    one that does not run yet (its rank may be written when it gets a node) are no problem."""
+    if view.job is None:
+        return ()
+    last = view.job.spec.pods - 1
+    names: dict[int, list[str]] = {}
+    wrong: list[str] = []
+    for pod in filter(_should_have_rank, view.pods):
+        rank = _rank(pod)
+        if rank is not None and rank <= last:
+            names.setdefault(rank, []).append(pod.metadata.name)
+        elif words := _wrong_rank(pod, last):
+            wrong.append(words)
+    twice = [_twice(rank, sorted(holders)) for rank, holders in sorted(names.items()) if len(holders) > 1]
+    found = (*sorted(wrong), *twice)
+    return found if len(found) <= TOLD_PROBLEMS else (*found[:TOLD_PROBLEMS], MORE_PROBLEMS)
+
+
+def _should_have_rank(pod: Pod) -> bool:
+    """It lives, and is neither a backup nor of a replica type without ranks."""
+    over = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or pod.metadata.deletion_timestamp is not None
+    backup = pod.metadata.annotations.get(POD_TYPE) == PodRole.BACKUP
+    return not over and not backup and pod.metadata.labels.get(REPLICA_TYPE, "").lower() not in WITHOUT_RANK
+
+
+def _wrong_rank(pod: Pod, last: int) -> str:
+    name, written = pod.metadata.name, pod.metadata.annotations.get(RANK_INDEX, "")
+    if _rank(pod) is not None:
+        return f"pod rank {written} of pod {name} is outside 0 to {last}"
+    if written:
+        return f"pod rank {written[:40]!r} of pod {name} is not a number from 0 to {last}"
+    where = f"annotation {RANK_INDEX}, or what this installation reads in its place"
+    missing = f"pod {name} carries no rank: expected {where}, with a number from 0 to {last}"
+    return missing if pod.status.phase is PodPhase.RUNNING else ""
+
+
+def _twice(rank: int, names: list[str]) -> str:
+    if len(names) == 2:
+        return f"pods {names[0]} and {names[1]} both carry pod rank {rank}"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"pods {', '.join(names[:3])}{more} all carry pod rank {rank}"
+
+
+def _rank(pod: Pod) -> int | None:
+    """None: no number is written on it."""
+    written = pod.metadata.annotations.get(RANK_INDEX, "")
+    return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
+
+
 def _seen(pod: Pod) -> SeenPod | None:
     """None for pods without a rank: managers."""
-    rank = pod.metadata.annotations.get(RANK_INDEX, "")
-    if not rank.isdecimal():
+    rank = _rank(pod)
+    if rank is None:
         return None
     over = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     return SeenPod(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
-        rank=int(rank),
+        rank=rank,
         node=pod.spec.node_name,
         backup=pod.metadata.annotations.get(POD_TYPE) == PodRole.BACKUP,
         leaving=over or pod.metadata.deletion_timestamp is not None,
@@ -182,7 +289,7 @@ def _pod_fault(view: JobView, seen: SeenPod, what: str, message: str, seen_at: d
     return Fault(
         episode=f"{seen.uid}/{what}",
         kind=FaultKind.POD,
-        pod_ranks=(seen.rank,),
+        pod_ranks=tuple(_of_the_job(view, [seen.rank])),
         ranks=_ranks(view, [seen.rank]),
         node=seen.node,
         pod=seen.name,
@@ -197,7 +304,13 @@ def _pod_fault(view: JobView, seen: SeenPod, what: str, message: str, seen_at: d
 def _ranks(view: JobView, pod_ranks: list[int]) -> tuple[int, ...]:
     assert view.job is not None
     each = view.job.spec.ranks_per_pod
-    return tuple(rank for pod_rank in pod_ranks for rank in range(pod_rank * each, (pod_rank + 1) * each))
+    return tuple(rank for pod_rank in _of_the_job(view, pod_ranks) for rank in range(pod_rank * each, (pod_rank + 1) * each))
+
+
+def _of_the_job(view: JobView, pod_ranks: list[int]) -> list[int]:
+    """A fault that names a rank outside of the job would be refused; the rank is a problem, the fault is one all the same."""
+    assert view.job is not None
+    return [rank for rank in pod_ranks if rank < view.job.spec.pods]
 
 
 # ---- nodes
@@ -227,7 +340,8 @@ def _sub_healths(view: JobView, now: datetime) -> list[Fault]:
         for generation in sorted({_generation(pod) for pod in here}):
             fault = _node_fault(view, node, condition, [pod for pod in here if _generation(pod) == generation], now)
             episode = f"{fault.episode}@{generation}"
-            faults.append(fault.model_copy(update={"kind": FaultKind.SUB_HEALTH, "episode": episode}))
+            if fault.pod_ranks:
+                faults.append(fault.model_copy(update={"kind": FaultKind.SUB_HEALTH, "episode": episode}))
     return faults
 
 
@@ -264,7 +378,7 @@ def _generation(pod: Pod) -> str:
 
 
 def _node_fault(view: JobView, node: Node, condition: Condition, pods: list[Pod], now: datetime) -> Fault:
-    ranks = sorted({seen.rank for seen in map(_seen, pods) if seen})
+    ranks = _of_the_job(view, sorted({seen.rank for seen in map(_seen, pods) if seen}))
     return Fault(
         episode=_illness(node, condition),
         kind=FaultKind.NODE,

@@ -16,6 +16,9 @@ class Plan(Value):
     """What to do about a fault: a ladder, or why there is none."""
 
     modes: tuple[Mode, ...] = ()
+    provided: tuple[str, ...] = ()
+    """What would have to hold for the first mode, where that cannot be known."""
+
     refused: str = ""
     ignored: str = ""
 
@@ -35,13 +38,23 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 
 def for_hot_switch(state: JobState, pod_rank: int) -> Plan:
     """The plan for a hot switch that somebody asked for, whatever the policy."""
-    reasons = eligibility.hot_switch(state.job, pod_rank, readiness(state))
-    return Plan(refused="; ".join(reasons)) if reasons else Plan(modes=LADDER)
+    ready = readiness(state)
+    reasons = (blocked(state),) if state.problems else eligibility.hot_switch(state.job, pod_rank, ready)
+    if reasons:
+        return Plan(refused="; ".join(reasons))
+    return Plan(modes=LADDER, provided=eligibility.provided(state.job, pod_rank, ready))
 
 
-def for_real_fault() -> Plan:
+def for_real_fault(state: JobState) -> Plan:
     """The plan for something broken."""
+    if state.problems:
+        return Plan(refused=blocked(state))
     return Plan(modes=tuple(mode for mode in LADDER if mode is not Mode.HOT_SWITCH))
+
+
+def blocked(state: JobState) -> str:
+    """Why no mode may begin; empty: one may. The first problem has to do: the job's page lists them all."""
+    return f"the job cannot be recovered as it is: {state.problems[0]}" if state.problems else ""
 
 
 def _why_ignored(policy: SubHealthStrategy, downgrade: Downgrade | None) -> str:

@@ -4,7 +4,7 @@ from rekindle.model.fault import Fault
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
-from rekindle.policy import ladder
+from rekindle.policy import ladder, observing
 
 
 def invalid(state: JobState, request: ModeRequest) -> str:
@@ -21,6 +21,10 @@ def invalid(state: JobState, request: ModeRequest) -> str:
 
 def refused(state: JobState, request: ModeRequest) -> str:
     """Why a well-formed request cannot be served now; empty: it can."""
+    if state.job.observe:
+        return observing.ONLY
+    if state.problems:
+        return ladder.blocked(state)
     if request.mode is not Mode.HOT_SWITCH or request.pod_rank is None:
         return ""
     healthy = request.pod_rank not in {pod.pod_rank for pod in state.sub_healthy}

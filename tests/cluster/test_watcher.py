@@ -12,6 +12,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.model.cluster import JobObject
 from rekindle.model.fault import FaultKind
+from rekindle.model.keys import RANK_INDEX
 from rekindle.policy.intake import Tell, TellKind
 from tests.support.cluster import job_object, until_gone, until_running
 from workers.telling import JobUnknown, Memory
@@ -69,6 +70,7 @@ def memory(tmp_path: Path) -> Path:
 
 
 REGISTER, FAULT, CLEARED, END = TellKind.REGISTER, TellKind.FAULT, TellKind.CLEARED, TellKind.END
+PROBLEMS = TellKind.PROBLEMS
 
 
 async def test_the_life_of_a_job_is_told(client: ClusterClient, memory: Path) -> None:
@@ -221,6 +223,70 @@ async def test_a_new_watcher_takes_back_what_is_over(client: ClusterClient, memo
         await second.until(lambda: len(second.tells) >= 3)
     told = {(job_id, tell.kind) for job_id, tell in second.tells}
     assert told == {(gone.metadata.uid, END), (healed.metadata.uid, REGISTER), (healed.metadata.uid, CLEARED)}
+
+
+async def _write_rank(client: ClusterClient, name: str, rank: str) -> None:
+    """Somebody writes another rank on a pod."""
+    await client.patch_pod(name, (await client.pod(name)).metadata.uid, {}, {RANK_INDEX: rank})
+
+
+async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: ClusterClient, memory: Path) -> None:
+    """All problems of the job whenever they change, and none when they are over; a fault is told beside them."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object(pods=2))
+        (pod, _) = await until_running(client, "demo-worker-0", "demo-worker-1")
+        await peer.until_told(REGISTER)
+        await _write_rank(client, "demo-worker-1", "0")
+        await peer.until_told(REGISTER, PROBLEMS)
+        await _write_rank(client, "demo-worker-1", "7")
+        await peer.until_told(REGISTER, PROBLEMS, PROBLEMS)
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until_told(REGISTER, PROBLEMS, PROBLEMS, FAULT)
+        await _write_rank(client, "demo-worker-1", "1")
+        told = await peer.until_told(REGISTER, PROBLEMS, PROBLEMS, FAULT, PROBLEMS)
+    assert [tell.problems for tell in told if tell.kind is not FAULT] == [
+        (),
+        ("pods demo-worker-0 and demo-worker-1 both carry pod rank 0",),
+        ("pod rank 7 of pod demo-worker-1 is outside 0 to 1",),
+        (),
+    ]
+
+
+async def test_problems_are_told_again_by_a_new_watcher(client: ClusterClient, memory: Path) -> None:
+    """Its registration carries what is wrong, or that nothing is any more, whatever the one before it told."""
+    peers = [Peer(), Peer(), Peer()]
+    async with watching(client, peers[0], memory):
+        await client.submit(job_object())
+        await until_running(client, "demo-worker-0")
+        await peers[0].until_told(REGISTER)
+        await _write_rank(client, "demo-worker-0", "one")
+        await peers[0].until_told(REGISTER, PROBLEMS)
+    async with watching(client, peers[1], memory):
+        await peers[1].until_told(REGISTER)
+    await _write_rank(client, "demo-worker-0", "0")
+    async with watching(client, peers[2], memory):
+        await peers[2].until_told(REGISTER)
+    assert [peer.tells[0][1].problems for peer in peers] == [
+        (),
+        ("pod rank 'one' of pod demo-worker-0 is not a number from 0 to 0",),
+        (),
+    ]
+
+
+async def test_problems_that_could_not_be_told_are_told_as_they_are_by_then(client: ClusterClient, memory: Path) -> None:
+    """A tell that nobody confirmed may have been carried out: its end is told, even if the problem is over again."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        peer.refuses = lambda tell: Unavailable("down") if tell.problems else None
+        await _write_rank(client, "demo-worker-0", "7")
+        await peer.until(lambda: peer.attempts >= 2)
+        await _write_rank(client, "demo-worker-0", "0")
+        told = await peer.until_told(REGISTER, PROBLEMS)
+    assert told[1].problems == ()
 
 
 async def test_an_unreadable_memory_is_begun_anew(client: ClusterClient, memory: Path) -> None:

@@ -1,0 +1,149 @@
+"""A job that cannot be recovered as its pods are: nothing is begun, and nothing is forgotten."""
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.cli.output import console, show_status
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import JobId, SubHealthStrategy
+from rekindle.model.keys import CAPABILITIES, SUB_HEALTHY_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.state import Problems
+from rekindle.policy.intake import Tell, TellKind
+from tests.support.peer import Script
+from tests.support.plant import Plant, a_job, node_fault, sub_health, training
+from workers.telling import TemporalTeller
+
+TWICE = "pods gpt-1 and gpt-1b both carry pod rank 1"
+OUTSIDE = "pod rank 7 of pod x is outside 0 to 1"
+DECLINED = f"the job cannot be recovered as it is: {TWICE}"
+
+
+async def problems(world: Plant, *found: str) -> None:
+    await world.tell(ids.Updates.PROBLEMS, Problems(found=found))
+
+
+async def test_a_sub_health_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
+    """It is declined with the first problem, and hot-switched when there is none any more; both are events."""
+    async with training(temporal, a_job()) as (world, peer):
+        await problems(world, TWICE, OUTSIDE)
+        await world.fault(sub_health())
+        assert await world.judged() == f"refused: {DECLINED}"
+        assert DECLINED in (await world.event("RecoveryRefused")).message
+        assert (peer.orders, world.cluster.writes) == ([], [])
+        await problems(world)
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        told = [(event.type, event.message) for event in world.cluster.events if event.reason == "JobProblem"]
+        assert sorted(told) == sorted([("Warning", TWICE), ("Warning", OUTSIDE)])
+        assert (await world.event("JobProblemsOver")).type == "Normal"
+
+
+async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) -> None:
+    """It is declined once for each reason, kept, and is an incident together with a second one when the problems are over."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await problems(world, TWICE)
+        await world.fault(node_fault("node-0", "first"))
+        assert DECLINED in (await world.event("RecoveryRefused")).message
+        await world.fault(node_fault("node-1", "second"))
+        status = await world.settled(lambda status: len(status.state.held) == 2)
+        assert [fault.episode for fault in status.state.faults] == ["first", "second"]
+        assert (status.running, status.state.incidents, world.cluster.writes) == (None, 0, [])
+        await problems(world, OUTSIDE)
+        await world.settled(lambda status: len(status.state.held) == 2)
+        await problems(world)
+        incident = await world.restarted()
+        assert [fault.episode for fault in incident.faults] == ["first", "second"]
+        assert incident.verdict is Outcome.RECOVERED
+        assert (await world.status()).state.faults == ()
+        declined = [event.message for event in world.cluster.events if event.reason == "RecoveryRefused"]
+        assert len([words for words in declined if TWICE in words]) == 2
+        assert len([words for words in declined if OUTSIDE in words]) == 1
+
+
+async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> None:
+    """The job's workflow sleeps: no event is added to its history, and it does not continue as new."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await problems(world, TWICE)
+        await world.fault(node_fault("node-0"))
+        await world.event("RecoveryRefused")
+        await world.settled(lambda status: len(status.state.held) == 1)
+        before = await world.entity.describe()
+        for _ in range(20):
+            await world.status()
+        after = await world.entity.describe()
+        assert (after.run_id, after.history_length) == (before.run_id, before.history_length)
+
+
+@pytest.mark.parametrize("mode", [ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING])
+async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironment, mode: str) -> None:
+    """Also while a real fault waits: the job is not busy, it cannot be recovered."""
+    async with training(temporal, a_job()) as (world, peer):
+        await problems(world, TWICE)
+        await world.fault(node_fault("node-0"))
+        await world.settled(lambda status: len(status.state.held) == 1)
+        verdict = await (await world.front(mode=mode, force=True)).result()
+        assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, DECLINED)
+        assert (peer.orders, world.cluster.writes) == ([], [])
+
+
+async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
+    """A problem that appears during a recovery, which moves pods about, does not disturb it."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await problems(world, TWICE)
+        await world.event("JobProblem")
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        await world.fault(node_fault("node-0"))
+        await world.settled(lambda status: len(status.state.held) == 1)
+
+
+async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> None:
+    """Five of them, the fifth of which counts the rest; those that stay are not told again. All are on the job's page."""
+    many = tuple(f"pod p{number} carries no rank" for number in range(8))
+    async with training(temporal, a_job()) as (world, _peer):
+        await problems(world, *many)
+        await world.settled(lambda _: len(world.cluster.events) == 5)
+        assert sorted(event.message for event in world.cluster.events) == [*many[:4], f"{many[4]} (and 3 more)"]
+        await problems(world, *many, "another [one]")
+        await world.settled(lambda _: len(world.cluster.events) == 6)
+        assert world.cluster.events[-1].message == "another [one]"
+        with console.capture() as page:
+            show_status(await world.status())
+        assert all(f"cannot be recovered: {problem}" in page.get() for problem in (*many, "another [one]"))
+
+
+async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) -> None:
+    """A registration brings problems, a change replaces them, a repeated tell is taken once, another watcher starts from its own
+    view; a registration by somebody who does not look at pods leaves them alone."""
+    async with training(temporal, a_job()) as (world, _peer):
+        job, here = _as_an_object(world), str(world.job.id)
+
+        async def found() -> tuple[str, ...]:
+            return (await world.status()).state.problems
+
+        teller = TemporalTeller(world.client, Limits())
+        await teller.tell(here, Tell(kind=TellKind.REGISTER, problems=(TWICE,)), job)
+        assert await found() == (TWICE,)
+        for _ in range(2):
+            await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(OUTSIDE,), change=1), job)
+        assert await found() == (OUTSIDE,)
+        await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(TWICE,), change=2), job)
+        await world.tell(ids.Updates.REGISTER, world.job)
+        assert await found() == (TWICE,)
+        await TemporalTeller(world.client, Limits()).tell(here, Tell(kind=TellKind.REGISTER), job)
+        assert await found() == ()
+        assert (await world.status()).state.job.pods == world.job.pods
+
+
+def _as_an_object(world: Plant) -> JobObject:
+    job = world.job
+    labels, annotations = {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value}, {CAPABILITIES: ",".join(job.capabilities)}
+    return JobObject(
+        metadata=ObjectMeta(name=job.name, uid=JobId(job.id), labels=labels, annotations=annotations),
+        spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",))),
+    )
