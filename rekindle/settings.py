@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     take_over: bool = False
     """On Kubernetes: serve jobs although a ClusterD is alive beside us."""
 
+    check_senders: bool = True
+    """On Kubernetes: the gateway listens to a job's own pods only, told by their addresses. Not possible where a pod's calls
+    arrive from another address than its own (a proxy in the pod, masquerading)."""
+
     gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
     """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""
 

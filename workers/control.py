@@ -1,6 +1,5 @@
 """The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
 
-import asyncio
 import logging
 from datetime import timedelta
 
@@ -9,13 +8,13 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from activities.cluster import Cluster
 from activities.jobs import JobActivities
-from activities.local import LocalCluster
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
-from workers.process import ready, stop_requested
+from workers.clusters import cluster_of
+from workers.process import Process, run, temporal_answers
 from workflows.hot_switch import HotSwitch
 from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
@@ -58,17 +57,15 @@ def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> 
 async def main() -> None:
     settings = Settings()
     configure_logging("control", settings)
-    stop = stop_requested()
-    client = await connect()
-    await ensure_search_attributes(client)
-    cluster = LocalCluster(settings.socket)
-    # The sandbox polices workflows in the tests; here it would cost 15 ms of each recovery's first order (docs/decisions/0009).
-    async with control_worker(client, cluster, UnsandboxedWorkflowRunner()):
-        ready("control")
-        await stop.wait()
-    await cluster.close()
+    async with Process(settings) as process, cluster_of(settings) as cluster:
+        client = await connect()
+        await ensure_search_attributes(client)
+        # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
+        async with control_worker(client, cluster, UnsandboxedWorkflowRunner()):
+            process.ready("control", temporal_answers(client))
+            await process.stop.wait()
     logger.info("stopped")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

@@ -15,14 +15,16 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.training import OrderActivities
+from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
 from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers.jobs import Jobs
-from workers.process import ready, stop_requested
-from workers.recover_service import ProgressService, RecoverService
+from workers.process import Process, run
+from workers.recover_service import Desk, ProgressService, RecoverService
+from workers.senders import Senders, senders_of
 from workers.streams import KEEP_ALIVE, Streams
 
 MAX_STREAMS = 10_000
@@ -48,15 +50,21 @@ logger = logging.getLogger("gateway")
 class Gateway:
     """Server, streams and order worker of one process."""
 
-    def __init__(self, client: Client, settings: Settings, keep_alive: float = KEEP_ALIVE) -> None:
+    def __init__(
+        self, client: Client, settings: Settings, keep_alive: float = KEEP_ALIVE, senders: Senders | None = None
+    ) -> None:
+        """Args:
+        senders: who may speak for a job; None: everybody.
+        """
         self._streams = Streams(MAX_STREAMS, keep_alive)
         self._queue = gateway_queue(settings.gateway_instance)
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
-        recover_pb2_grpc.add_RecoverServicer_to_server(RecoverService(jobs, self._streams, self._queue), self._server)
-        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs), self._server)
+        desk = Desk(senders)
+        recover_pb2_grpc.add_RecoverServicer_to_server(RecoverService(jobs, self._streams, self._queue, desk), self._server)
+        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs, desk), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
         names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, reflection.SERVICE_NAME]
@@ -74,13 +82,13 @@ class Gateway:
         """Serves; answers the port.
 
         Raises:
-            OSError: the port is taken; the message names it.
+            Unavailable: the port is taken; the message names it.
         """
         host, port = self._settings.gateway_host, self._settings.gateway_port
         try:
             bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:
-            raise OSError(f"the gateway cannot listen on {host}:{port} (POD_IP, REKINDLE_GATEWAY_PORT): {error}") from error
+            raise Unavailable(f"the gateway cannot listen on {host}:{port} (POD_IP, REKINDLE_GATEWAY_PORT): {error}") from error
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return bound
@@ -98,13 +106,13 @@ class Gateway:
 async def main() -> None:
     settings = Settings()
     configure_logging("gateway", settings)
-    stop = stop_requested()
-    gateway = Gateway(await connect(), settings)
-    port = await gateway.start()
-    ready(f"gateway {settings.gateway_host}:{port}")
-    await gateway.run_until(stop)
+    async with Process(settings) as process, senders_of(settings) as senders:
+        gateway = Gateway(await connect(), settings, senders=senders)
+        port = await gateway.start()
+        process.ready(f"gateway {settings.gateway_host}:{port}")
+        await gateway.run_until(process.stop)
     logger.info("stopped")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

@@ -1,20 +1,175 @@
-"""What every process of the control plane does alike: it runs until it is told to stop, and says when it is ready."""
+"""What every process of the control plane does alike: it runs until it is told to stop, says when it is ready, answers probes."""
 
 import asyncio
+import logging
 import signal
 import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from rekindle.errors import ClusterUnavailable, RekindleError, Unavailable
+from rekindle.interpreter import let_threads_end
+from rekindle.settings import Settings
+
+if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are for Kubernetes
+    from aiohttp import web
+    from temporalio.client import Client
+
+PROBE_LIMIT = 0.8
+"""Seconds that a check may take: Kubernetes waits one second for a probe, unless it is told otherwise."""
+
+REPEAT = 0.2
+"""Seconds before the API server is asked again; doubles up to `LONGEST`."""
+
+LONGEST = 5.0
+
+Check = Callable[[], Awaitable[str]]
+"""Answers what is wrong; nothing, when all is well."""
+
+Answer = TypeVar("Answer")
+
+logger = logging.getLogger("process")
 
 
 def stop_requested() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
+    _on_signals(stop.set)
+    return stop
+
+
+def _on_signals(told: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+        loop.add_signal_handler(number, told)
 
 
 def ready(line: str) -> None:
     """One line on stdout for whoever started the process; everything else goes to the log."""
     sys.stdout.write(f"ready {line}\n")
     sys.stdout.flush()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A process from start to end; what somebody can act on is one sentence on stderr, and exit code 1."""
+    try:
+        asyncio.run(main())
+    except RekindleError as error:
+        sys.exit(f"error: {error}")
+    finally:
+        let_threads_end()
+
+
+class Process:
+    """One process on a cluster, from its first moment to its last: `async with Process(settings) as process`.
+
+    `/healthz` is 200 as long as the event loop turns, whatever is away: recoveries survive a wait for Temporal, and a restart
+    shortens none. `/readyz` is 200 from `ready` on until the process is told to stop; otherwise it is 503, with the reason.
+    A process that is told to stop before it is ready ends at once.
+
+    Raises:
+        Unavailable: the port is taken; the message names it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.stop = asyncio.Event()
+        """SIGTERM or SIGINT came."""
+        self._host = "::" if ":" in settings.gateway_host else "0.0.0.0"
+        """Of the family of the pod's own address, at which probes arrive."""
+        self._port = settings.health_port
+        self._started = False
+        self._check: Check | None = None
+        self._runner: web.AppRunner | None = None
+        self._main: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._main = asyncio.current_task()
+        _on_signals(self._told_to_stop)
+        if self._port:
+            await self._serve()
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if self._runner:
+            await self._runner.cleanup()
+        early = isinstance(error, asyncio.CancelledError) and self.stop.is_set() and not self._started
+        if early and self._main:
+            self._main.uncancel()
+        return early
+
+    def ready(self, line: str, check: Check | None = None) -> None:
+        """Says so, on stdout too.
+
+        Args:
+            check: what must hold besides, asked at each probe.
+        """
+        self._started, self._check = True, check
+        ready(line)
+
+    def _told_to_stop(self) -> None:
+        self.stop.set()
+        if self._main and not self._started:
+            self._main.cancel()
+
+    # ---- probes
+
+    async def _serve(self) -> None:
+        from aiohttp import web
+
+        application = web.Application()
+        application.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Unavailable(f"probes cannot be answered on port {self._port} (REKINDLE_HEALTH_PORT): {error}") from error
+
+    async def _healthz(self, _: "web.Request") -> "web.Response":
+        return _said("")
+
+    async def _readyz(self, _: "web.Request") -> "web.Response":
+        if self.stop.is_set():
+            return _said("it was told to stop")
+        if not self._started:
+            return _said("it starts")
+        return _said(await self._check() if self._check else "")
+
+
+def _said(problem: str) -> "web.Response":
+    from aiohttp import web
+
+    return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
+
+
+def temporal_answers(client: "Client") -> Check:
+    """A check for processes that nobody calls. Never the gateway's: behind a service, a gateway that is not ready loses the
+    reports that it would keep until Temporal is back."""
+
+    async def check() -> str:
+        from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
+        from temporalio.service import RPCError
+
+        try:
+            async with asyncio.timeout(PROBE_LIMIT):
+                await client.workflow_service.get_system_info(GetSystemInfoRequest())
+        except TimeoutError:
+            return f"Temporal does not answer within {PROBE_LIMIT:g} s"
+        except (RPCError, RuntimeError) as error:  # RuntimeError: a lazy client that cannot connect
+            return f"Temporal does not answer: {error}"
+        return ""
+
+    return check
+
+
+async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """What the API server answers, however long it is away: a process that starts has nothing better to do than to wait."""
+    pause = REPEAT
+    while True:
+        try:
+            return await ask()
+        except ClusterUnavailable as error:
+            logger.warning("the API server does not answer, trying again", extra={"reason": str(error)})
+            await asyncio.sleep(error.retry_after or pause)
+            pause = min(2 * pause, LONGEST)

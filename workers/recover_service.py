@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 
 import grpc
 
-from rekindle.errors import BadInput, Unavailable
+from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment, Progress, Receipt, Report
 from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers import messages
 from workers.jobs import Jobs, Rejected
+from workers.senders import Senders
 from workers.streams import Stream, Streams
 
 OK = 0
@@ -45,48 +46,83 @@ Context = grpc.aio.ServicerContext[object, object]
 logger = logging.getLogger("gateway")
 
 
-async def answered(context: Context, job_id: str, work: Callable[[], Awaitable[Receipt]], unknown: int) -> Receipt:
-    """The receipt of some work, or the contract's code for what is wrong. `unknown`: the code for a job that nobody knows."""
-    try:
+class Desk:
+    """What all methods do alike: only a pod of the job is listened to, and what is wrong becomes the contract's code."""
+
+    def __init__(self, senders: Senders | None) -> None:
+        self._senders = senders
+
+    async def admit(self, context: Context, job_id: str) -> None:
+        """Returns when the caller may speak for the job.
+
+        A stranger gets a gRPC error and no code: managers in Go ignore the code of a report, 403 ends the older Python client,
+        and any other would be untrue. It may be a pod of the job all the same, whose address the cluster does not know yet; its
+        client comes back after a gRPC error, as it does when a gateway is away.
+
+        Raises:
+            BadInput: no job has such an id.
+        """
         messages.job_id(job_id)
-        return await work()
-    except BadInput as error:
-        return Receipt(code=INVALID_PARAMETER, info=str(error))
-    except Rejected as error:
-        code = unknown if error.kind == ErrorTypes.JOB_UNKNOWN else CODES.get(error.kind, ORDER_MIX)
-        return Receipt(code=code, info=str(error))
-    except Unavailable as error:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        raise
+        if self._senders is None:
+            return
+        try:
+            await self._senders.check(job_id, context.peer())
+        except Refused as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+    async def answer(self, context: Context, job_id: str, work: Callable[[], Awaitable[Receipt]], unknown: int) -> Receipt:
+        """The receipt of some work, or the contract's code for what is wrong. `unknown`: the code for a job that nobody knows."""
+        try:
+            await self.admit(context, job_id)
+            return await work()
+        except BadInput as error:
+            return Receipt(code=INVALID_PARAMETER, info=str(error))
+        except Rejected as error:
+            code = unknown if error.kind == ErrorTypes.JOB_UNKNOWN else CODES.get(error.kind, ORDER_MIX)
+            return Receipt(code=code, info=str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
 
 
 class RecoverService(recover_pb2_grpc.RecoverServicer):
-    def __init__(self, jobs: Jobs, streams: Streams, queue: str) -> None:
-        self._jobs, self._streams, self._queue = jobs, streams, queue
+    def __init__(self, jobs: Jobs, streams: Streams, queue: str, desk: Desk) -> None:
+        self._jobs, self._streams, self._queue, self._desk = jobs, streams, queue, desk
 
     async def Init(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        receipt = await answered(context, request.jobId, lambda: self._jobs.ask(request.jobId, Updates.INITIALIZE), POD_GROUP)
+        receipt = await self._desk.answer(
+            context, request.jobId, lambda: self._jobs.ask(request.jobId, Updates.INITIALIZE), POD_GROUP
+        )
         return _status(receipt)
 
     async def Register(self, request: wire.ClientInfo, context: Context) -> wire.Status:
-        receipt = await answered(
+        receipt = await self._desk.answer(
             context, request.jobId, lambda: self._jobs.ask(request.jobId, Updates.REGISTER_CLIENT), JOB_NOT_EXIST
         )
         return _status(receipt)
 
     async def HealthCheck(self, request: wire.ClientInfo, context: Context) -> wire.Status:
+        """For everybody: it says nothing of the job."""
         return wire.Status(code=OK, info="healthy")
 
     async def SubscribeProcessManageSignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         job_id = request.jobId
         session = uuid.uuid4().hex
+        try:
+            await self._desk.admit(context, job_id)  # before anything else: a stranger must not end the stream of another
+        except BadInput as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         stream = self._streams.open(job_id, session)
         if stream is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the gateway holds as many streams as it may")
         refused = False
         try:
             attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC))
-            receipt = await answered(context, job_id, lambda: self._jobs.ask(job_id, Updates.ATTACH, attachment), UNREGISTERED)
+            receipt = await self._desk.answer(
+                context, job_id, lambda: self._jobs.ask(job_id, Updates.ATTACH, attachment), UNREGISTERED
+            )
             refused = receipt.code != OK
             if refused:
                 await context.abort(grpc.StatusCode.UNKNOWN, receipt.info)
@@ -122,7 +158,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             logger.info("report", extra={"job": job_id, "kind": report.kind, "code": report.code})
             return receipt
 
-        return _status(await answered(context, job_id, stored, UNREGISTERED))
+        return _status(await self._desk.answer(context, job_id, stored, UNREGISTERED))
 
     async def ReportProcessFault(self, request: wire.ProcessFaultRequest, context: Context) -> wire.Status:
         async def stored() -> Receipt:
@@ -131,9 +167,9 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
             return Receipt(info="receive ReportProcessFault")
 
-        return _status(await answered(context, request.jobId, stored, UNREGISTERED))
+        return _status(await self._desk.answer(context, request.jobId, stored, UNREGISTERED))
 
-    # ---- maintenance of links and stress tests: not possible now
+    # ---- maintenance of links and stress tests: not possible now, whoever asks
 
     async def SwitchNicTrack(self, request: wire.SwitchNics, context: Context) -> wire.Status:
         return _not_possible_now("link switching")
@@ -161,8 +197,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 
 
 class ProgressService(training_pb2_grpc.ProgressServicer):
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Jobs, desk: Desk) -> None:
+        self._jobs, self._desk = jobs, desk
 
     async def ReportProgress(self, request: training_pb2.ProgressReport, context: Context) -> training_pb2.ProgressReceipt:
         async def stored() -> Receipt:
@@ -173,7 +209,7 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
             progress = Progress(incarnation=request.incarnation, step=request.step, steps_lost=request.steps_lost)
             return await self._jobs.ask(request.job_id, Updates.PROGRESS, progress)
 
-        receipt = await answered(context, request.job_id, stored, UNREGISTERED)
+        receipt = await self._desk.answer(context, request.job_id, stored, UNREGISTERED)
         return training_pb2.ProgressReceipt(code=receipt.code, info=receipt.info)
 
 

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from activities.cluster import Cluster, Snapshot
-from activities.local import LocalCluster
 from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable, WatchExpired
 from rekindle.model.cluster import JobObject, ObjectMeta, Pod, WatchEvent
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
-from workers.process import ready, stop_requested
+from workers.clusters import cluster_of
+from workers.process import Process, run, temporal_answers
 from workers.telling import JobUnknown, Memory, TemporalTeller
 from workers.world import World
 
@@ -184,20 +184,18 @@ def _what(tell: Tell) -> str:
 async def main() -> None:
     settings = Settings()
     configure_logging("watcher", settings)
-    stop = stop_requested()
-    cluster = LocalCluster(settings.socket)
-    teller = TemporalTeller(await connect(lazy=True), settings.limits)
-    watcher = Watcher(cluster, teller, Memory(settings.state_dir / "watcher.json"))
-    watching, stopping = asyncio.create_task(watcher.run()), asyncio.create_task(stop.wait())
-    ready("watcher")
-    await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
-    await cluster.close()
+    async with Process(settings) as process, cluster_of(settings) as cluster:
+        client = await connect(lazy=True)
+        watcher = Watcher(cluster, TemporalTeller(client, settings.limits), Memory(settings.state_dir / "watcher.json"))
+        watching, stopping = asyncio.create_task(watcher.run()), asyncio.create_task(process.stop.wait())
+        process.ready("watcher", temporal_answers(client))
+        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
     logger.info("stopped")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main)

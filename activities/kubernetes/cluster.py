@@ -11,7 +11,6 @@ from activities.kube import Api, Object
 from activities.kubernetes.direct import DirectDriver, Driver, is_backup
 from activities.kubernetes.kinds import ASCEND_JOB, BARE, Workload
 from activities.kubernetes.objects import job_object_of, pod_of
-
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
 from activities.kubernetes.watch import Watch
@@ -71,7 +70,7 @@ class KubernetesCluster:
             yield event
 
     async def addresses(self, job_id: str) -> Collection[str]:
-        """IP addresses of the job's pods, and of the nodes of those that use their node's.
+        """IP addresses of the job's pods that are not over, and of the nodes of those that use their node's.
 
         Raises:
             NotFound: there is no such job.
@@ -80,6 +79,8 @@ class KubernetesCluster:
         job = await self._reader.job(job_id)
         for pod in [*await self._reader.pods(job), *await self._reader.managers(job)]:
             status = pod.get("status", {})
+            if status.get("phase") in ("Succeeded", "Failed"):
+                continue
             found |= {one["ip"] for one in status.get("podIPs", ())} | {status.get("podIP", "")}
             if pod["spec"].get("hostNetwork"):
                 found.add(status.get("hostIP", ""))

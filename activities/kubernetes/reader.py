@@ -12,6 +12,8 @@ from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model import keys
 
 PODS = "/api/v1/pods"
+LOOK_GAP = 1.0
+"""Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
 
 class Reader:
@@ -23,6 +25,9 @@ class Reader:
         self.scopes = tuple(namespaces) or ("",)
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
+        self._looking = asyncio.Lock()
+        self._looked = float("-inf")
+        """When all jobs were listed last."""
         self._tops: dict[str, str] = {}
         """UID of the job that a batch Job is a part of, by the Job's UID."""
 
@@ -32,14 +37,24 @@ class Reader:
         """The job object with this UID, or NotFound."""
         if found := await self._remembered(job_id):
             return found
-        for kind in KINDS:
-            for scope in self.scopes:
-                for item in (await self.jobs(kind.path(scope))).items:
-                    self.remember(Workload(kind, item))
+        await self._look_around()
         found = await self._remembered(job_id) or await self._bare(job_id)
         if found is None:
             raise NotFound(f"no job has the UID {job_id}")
         return found
+
+    async def _look_around(self) -> None:
+        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more than once a second."""
+        asked = _now()
+        async with self._looking:
+            if self._looked > asked:
+                return
+            await asyncio.sleep(self._looked + LOOK_GAP - _now())
+            self._looked = _now()
+            for kind in KINDS:
+                for scope in self.scopes:
+                    for item in (await self.jobs(kind.path(scope))).items:
+                        self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
         """Where a job is, so that it is found by its UID."""
@@ -56,6 +71,8 @@ class Reader:
         if (where := self._where.get(job_id)) is None:
             return None
         kind, namespace, name = where
+        if kind is BARE:
+            return await self._bare(job_id)
         try:
             job = Workload(kind, await self._api.get(kind.path(namespace, name)))
         except NotFound:
@@ -68,7 +85,9 @@ class Reader:
         for path in (PODS, "/api/v1/podtemplates"):
             found = (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items
             if bare := [thing for thing in found if is_bare(thing)]:
-                return bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
+                job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
+                self.remember(job)
+                return job
         return None
 
     # ---- pods
@@ -137,6 +156,10 @@ class Reader:
             known = above is not None and above["kind"] in BY_NAME
             self._tops[uid] = await self._top(namespace, above) if known and above else uid
         return self._tops[uid]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _pods_path(job: Workload) -> str:

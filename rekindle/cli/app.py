@@ -12,6 +12,7 @@ from rekindle.cli.jobs import delete, fault_app, jobs, logs, nodes, show, submit
 from rekindle.cli.output import problems
 from rekindle.cli.recover import hot_switch, policy_app, reschedule
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
+from rekindle.interpreter import let_threads_end
 
 EXIT_CODES = """Exit codes: 0 done (a recovery: recovered) · 1 the recovery ended otherwise · 2 bad input ·
 3 a service does not answer · 4 refused, nothing was touched · 130 interrupted."""
@@ -43,17 +44,25 @@ def exit_code(error: RekindleError) -> int:
 def main() -> None:
     """Entry point of the console script."""
     try:
+        sys.exit(run())
+    finally:
+        let_threads_end()
+
+
+def run() -> int:
+    """One command, to its exit code."""
+    try:
         result = app(exit_on_error=False, print_error=False)
     except CycloptsError as error:
         problems.print(f"[red]error:[/red] {error}", highlight=False)
         problems.print("try --help", style="dim")
-        sys.exit(2)
+        return 2
     except RekindleError as error:
         problems.print(f"[red]error:[/red] {error}", highlight=False)
-        sys.exit(exit_code(error))
+        return exit_code(error)
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(result if isinstance(result, int) else 0)
+        return 0
+    return result if isinstance(result, int) else 0

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.errors import NotAttached
+from rekindle.errors import NotAttached, Unavailable
 from rekindle.model.recovery import Mode, Order, Outcome
 from rekindle.policy import orders
 from rekindle.settings import Settings
@@ -292,7 +292,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it(temporal: Workflow
     """Two gateways never share a port by accident."""
     async with plant(temporal, a_job()) as world:
         port = int(world.gateway.address.rsplit(":", 1)[1])
-        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port} \(POD_IP, REKINDLE_GATEWAY_PORT\)"):
+        with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port} \(POD_IP, REKINDLE_GATEWAY_PORT\)"):
             await Gateway(world.client, Settings(gateway_port=port, gateway_instance="another")).start()
 
 

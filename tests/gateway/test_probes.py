@@ -1,0 +1,138 @@
+"""What a probe learns of a process, and how a process ends that cannot start."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.cli.stack import free_ports
+from rekindle.settings import Settings
+from tests.gateway.processes import START_LIMIT, probe, says_ready, started
+from workers.process import Process
+
+
+async def test_a_process_is_ready_from_its_word_on_until_it_is_told_to_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before and after it is 503 with the reason, and also while its check fails; alive it is all the time."""
+    (port,) = free_ports(1)
+    problem = ""
+
+    async def check() -> str:
+        return problem
+
+    async with Process(Settings(health_port=port)) as process:
+        assert await probe(port, "readyz") == (503, "it starts")
+        process.ready("test", check)
+        assert capsys.readouterr().out == "ready test\n"
+        assert await probe(port, "readyz") == (200, "ok")
+        problem = "the world is away"
+        assert await probe(port, "readyz") == (503, "the world is away")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await process.stop.wait()
+        assert await probe(port, "readyz") == (503, "it was told to stop")
+        assert await probe(port, "healthz") == (200, "ok")
+
+
+async def test_probes_are_answered_on_the_family_of_the_pods_address() -> None:
+    """A pod that has an IPv6 address only is asked there."""
+    (port,) = free_ports(1)
+    async with (
+        Process(Settings(POD_IP="fd00::7", health_port=port)),
+        aiohttp.ClientSession() as session,
+        session.get(f"http://[::1]:{port}/healthz") as answer,
+    ):
+        assert answer.status == 200
+
+
+async def test_without_a_port_nothing_listens() -> None:
+    """0 means no probes, and two such processes bear one another."""
+    async with Process(Settings()), Process(Settings()) as process:
+        assert process._runner is None
+
+
+@pytest.mark.parametrize("name", ["control", "gateway", "watcher"])
+async def test_a_port_for_probes_that_is_taken_ends_the_process(tmp_path: Path, name: str) -> None:
+    """With exit code 1 and one sentence that names the port and its setting."""
+    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, started(name, tmp_path, REKINDLE_HEALTH_PORT=port) as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    last = errors.decode().splitlines()[-1]
+    assert last.startswith(f"error: probes cannot be answered on port {port} (REKINDLE_HEALTH_PORT): ")
+
+
+async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    """Nobody restarts it: it is alive, it watches, and it is not ready as long as Temporal is away."""
+    port, nobody = free_ports(2)
+    address = f"127.0.0.1:{nobody}"
+    async with started("watcher", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+        await says_ready(process)
+        assert await probe(port, "healthz") == (200, "ok")
+        status, text = await probe(port, "readyz")
+        assert status == 503
+        assert text.startswith("Temporal does not answer")
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_a_watcher_is_ready_when_temporal_answers(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Its connection is made at the first need, which a probe may be."""
+    (port,) = free_ports(1)
+    address = temporal.client.service_client.config.target_host
+    async with started("watcher", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+        await says_ready(process)
+        assert await probe(port, "readyz") == (200, "ok")
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Told to stop, it ends with code 0 and without a word of complaint."""
+    (port,) = free_ports(1)
+    address = temporal.client.service_client.config.target_host
+    async with started("gateway", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+        await says_ready(process)
+        assert await probe(port, "readyz") == (200, "ok")
+        process.terminate()
+        _, errors = await process.communicate()
+    assert process.returncode == 0
+    assert "Traceback" not in errors.decode()
+
+
+async def test_a_process_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
+    """Without Temporal the control worker ends: exit code 1, and the address with its setting instead of a traceback."""
+    (nobody,) = free_ports(1)
+    async with started("control", tmp_path, TEMPORAL_ADDRESS=f"127.0.0.1:{nobody}") as process:
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert f"error: Temporal does not answer at 127.0.0.1:{nobody} (set TEMPORAL_ADDRESS)" in errors.decode()
+    assert "Traceback" not in errors.decode()
+
+
+async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(tmp_path: Path) -> None:
+    """It tries again instead of giving up; it is alive and not ready; SIGTERM ends it at once, with code 0."""
+    port, nobody = free_ports(2)
+    config = {
+        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{nobody}"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "users": [{"name": "me", "user": {"token": "none"}}],
+        "current-context": "here",
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    cluster = {"REKINDLE_CLUSTER": "kubernetes", "REKINDLE_KUBECONFIG": tmp_path / "config"}
+    async with started("control", tmp_path, REKINDLE_HEALTH_PORT=port, **cluster) as process:
+        assert process.stderr
+        async with asyncio.timeout(START_LIMIT):
+            while b"the API server does not answer, trying again" not in (line := await process.stderr.readline()):
+                assert line, "it ended"
+        assert await probe(port, "healthz") == (200, "ok")
+        assert await probe(port, "readyz") == (503, "it starts")
+        process.terminate()
+        _, errors = await process.communicate()
+    assert process.returncode == 0
+    assert "Traceback" not in errors.decode()

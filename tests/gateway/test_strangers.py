@@ -1,0 +1,316 @@
+"""Only a pod of a job may speak for it: refused, waited for and remembered, over real gRPC on loopback."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.errors import BadInput, ClusterUnavailable, Forbidden, NotFound, Refused, Unavailable
+from rekindle.settings import Settings
+from rekindle_wire import PROTOCOL, training_pb2
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from rekindle_wire.training_pb2_grpc import ProgressStub
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import Plant, a_job, plant
+from workers import senders
+from workers.gateway import Gateway
+from workers.senders import Senders, address_of
+
+US = "127.0.0.1"
+OTHER = "127.0.0.2"
+QUICK = {"gap": 0.02, "patience": 0.1}
+
+
+class Pods:
+    """A cluster that knows the pods of one job."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = set(addresses)
+        self.asked: list[float] = []
+        self.problem: Exception | None = None
+        self.on_look: Callable[[], Any] = lambda: None
+
+    async def __call__(self, job_id: str) -> set[str]:
+        self.asked.append(asyncio.get_running_loop().time())
+        self.on_look()
+        if self.problem:
+            raise self.problem
+        return self.addresses
+
+
+@asynccontextmanager
+async def guarded(world: Plant, pods: Pods, host: str = US, **limits: float) -> AsyncIterator[str]:
+    """The address of a gateway that asks who calls."""
+    who = Senders(pods, **{**QUICK, **limits})
+    settings = Settings(POD_IP=host, gateway_port=0, gateway_instance=f"guarded-{world.job.id}")
+    gateway = Gateway(world.client, settings, senders=who)
+    port, stop = await gateway.start(), asyncio.Event()
+    serving = asyncio.create_task(gateway.run_until(stop))
+    try:
+        yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    finally:
+        stop.set()
+        await serving
+        await who.close()
+
+
+@asynccontextmanager
+async def elsewhere(address: str) -> AsyncIterator[str]:
+    """A way to a server that comes from `OTHER`."""
+    host, port = address.rsplit(":", 1)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port), local_addr=(OTHER, 0))
+        try:
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            for end in (writer, back):
+                end.close()
+
+    server = await asyncio.start_server(relay, US, 0)
+    async with server:
+        yield f"{US}:{server.sockets[0].getsockname()[1]}"
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while piece := await reader.read(65536):
+            writer.write(piece)
+            await writer.drain()
+        writer.close()
+
+
+CALLS: dict[str, Callable[[Any, Any, str], Awaitable[Any]]] = {
+    "Init": lambda r, _, j: r.Init(wire.ClientInfo(jobId=j)),
+    "Register": lambda r, _, j: r.Register(wire.ClientInfo(jobId=j)),
+    "Subscribe": lambda r, _, j: r.SubscribeProcessManageSignal(wire.ClientInfo(jobId=j)).read(),
+    "ReportStopComplete": lambda r, _, j: r.ReportStopComplete(wire.StopCompleteRequest(jobId=j, status=wire.Status())),
+    "ReportRecoverStrategy": lambda r, _, j: r.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=j)),
+    "ReportRecoverStatus": lambda r, _, j: r.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=j, status=wire.Status())),
+    "ReportProcessFault": lambda r, _, j: r.ReportProcessFault(
+        wire.ProcessFaultRequest(jobId=j, faultRanks=[wire.FaultRank(rankId="0", faultType="1")])
+    ),
+    "ReportProgress": lambda _, p, j: p.ReportProgress(
+        training_pb2.ProgressReport(job_id=j, incarnation="life-1", step=1, protocol=PROTOCOL)
+    ),
+}
+
+
+@asynccontextmanager
+async def stubs(address: str) -> AsyncIterator[tuple[Any, Any]]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield RecoverStub(channel), ProgressStub(channel)
+
+
+async def refusal(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code(), raised.value.details() or ""
+
+
+async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironment) -> None:
+    """Each call that names a job ends with PERMISSION_DENIED, the job and the address; no workflow hears of any."""
+    async with (
+        plant(temporal, a_job()) as world,
+        guarded(world, Pods("10.0.0.9")) as address,
+        stubs(address) as (recover, progress),
+    ):
+        before = (await world.status()).state
+        for name, call in CALLS.items():
+            code, words = await refusal(call(recover, progress, world.job.id))
+            assert code is grpc.StatusCode.PERMISSION_DENIED, name
+            assert words == f"jobId={world.job.id}: no pod of this job has the address {US}"
+        assert (await world.status()).state == before
+        assert (await recover.HealthCheck(wire.ClientInfo(jobId=world.job.id))).code == 0
+
+
+async def test_a_pod_of_the_job_is_listened_to_after_one_look(temporal: WorkflowEnvironment) -> None:
+    """All calls of a manager's life are taken, on new connections too, and the cluster is asked once."""
+    async with plant(temporal, a_job()) as world:
+        pods = Pods("10.0.0.9", US)
+        async with guarded(world, pods) as address, ScriptedPeer(address, world.job.id, Script(repeats=2)) as peer:
+            await peer.report_strategies(("migration",))
+            async with stubs(address) as (recover, progress):
+                assert (await CALLS["ReportProgress"](recover, progress, world.job.id)).code == 0
+            assert peer.refusals == []
+            assert len(pods.asked) == 1
+
+
+async def test_a_stranger_ends_nobodys_stream(temporal: WorkflowEnvironment) -> None:
+    """It subscribes in vain, and the stream of the job's own manager goes on."""
+    async with (
+        plant(temporal, a_job()) as world,
+        guarded(world, Pods(US)) as address,
+        ScriptedPeer(address, world.job.id) as peer,
+        elsewhere(address) as other,
+        stubs(other) as (recover, progress),
+    ):
+        await peer.attached.wait()
+        attachment = (await world.status()).state.attachment
+        code, words = await refusal(CALLS["Subscribe"](recover, progress, world.job.id))
+        assert (code, words[-len(OTHER) :]) == (grpc.StatusCode.PERMISSION_DENIED, OTHER)
+        assert peer.ended == []
+        assert attachment
+        assert (await world.status()).state.attachment == attachment
+
+
+async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: WorkflowEnvironment) -> None:
+    """Its process may be quicker than its kubelet's word: the very first Init is held, and answered with 0."""
+    async with plant(temporal, a_job()) as world:
+        pods = Pods()
+        pods.on_look = lambda: pods.addresses.add(US) if len(pods.asked) == 3 else None
+        async with guarded(world, pods, patience=20) as address, stubs(address) as (recover, progress):
+            assert (await CALLS["Init"](recover, progress, world.job.id)).code == 0
+        assert len(pods.asked) == 3
+
+
+async def test_a_cluster_that_is_away_refuses_nobody(temporal: WorkflowEnvironment) -> None:
+    """Who is known goes on; who is not is told to come again, with the reason."""
+    async with plant(temporal, a_job()) as world:
+        pods = Pods(US)
+        async with guarded(world, pods, fresh=0) as address, elsewhere(address) as other:
+            async with stubs(address) as (recover, progress):
+                assert (await CALLS["Init"](recover, progress, world.job.id)).code == 0
+                pods.problem = ClusterUnavailable("the API server naps")
+                for _ in range(3):
+                    assert (await CALLS["Register"](recover, progress, world.job.id)).code == 0
+            async with stubs(other) as (recover, progress):
+                code, words = await refusal(CALLS["Init"](recover, progress, world.job.id))
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert words == f"jobId={world.job.id}: whether {OTHER} is one of its pods is not known: the API server naps"
+
+
+async def test_an_id_that_no_job_has_is_not_looked_up(temporal: WorkflowEnvironment) -> None:
+    """The field is named, as without a guard, and the cluster is not asked."""
+    async with plant(temporal, a_job()) as world:
+        pods = Pods(US)
+        async with guarded(world, pods) as address, stubs(address) as (recover, progress):
+            assert (await CALLS["Init"](recover, progress, "a/b")).code == 409
+            code, words = await refusal(CALLS["Subscribe"](recover, progress, "a/b"))
+        assert code is grpc.StatusCode.UNKNOWN
+        assert words.startswith("jobId: 'a/b' is not accepted")
+        assert pods.asked == []
+
+
+async def test_a_pod_with_an_ipv6_address_is_known_by_it(temporal: WorkflowEnvironment) -> None:
+    """However the cluster spells it."""
+    pods = Pods("0:0:0:0:0:0:0:1")
+    async with (
+        plant(temporal, a_job()) as world,
+        guarded(world, pods, "::1") as address,
+        stubs(address) as (recover, progress),
+    ):
+        assert (await CALLS["Init"](recover, progress, world.job.id)).code == 0
+
+
+# ---- what is remembered
+
+
+@asynccontextmanager
+async def remembering(pods: Pods, **limits: float) -> AsyncIterator[Senders]:
+    who = Senders(pods, **{**QUICK, **limits})
+    yield who
+    await who.close()
+
+
+PEER = f"ipv4:{US}:5"
+STRANGER = f"ipv4:{OTHER}:5"
+
+
+async def test_strangers_do_not_make_us_ask_more_often() -> None:
+    """However many call at once, the cluster is asked once in a gap for one job."""
+    pods = Pods(US)
+    async with remembering(pods, gap=0.05, patience=0.2) as who:
+        answers = await asyncio.gather(*(who.check("job", STRANGER) for _ in range(50)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {Refused}
+    assert all(later - earlier >= 0.049 for earlier, later in zip(pods.asked, pods.asked[1:], strict=False))
+
+
+async def test_a_refusal_rests_on_a_look_behind_the_call() -> None:
+    """What was known before is not enough: the pod may be younger than that."""
+    pods = Pods()
+    async with remembering(pods) as who:
+        with pytest.raises(Refused):
+            await who.check("job", STRANGER)
+        looks = len(pods.asked)
+        pods.addresses.add(OTHER)
+        await who.check("job", STRANGER)
+        assert len(pods.asked) == looks + 1
+
+
+async def test_an_address_that_a_pod_has_left_is_forgotten() -> None:
+    """What is known is looked up again behind a call; another job's pod may have the address next."""
+    pods = Pods(US)
+    async with remembering(pods, fresh=0.0) as who:
+        await who.check("job", PEER)
+        pods.addresses = {"10.0.0.9"}
+        again = asyncio.Event()
+        pods.on_look = again.set
+        await who.check("job", PEER)
+        await again.wait()
+        with pytest.raises(Refused):
+            await who.check("job", PEER)
+
+
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        (NotFound("no job"), Refused),
+        (Forbidden("may not list pods"), Unavailable),
+        (BadInput("kubeconfig: no such file"), Unavailable),
+    ],
+    ids=["unknown", "forbidden", "kubeconfig"],
+)
+async def test_what_the_cluster_says_decides_who_should_come_again(problem: Exception, error: type[Exception]) -> None:
+    """A job that it does not know has no pods; a permission that we lack is nothing that a client could know."""
+    pods = Pods()
+    pods.problem = problem
+    async with remembering(pods) as who:
+        with pytest.raises(error):
+            await who.check("job", PEER)
+
+
+async def test_jobs_that_nobody_names_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: the job that was named longest ago goes first."""
+    monkeypatch.setattr(senders, "MAX_JOBS", 2)
+    pods = Pods(US)
+    async with remembering(pods, gap=0.0) as who:
+        for job, looks in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
+            await who.check(job, PEER)
+            assert len(pods.asked) == looks, job
+
+
+async def test_a_stranger_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for a job and an address, however often it calls."""
+    pods = Pods()
+    async with remembering(pods) as who:
+        with caplog.at_level(logging.WARNING, "gateway"):
+            for peer in (PEER, PEER, STRANGER):
+                with pytest.raises(Refused):
+                    await who.check("job", peer)
+    said = [(vars(record)["job"], vars(record)["address"]) for record in caplog.records if "refused" in record.message]
+    assert said == [("job", US), ("job", OTHER)]
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.1.2.3:45678", "10.1.2.3"),
+        ("ipv6:[fd00::1]:5", "fd00::1"),
+        ("ipv6:%5Bfd00:0:0::1%5D:5", "fd00::1"),
+        ("ipv6:%5B::ffff:10.1.2.3%5D:5", "10.1.2.3"),
+        ("ipv6:[fe80::1%25eth0]:5", "fe80::1"),
+        ("unix:/run/socket", "unix:/run/socket"),
+        ("unix:", "unix:"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_read_from_a_peer(peer: str, address: str) -> None:
+    """Without port and scope, in one spelling; what is no address matches no pod."""
+    assert address_of(peer) == address

@@ -1,0 +1,84 @@
+"""Who may speak for a job on Kubernetes: its pods, as the API server knows them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from activities.kube import Object
+from activities.kubernetes.cluster import KubernetesCluster
+from rekindle.errors import Refused
+from rekindle.settings import Settings
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.gateway.processes import says_ready, started
+from tests.support.kubernetes import Namespace
+from workers.senders import Senders
+
+POD = "ipv4:127.0.0.1:5"
+"""As our kubelets' pods are seen."""
+
+STRANGER = "ipv4:10.9.9.9:5"
+
+
+async def a_job(namespace: Namespace, *, suspend: bool = False) -> Object:
+    container = {"name": "main", "image": "none", "command": ["sleep", "1000"]}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    spec = {"completions": 1, "completionMode": "Indexed", "backoffLimit": 0, "suspend": suspend, "template": template}
+    return await namespace.api.create(namespace.path("jobs"), {"metadata": {"name": "train"}, "spec": spec})
+
+
+@pytest.fixture
+async def senders(namespace: Namespace) -> AsyncIterator[Senders]:
+    who = Senders(KubernetesCluster(namespace.api, Settings()).addresses, gap=0.1, patience=1)
+    yield who
+    await who.close()
+
+
+async def test_a_pod_of_the_job_may_speak_as_soon_as_it_has_an_address(namespace: Namespace) -> None:
+    """A call that comes before the pod is known is held until it is."""
+    who = Senders(KubernetesCluster(namespace.api, Settings()).addresses, gap=0.1, patience=30)
+    job = await a_job(namespace, suspend=True)
+    call = asyncio.create_task(who.check(job["metadata"]["uid"], POD))
+    await namespace.api.patch(namespace.path("jobs", "train"), {"spec": {"suspend": False}})
+    await call
+    await who.close()
+
+
+async def test_others_may_not(namespace: Namespace, senders: Senders) -> None:
+    """Neither another address, nor anybody for a job that does not exist."""
+    job = await a_job(namespace)
+    with pytest.raises(Refused, match=r"no pod of this job has the address 10\.9\.9\.9"):
+        await senders.check(job["metadata"]["uid"], STRANGER)
+    with pytest.raises(Refused, match="jobId=nobody"):
+        await senders.check("nobody", POD)
+
+
+async def test_the_gateway_asks_the_cluster(
+    namespace: Namespace, kubeconfig: Path, temporal: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """As a process: a pod of a job is heard, and told that its job is not registered; for another job it may not speak."""
+    job = await a_job(namespace)
+    variables = {
+        "TEMPORAL_ADDRESS": temporal.client.service_client.config.target_host,
+        "REKINDLE_CLUSTER": "kubernetes",
+        "REKINDLE_KUBECONFIG": kubeconfig,
+        "REKINDLE_GATEWAY_PORT": "0",
+    }
+    async with started("gateway", tmp_path, **variables) as process:
+        address = await says_ready(process)
+        async with grpc.aio.insecure_channel(address.split()[-1]) as channel:
+            stub: Any = RecoverStub(channel)
+            assert (await stub.Init(wire.ClientInfo(jobId=job["metadata"]["uid"]))).code == 502
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Init(wire.ClientInfo(jobId="another"))
+        process.terminate()
+        _, errors = await process.communicate()
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert process.returncode == 0
+    assert "refused: no pod of the job has this address" in errors.decode()
+    assert "Unclosed" not in errors.decode()

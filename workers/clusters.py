@@ -1,0 +1,34 @@
+"""The cluster that the settings name, for the control worker and the watcher."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from activities.cluster import Cluster
+from activities.local import LocalCluster
+from rekindle.settings import Settings
+from workers.process import patiently
+from workers.rivals import refuse_beside_another_controller
+
+
+@asynccontextmanager
+async def cluster_of(settings: Settings) -> AsyncIterator[Cluster]:
+    """Its driver, until the block ends. An API server that is away is waited for.
+
+    Raises:
+        BadInput: the kubeconfig cannot be used, or the API server is too old.
+        Refused: another controller is alive; Forbidden: our identity may not look.
+    """
+    async with AsyncExitStack() as ends:
+        cluster = LocalCluster(settings.socket) if settings.cluster == "local" else await _on_kubernetes(settings, ends)
+        ends.push_async_callback(cluster.close)
+        yield cluster
+
+
+async def _on_kubernetes(settings: Settings, ends: AsyncExitStack) -> Cluster:
+    from activities.kube import Api, check_version  # over 2 s and 190 MB
+    from activities.kubernetes.cluster import KubernetesCluster
+
+    api = await ends.enter_async_context(Api(settings.kubeconfig))
+    await patiently(lambda: check_version(api))
+    await refuse_beside_another_controller(api, settings)
+    return KubernetesCluster(api, settings)
