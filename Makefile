@@ -11,7 +11,7 @@ UV_COMPILE = uv pip compile pyproject.toml training/pyproject.toml --extra demo 
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install everything that is needed into .venv, both distributions as editable; nothing to do: nothing said
@@ -20,6 +20,10 @@ setup: ## install everything that is needed into .venv, both distributions as ed
 .PHONY: demo
 demo: setup ## a training job on this machine loses a node and is switched to a spare
 	rekindle demo hot-switch
+
+.PHONY: demo-kubernetes
+demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first time on a machine builds it, which takes minutes
+	rekindle demo hot-switch --cluster kubernetes
 
 .PHONY: test
 test: setup ## every check and every test; ends with the names of what failed

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hot_switch import Sample, measure_switches
-from rekindle.cli.stack import Ports, running
+from rekindle.cli.stack import Machine, running
 
 console = Console(width=110)
 
@@ -31,7 +31,7 @@ def floor(rounds: int) -> list[float]:
 
 async def switches(count: int) -> list[Sample]:
     with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as directory:
-        async with running(Path(directory), ports=Ports(), nodes=3, accelerators=2) as stack:
+        async with running(Path(directory), Machine(nodes=3, accelerators=2)) as stack:
             return await measure_switches(stack, Path(directory), count, lambda line: console.print(line, style="dim"))
 
 

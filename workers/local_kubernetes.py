@@ -1,7 +1,8 @@
 """A real Kubernetes on this machine. `python -P -m workers.local_kubernetes --state-dir DIR --nodes 3 --accelerators-per-node 2`.
 
 Real API server, scheduler and controllers; the nodes' kubelets are played, and run pods as processes. Says
-`ready kubernetes PATH`, the kubeconfig of an administrator. Everything is thrown away at its end.
+`ready kubernetes PATH`, the kubeconfig of an administrator; those of our own accounts lie beside it. Everything is thrown away
+at its end.
 """
 
 import argparse
@@ -10,13 +11,18 @@ import contextlib
 import logging
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+from aiohttp import web
 
 from activities.kube import Api, check_version
 from rekindle.errors import RekindleError
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from workers.kubernetes.binaries import control_plane_binaries
+from workers.kubernetes.console import application
+from workers.kubernetes.installation import install
 from workers.kubernetes.kubelet import Kubelet
 from workers.kubernetes.servers import Servers
 from workers.process import ready, stop_requested
@@ -31,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--state-dir", type=Path, required=True, help="database, certificates, kubeconfig and logs")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--accelerators-per-node", type=int, default=2, help=f"of the resource {ACCELERATOR}")
+    parser.add_argument("--socket", type=Path, help="serve the local cluster's API on this Unix socket too")
     return parser.parse_args()
 
 
@@ -39,16 +46,39 @@ async def main(options: argparse.Namespace) -> None:
     stop = stop_requested()
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    binaries = await asyncio.to_thread(control_plane_binaries, logger.info)
+    binaries = await asyncio.to_thread(control_plane_binaries, _progress)
     servers = Servers(binaries, directory)
     try:
         await servers.start()
         async with Api(servers.kubeconfig) as api:
             await check_version(api)
-            await _serve(api, options, stop, servers.kubeconfig)
+            await install(api, servers.endpoint, directory)
+            async with _console(api, options):
+                await _serve(api, options, stop, servers.kubeconfig)
     finally:
         await servers.stop()
     logger.info("stopped")
+
+
+def _progress(text: str) -> None:
+    sys.stdout.write(f"progress {text}\n")
+    sys.stdout.flush()
+
+
+@contextlib.asynccontextmanager
+async def _console(api: Api, options: argparse.Namespace) -> AsyncIterator[None]:
+    if options.socket is None:
+        yield
+        return
+    state_dir = options.state_dir.resolve()
+    runner = web.AppRunner(application(api, state_dir.parent, state_dir / "pods"), shutdown_timeout=1, access_log=None)
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(options.socket)).start()
+        options.socket.chmod(0o600)
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def _serve(api: Api, options: argparse.Namespace, stop: asyncio.Event, kubeconfig: Path) -> None:

@@ -6,7 +6,6 @@ recoveries replace them. Nothing is remembered: everything follows from the obje
 
 import asyncio
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,14 +16,14 @@ from activities.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.kubernetes.objects import job_object_of, pod_of
 from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
 from activities.kubernetes.reader import PODS, Reader
-from rekindle.errors import BadInput, ClusterError, Conflict, RekindleError, WatchExpired
+from rekindle.errors import BadInput, ClusterError, Conflict, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
 from workers.cluster.jobs import FIRST, MANAGER_RESTARTS, phase_of
-from workers.process import ready, stop_requested
+from workers.process import Process, patiently, run
 
 PAUSE = 0.5
 """Seconds before what failed is tried again."""
@@ -142,9 +141,10 @@ class Operator:
         await self._tell_phase(job, JobPhase.PENDING, "")
 
     async def _restart_manager(self, job: Workload, pods: Sequence[Object]) -> None:
-        """A manager that failed while ranks live starts again: nothing is lost with it."""
-        failed = [pod for pod in pods if is_manager(pod) and pod["status"].get("phase") == "Failed"]
-        training = any(pod["status"].get("phase") in ("Pending", "Running") and not is_manager(pod) for pod in pods)
+        """A manager that failed while ranks live starts again: nothing is lost with it. A job that is being stopped has neither."""
+        staying = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+        failed = [pod for pod in staying if is_manager(pod) and pod["status"].get("phase") == "Failed"]
+        training = any(pod["status"].get("phase") in ("Pending", "Running") and not is_manager(pod) for pod in staying)
         if not failed or not training or self._restarts[job.uid] >= MANAGER_RESTARTS:
             return
         self._restarts[job.uid] += 1
@@ -165,11 +165,10 @@ class Operator:
 async def main() -> None:
     settings = Settings()
     configure_logging("operator", settings)
-    stop = stop_requested()
-    async with Api(settings.kubeconfig) as api:
-        await check_version(api)
-        running, stopping = asyncio.create_task(Operator(api, settings).run()), asyncio.create_task(stop.wait())
-        ready("operator")
+    async with Process(settings) as process, Api(settings.kubeconfig) as api:
+        await patiently(lambda: check_version(api))
+        running, stopping = asyncio.create_task(Operator(api, settings).run()), asyncio.create_task(process.stop.wait())
+        process.ready("operator")
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (running, stopping):
             task.cancel()
@@ -179,7 +178,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(main())
-    except RekindleError as error:
-        sys.exit(f"error: {error}")
+    run(main)

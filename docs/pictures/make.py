@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from rekindle import ids
 from rekindle.cli.scenario import Options, Scenario
-from rekindle.cli.stack import Ports, running
+from rekindle.cli.stack import Machine, running
 
 HERE = Path(__file__).parent
 FLAGS = (
@@ -54,7 +54,7 @@ def shot(url: str, name: str, *needed: str) -> None:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rekindle-pictures-") as directory:
-        stack = running(Path(directory), ports=Ports(), nodes=3, accelerators=2)
+        stack = running(Path(directory), Machine(nodes=3, accelerators=2))
         async with stack as started:
             scenario = Scenario(Options(), started, Path(directory), lambda _: None)
             result = await scenario.run()

@@ -15,8 +15,10 @@ from rich.table import Table
 
 from rekindle.cli.output import Format, console, print_json, problems
 from rekindle.cli.scenario import RANKS, Options, Scenario, Step
-from rekindle.cli.stack import Ports, running
+from rekindle.cli.stack import ClusterKind, Machine, running
 from rekindle.errors import BadInput
+
+LOCAL = ClusterKind.LOCAL
 
 demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
 
@@ -37,6 +39,9 @@ async def hot_switch(
     backup_fails: Annotated[bool, _flag("The backup pod dies while it loads.")] = False,
     pause_hangs: Annotated[bool, _flag("The training side never pauses.")] = False,
     resume_fails: Annotated[bool, _flag("The training side cannot resume.")] = False,
+    cluster: Annotated[
+        ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
+    ] = LOCAL,
     output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT,
 ) -> int:
     """Train a small GPT on 4 ranks, let a node turn sub-healthy, move its pod, and compare with an undisturbed run.
@@ -58,13 +63,8 @@ async def hot_switch(
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     nodes = options.pods + (0 if options.no_spare else 1)
     with _progress(output, options.steps) as tell:
-        async with running(
-            directory,
-            ports=Ports(),
-            nodes=nodes,
-            accelerators=RANKS // options.pods,
-            tell=lambda text: tell(Step(text=text)),
-        ) as stack:
+        machine = Machine(nodes, RANKS // options.pods, cluster)
+        async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await Scenario(options, stack, directory, tell).run()
             _show(result, output)
             _wait_for_a_key(result, output)
@@ -129,6 +129,7 @@ def _show(result: dict[str, Any], output: Format) -> None:
         before, after = rank["before"], rank["after"]
         table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
     table.add_row("sub-health policy", result["policy_after"])
+    table.add_row("cluster", result["cluster"])
     table.add_row("workflow", result["workflow_id"])
     console.print(Panel(table, title="hot switch", border_style="green" if result["parameters_equal"] else "red"))
     console.print(f"Temporal UI: [link]{result['temporal_ui']}[/link]")

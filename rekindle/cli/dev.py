@@ -9,20 +9,25 @@ from cyclopts import Parameter
 from cyclopts.types import UInt16
 
 from rekindle.cli.output import console
-from rekindle.cli.stack import Addresses, Ports, running
+from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
 from rekindle.errors import Unavailable
+
+LOCAL = ClusterKind.LOCAL
 
 
 async def dev(
     *,
     state_dir: Annotated[Path, Parameter(help="Database, jobs and logs.")] = Path(".rekindle"),
-    nodes: Annotated[int, Parameter(help="Nodes of the local cluster.")] = 3,
+    nodes: Annotated[int, Parameter(help="Nodes of the cluster.")] = 3,
     accelerators: Annotated[int, Parameter(help="Accelerators of each node.")] = 2,
+    cluster: Annotated[
+        ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
+    ] = LOCAL,
     temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
     ui_port: UInt16 = 8233,
     gateway_port: UInt16 = 8899,
 ) -> None:
-    """Start Temporal, control worker, gateway, watcher and a local cluster, until Ctrl-C.
+    """Start Temporal, control worker, gateway, watcher and a cluster, until Ctrl-C.
 
     Example: rekindle dev --nodes 5
     """
@@ -33,7 +38,8 @@ async def dev(
     status = console.status("starting ...")
     status.start()
     try:
-        stack = running(state_dir.resolve(), ports=ports, nodes=nodes, accelerators=accelerators, tell=status.update)
+        machine = Machine(nodes, accelerators, cluster)
+        stack = running(state_dir.resolve(), machine, ports=ports, tell=status.update)
         async with stack as started:
             status.stop()
             _print_addresses(started.addresses, nodes, accelerators)
@@ -57,6 +63,8 @@ def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> Non
     console.print(f"  Temporal UI   {addresses.ui}")
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
-    console.print(f"  cluster       {nodes} nodes with {accelerators} accelerators each, {addresses.socket}")
+    console.print(f"  cluster       {addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}")
+    if addresses.cluster == ClusterKind.KUBERNETES:
+        console.print(f"  kubeconfig    {addresses.state_dir}/{KUBERNETES}/kubeconfig")
     console.print(f"  logs          {addresses.state_dir}/logs")
     console.print("In another terminal: rekindle submit job.yaml, rekindle jobs, rekindle nodes")

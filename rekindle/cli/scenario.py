@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -120,15 +120,24 @@ def script_arguments(options: Options) -> list[str]:
     return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
 
 
+Meanwhile = Callable[[], Awaitable[None]]
+
+
 class Scenario:
     """One run of the demo on a running stack."""
 
-    def __init__(self, options: Options, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
-        self._options, self._stack, self._directory, self._tell = options, stack, directory, tell
+    def __init__(
+        self, options: Options, stack: Stack, directory: Path, tell: Callable[[Step], None], meanwhile: Meanwhile | None = None
+    ) -> None:
+        """Args:
+        meanwhile: done once the backup pod runs, before training pauses.
+        """
+        self._options, self._stack, self._directory, self._tell, self._meanwhile = options, stack, directory, tell, meanwhile
         self._cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
         self._step_ms = STEP_MS
         self.job_id = ""
+        self.job_directory = directory
 
     async def run(self) -> dict[str, Any]:
         """The whole run; answers what `--output json` prints."""
@@ -137,11 +146,15 @@ class Scenario:
         try:
             reference = await self._reference()
             job = await self._cluster.submit(parse(manifest(self._options, self._step_ms)))
-            self.job_id = job.metadata.uid
+            self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
             await self._trains_until(self._options.at_step)
             await self._make_node_sub_healthy()
+            if self._options.real_fault or self._meanwhile:
+                await self._backup_runs()
             if self._options.real_fault:
-                await self._kill_a_rank()
+                self._kill_a_rank()
+            if self._meanwhile:
+                await self._meanwhile()
             incident = await self._incident()
             await self._trains_until(self._options.steps)
             await self._ends()
@@ -195,11 +208,6 @@ class Scenario:
 
     # ---- the disturbed one
 
-    @property
-    def job_directory(self) -> Path:
-        found = sorted((self._directory / "jobs").glob(f"gpt-{self.job_id[:8]}*"))
-        return found[0] if found else self._directory / "jobs" / "gpt"
-
     async def _trains_until(self, step: int) -> None:
         """Waits until every rank has completed a step, by the step logs."""
 
@@ -231,8 +239,8 @@ class Scenario:
         self._tell(Step(text=f"{pod.spec.node_name} turns sub-healthy"))
         await self._cluster.degrade(pod.spec.node_name, "80E18005", "NPU link is degraded")
 
-    async def _kill_a_rank(self) -> None:
-        """SIGKILL to rank 0, once the hot switch has its backup pod."""
+    async def _backup_runs(self) -> None:
+        """Waits until the hot switch has its backup pod."""
 
         async def loading() -> bool:
             pods = await self._cluster.pods(self.job_id)
@@ -240,6 +248,9 @@ class Scenario:
             return any(pod.status.phase is PodPhase.RUNNING for pod in backups)
 
         await _until(loading, "the backup pod")
+
+    def _kill_a_rank(self) -> None:
+        """SIGKILL to rank 0."""
         records = [record for record in measure.read_steps(self.job_directory) if record.rank == 0]
         self._tell(Step(text="rank 0 is killed"))
         os.kill(records[-1].pid, signal.SIGKILL)
@@ -296,7 +307,7 @@ class Scenario:
             "workflow_id": workflow_id,
             "run_id": run_id,
             "temporal_ui": self._stack.addresses.ui,
-            "cluster": "local",
+            "cluster": self._stack.addresses.cluster,
         }
 
     async def _first_run(self, workflow_id: str) -> str:

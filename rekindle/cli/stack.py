@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import rekindle
@@ -26,10 +27,16 @@ SERVER_SETTINGS = {
 START_LIMIT = 60.0
 """Seconds until a process must have said that it is ready."""
 
+PROGRESS = b"progress "
+PROGRESS_LIMIT = 900.0
+"""Seconds for a part of the start that was announced: programs are built from source."""
+
 STOP_LIMIT = 10.0
 RESTART_PAUSE = 0.2
 ATTEMPTS = 3
 DETAILS = "dev.json"
+KUBERNETES = "kubernetes"
+"""Folder of a Kubernetes on this machine, in the state directory."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,25 @@ class Ports:
     gateway: int = 0
 
 
+class ClusterKind(StrEnum):
+    """Value of `--cluster`."""
+
+    LOCAL = "local"
+    KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The cluster that runs on this machine."""
+
+    nodes: int
+    accelerators: int
+    """Of each node."""
+
+    cluster: ClusterKind = ClusterKind.LOCAL
+    """Ours, or a real Kubernetes control plane with played kubelets."""
+
+
 @dataclass(frozen=True)
 class Addresses:
     """Where the parts of a running stack are."""
@@ -50,6 +76,7 @@ class Addresses:
     gateway: str
     socket: str
     state_dir: str
+    cluster: str = ClusterKind.LOCAL.value
 
     def environment(self) -> dict[str, str]:
         host, port = self.gateway.rsplit(":", 1)
@@ -59,6 +86,8 @@ class Addresses:
             "REKINDLE_STATE_DIR": self.state_dir,
             "REKINDLE_GATEWAY_PORT": port,
             "POD_IP": host,
+            "REKINDLE_CLUSTER": self.cluster,
+            "REKINDLE_GATEWAY_ADDRESS": self.gateway,
         }
 
 
@@ -122,6 +151,7 @@ class Stack:
     """The running processes."""
 
     addresses: Addresses
+    tell: Callable[[str], None]
     members: dict[str, Member] = field(default_factory=dict)
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     drains: set[asyncio.Task[None]] = field(default_factory=set)
@@ -148,9 +178,9 @@ class Stack:
 
     async def _until_ready(self, member: Member, process: asyncio.subprocess.Process) -> None:
         try:
-            async with asyncio.timeout(START_LIMIT):
+            async with asyncio.timeout(START_LIMIT) as limit:
                 output = process.stdout
-                ready = await (_says_ready(output) if output else _answers(member.answers_at, process))
+                ready = await (self._says_ready(output, limit) if output else _answers(member.answers_at, process))
         except TimeoutError:
             raise self._failed(member, f"was not ready within {START_LIMIT:g} s") from None
         if not ready:
@@ -158,6 +188,16 @@ class Stack:
         if output:
             self.drains.add(drain := asyncio.create_task(_drain(output)))
             drain.add_done_callback(self.drains.discard)
+
+    async def _says_ready(self, output: asyncio.StreamReader, limit: asyncio.Timeout) -> bool:
+        """A process that tells of its progress is given time for it."""
+        while line := await output.readline():
+            if line.startswith(b"ready"):
+                return True
+            if line.startswith(PROGRESS):
+                self.tell(line.removeprefix(PROGRESS).decode().strip())
+                limit.reschedule(asyncio.get_running_loop().time() + PROGRESS_LIMIT)
+        return False
 
     @staticmethod
     def _failed(member: Member, what: str) -> Unavailable:
@@ -186,13 +226,6 @@ class Stack:
         self.stopping = True
         for member in reversed(list(self.members.values())):
             await _end(member)
-
-
-async def _says_ready(output: asyncio.StreamReader) -> bool:
-    while line := await output.readline():
-        if line.startswith(b"ready"):
-            return True
-    return False
 
 
 async def _answers(address: str, process: asyncio.subprocess.Process) -> bool:
@@ -249,20 +282,27 @@ def temporal_command(addresses: Addresses, database: Path) -> list[str]:
 
 @asynccontextmanager
 async def running(
-    state_dir: Path, *, ports: Ports, nodes: int, accelerators: int, tell: Callable[[str], None] = lambda _: None
+    state_dir: Path,
+    machine: Machine,
+    *,
+    ports: Ports = Ports(),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Stack]:
-    """Temporal server, control worker, gateway, local cluster and watcher, until the block ends.
+    """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
         Unavailable: a part did not start; the message has the end of its log.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    stack = await _with_temporal(state_dir, ports, tell)
+    stack = await _with_temporal(state_dir, machine.cluster.value, ports, tell)
     try:
-        commands = _commands(stack.addresses, state_dir, nodes, accelerators)
-        tell(f"starting {', '.join(commands)}")
-        members = (_member(name, command, stack.addresses, state_dir) for name, command in commands.items())
-        await asyncio.gather(*(stack.start(member) for member in members))
+        commands = _commands(stack.addresses, state_dir, machine)
+        members = {name: _member(name, command, stack.addresses, state_dir) for name, command in commands.items()}
+        if machine.cluster is ClusterKind.KUBERNETES:  # it makes the accounts of the others
+            tell("starting a Kubernetes control plane")
+            await stack.start(members.pop("cluster"))
+        tell(f"starting {', '.join(members)}")
+        await asyncio.gather(*(stack.start(member) for member in members.values()))
         (state_dir / DETAILS).write_text(json.dumps(vars(stack.addresses)))
         yield stack
     finally:
@@ -270,11 +310,11 @@ async def running(
         (state_dir / DETAILS).unlink(missing_ok=True)
 
 
-async def _with_temporal(state_dir: Path, ports: Ports, tell: Callable[[str], None]) -> Stack:
+async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Callable[[str], None]) -> Stack:
     """The server comes first. A port that was free may be taken by the time it listens: then another one is tried."""
     tell("starting the Temporal server")
     for attempt in range(1, ATTEMPTS + 1):
-        stack = Stack(_addresses(state_dir, ports))
+        stack = Stack(_addresses(state_dir, cluster, ports), tell)
         command = temporal_command(stack.addresses, state_dir / "temporal.db")
         try:
             await stack.start(_member("temporal", command, stack.addresses, state_dir))
@@ -287,7 +327,7 @@ async def _with_temporal(state_dir: Path, ports: Ports, tell: Callable[[str], No
     raise AssertionError("the last attempt returns or raises")
 
 
-def _addresses(state_dir: Path, ports: Ports) -> Addresses:
+def _addresses(state_dir: Path, cluster: str, ports: Ports) -> Addresses:
     temporal, ui, gateway = free_ports(3)
     return Addresses(
         temporal=f"127.0.0.1:{ports.temporal or temporal}",
@@ -295,25 +335,27 @@ def _addresses(state_dir: Path, ports: Ports) -> Addresses:
         gateway=f"127.0.0.1:{ports.gateway or gateway}",
         socket=str(state_dir / "cluster.sock"),
         state_dir=str(state_dir),
+        cluster=cluster,
     )
 
 
-def _commands(addresses: Addresses, state_dir: Path, nodes: int, accelerators: int) -> dict[str, list[str]]:
+def _commands(addresses: Addresses, state_dir: Path, machine: Machine) -> dict[str, list[str]]:
     python = [sys.executable, "-P", "-m"]
+    cluster = [f"--socket={addresses.socket}", f"--nodes={machine.nodes}", f"--accelerators-per-node={machine.accelerators}"]
+    ours = {name: [*python, f"workers.{name}"] for name in ("control", "gateway", "watcher")}
+    if machine.cluster is ClusterKind.KUBERNETES:
+        cluster.append(f"--state-dir={state_dir / KUBERNETES}")
+        return {"cluster": [*python, "workers.local_kubernetes", *cluster], **ours, "operator": [*python, "workers.operator"]}
     host, port = addresses.gateway.rsplit(":", 1)
-    cluster = [f"--socket={addresses.socket}", f"--state-dir={state_dir}", f"--nodes={nodes}"]
-    cluster += [f"--accelerators-per-node={accelerators}", f"--gateway-host={host}", f"--gateway-port={port}"]
-    return {
-        "cluster": [*python, "workers.local_cluster", *cluster],
-        "control": [*python, "workers.control"],
-        "gateway": [*python, "workers.gateway"],
-        "watcher": [*python, "workers.watcher"],
-    }
+    cluster += [f"--state-dir={state_dir}", f"--gateway-host={host}", f"--gateway-port={port}"]
+    return {"cluster": [*python, "workers.local_cluster", *cluster], **ours}
 
 
 def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path) -> Member:
     logs = state_dir / "logs"
     logs.mkdir(exist_ok=True)
     environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
+    if addresses.cluster == ClusterKind.KUBERNETES:
+        environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""
     return Member(name, command, environment, logs / f"{name}.log", answers_at, restarts=name != "cluster")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from rekindle.cli.scenario import Options, Scenario
-from rekindle.cli.stack import Ports, Stack, running
+from rekindle.cli.scenario import Meanwhile, Options, Scenario
+from rekindle.cli.stack import Machine, Stack, running
 
 STEPS = 120
 
@@ -20,17 +20,15 @@ class Product:
 
     stack: Stack
     directory: Path
-    runs: int = 0
 
-    async def run(self, **changes: Any) -> dict[str, Any]:
+    async def run(self, meanwhile: Meanwhile | None = None, **changes: Any) -> dict[str, Any]:
         """The demo's object for one run with these options."""
-        self.runs += 1
         options = Options(**{"steps": STEPS, **changes})
-        return await Scenario(options, self.stack, self.directory, lambda _: None).run()
+        return await Scenario(options, self.stack, self.directory, lambda _: None, meanwhile).run()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def product() -> AsyncIterator[Product]:
     with tempfile.TemporaryDirectory(prefix="rekindle-e2e-") as folder:
-        async with running(Path(folder), ports=Ports(), nodes=3, accelerators=2) as stack:
+        async with running(Path(folder), Machine(nodes=3, accelerators=2)) as stack:
             yield Product(stack, Path(folder))

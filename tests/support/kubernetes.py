@@ -25,7 +25,7 @@ def local_kubernetes(state_dir: Path, *, nodes: int = 3, accelerators: int = 2) 
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)
     with process:
         assert process.stdout is not None
-        line = process.stdout.readline().decode()
+        line = next((line for line in map(bytes.decode, process.stdout) if line.startswith("ready")), "")
         assert line.startswith("ready kubernetes "), (state_dir / "log").read_text()
         try:
             yield Path(line.removeprefix("ready kubernetes ").strip())

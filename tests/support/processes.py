@@ -53,7 +53,7 @@ async def processes(directory: Path, watcher: Watcher) -> AsyncIterator[Processe
         socket=str(directory / "cluster.sock"),
         state_dir=str(directory),
     )
-    stack = Stack(addresses)
+    stack = Stack(addresses, print)
     async with AsyncExitStack() as ends:
         ends.push_async_callback(stack.stop)
         proxies = {name: await ends.enter_async_context(Proxy(name, addresses.temporal, watcher)) for name in (CONTROL, GATEWAY)}

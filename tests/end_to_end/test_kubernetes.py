@@ -1,0 +1,109 @@
+"""The whole product on a real Kubernetes control plane, each process under its own account: real scheduler, real training."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from activities.kube import Api
+from rekindle.cli.stack import ClusterKind, Machine, running
+from tests.end_to_end.conftest import Product
+from tests.end_to_end.test_hot_switch import ESCALATED, tried
+from tests.support.api_proxy import ApiProxy, api_proxy
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
+
+
+@dataclass
+class OnKubernetes(Product):
+    relays: tuple[ApiProxy, ...] = ()
+    """Before the API server, of the control worker and of the watcher."""
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "kubernetes"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def product() -> AsyncIterator[OnKubernetes]:
+    async with AsyncExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-e2e-")))
+        stack = await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES)))
+        relays = []
+        for name in ("control", "watcher"):  # they read their kubeconfig when they start again
+            own = folder / "kubernetes" / f"kubeconfig-{name}"
+            (folder / name).mkdir()
+            relays.append(relay := await ends.enter_async_context(api_proxy(own, folder / name)))
+            own.write_bytes(relay.kubeconfig.read_bytes())
+            started = stack.members[name].started
+            process = stack.members[name].process
+            assert process
+            process.kill()
+            while stack.members[name].started == started:
+                await asyncio.sleep(0.05)
+        yield OnKubernetes(stack, folder, tuple(relays))
+
+
+async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None:
+    """Both ranks of the pod change process, pod and node; no step is lost, and the parameters are those of an undisturbed run."""
+    result = await product.run()
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert result["parameters_equal"]
+    assert (result["cluster"], result["steps_lost"], result["policy_after"]) == ("kubernetes", 0, "hotSwitch")
+    assert [moved["rank"] for moved in result["switched"]] == [2, 3]
+    for moved in result["switched"]:
+        assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
+
+
+async def test_without_a_spare_node_the_scheduler_says_why(product: OnKubernetes) -> None:
+    """Training is never touched, sub-health is ignored from then on, and the verdict has the real scheduler's words."""
+    async with Api(product.state / "kubeconfig") as api:
+        for name in ("node-0", "node-1", "node-2"):
+            await api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
+        await api.patch("/api/v1/nodes/node-2", {"spec": {"unschedulable": True}})
+        result = await product.run(no_spare=True)
+        await api.patch("/api/v1/nodes/node-2", {"spec": {"unschedulable": None}})
+    assert tried(result) == [("hot switch", "ignored")], result
+    assert result["parameters_equal"]
+    assert (result["steps_lost"], result["policy_after"], result["switched"]) == (0, "ignore", [])
+    assert "0/3 nodes are available" in result["reason"]
+
+
+async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: OnKubernetes) -> None:
+    """All pods start again, of one new generation, from the last checkpoint."""
+    result = await product.run(backup_fails=True)
+    assert tried(result) == ESCALATED, result
+    assert result["parameters_equal"]
+    assert result["policy_after"] == "ignore"
+
+
+async def test_an_api_server_that_is_started_again_costs_no_recovery(product: OnKubernetes) -> None:
+    """It is killed while the backup pod loads; watches and writes go on behind it."""
+
+    async def kill() -> None:
+        os.kill(int((product.state / "kube-apiserver.pid").read_text()), signal.SIGKILL)
+
+    result = await product.run(kill)
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert result["parameters_equal"]
+    assert result["steps_lost"] == 0
+
+
+async def test_watches_that_expire_cost_no_recovery(product: OnKubernetes) -> None:
+    """Every watch of the control worker and of the watcher ends with 410 while the backup pod loads."""
+
+    async def expire() -> None:
+        for relay in product.relays:
+            await relay.expire_watches()
+
+    result = await product.run(expire)
+    assert tried(result) == [("hot switch", "recovered")], result
+    assert result["parameters_equal"]
+    assert result["steps_lost"] == 0
