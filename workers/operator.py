@@ -141,7 +141,7 @@ class Operator:
         await self._tell_phase(job, JobPhase.PENDING, "")
 
     async def _restart_manager(self, job: Workload, pods: Sequence[Object]) -> None:
-        """A manager that failed while ranks live starts again: nothing is lost with it. A job that is being stopped has neither."""
+        """A manager that failed while ranks live starts again: nothing is lost with it."""
         staying = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
         failed = [pod for pod in staying if is_manager(pod) and pod["status"].get("phase") == "Failed"]
         training = any(pod["status"].get("phase") in ("Pending", "Running") and not is_manager(pod) for pod in staying)

@@ -101,7 +101,7 @@ async def test_watches_that_expire_cost_no_recovery(product: OnKubernetes) -> No
 
     async def expire() -> None:
         for relay in product.relays:
-            await relay.expire_watches()
+            relay.expire_watches()
 
     result = await product.run(expire)
     assert tried(result) == [("hot switch", "recovered")], result

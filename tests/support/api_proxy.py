@@ -29,10 +29,13 @@ class ApiProxy:
     _watches: set[asyncio.Event] = field(default_factory=set)
     _opened: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def expire_watches(self) -> None:
-        """Every open watch ends with 410, at least one; those that come later are served."""
+    async def until_watched(self) -> None:
+        """Waits until a watch is open."""
         async with self._opened:
             await self._opened.wait_for(lambda: bool(self._watches))
+
+    def expire_watches(self) -> None:
+        """Every open watch ends with 410; those that come later are served."""
         for expired in self._watches:
             expired.set()
 

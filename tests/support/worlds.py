@@ -8,27 +8,26 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from activities.cluster import Cluster
 from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.settings import Settings
 from tests.support.api_proxy import ApiProxy, api_proxy
+from tests.support.ascend_operator import jobs_path, submit_ascend_job
 from tests.support.cluster import FOREVER, job_object, local_cluster
+from tests.support.controller import apply_crds
 from tests.support.kubernetes import ACCELERATOR, Namespace, a_namespace
+from tests.support.volcano import operator_and_volcano
 from workers.operator import Operator
 
 WAIT_LIMIT = 30.0
 NODES = ("node-0", "node-1", "node-2")
 """Of two accelerators each."""
 
-CRDS = Path(__file__).parents[2] / "deploy" / "crds"
 _numbers = itertools.count(1)
 
 
@@ -38,6 +37,9 @@ class World(ABC):
     cluster: Cluster
     shows_managers = True
     """Whether the manager is a pod of the job itself."""
+
+    by_our_hand = True
+    """We make the pods, choose their nodes and say their generation; otherwise the Ascend Operator and Volcano do."""
 
     @abstractmethod
     async def submit(
@@ -138,7 +140,8 @@ class KubernetesWorld(World):
         return {event["reason"] for event in events.items}
 
     async def break_watches(self) -> None:
-        await self._proxy.expire_watches()
+        await self._proxy.until_watched()
+        self._proxy.expire_watches()
 
     async def create(self, path: str, body: Object) -> Object:
         created = await self._namespace.api.create(path, body)
@@ -207,6 +210,23 @@ class BarePods(KubernetesWorld):
         return job_id
 
 
+class Operated(KubernetesWorld):
+    """An AscendJob, with an Ascend Operator and a Volcano that are played."""
+
+    shows_managers = False
+    by_our_hand = False
+
+    async def submit(
+        self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
+    ) -> str:
+        marks = {"fault-scheduling": "force", **labels}
+        job = await submit_ascend_job(
+            self._namespace, workers=pods - 1, accelerators=accelerators, labels=marks, command=tuple(command)
+        )
+        self._path = jobs_path(self._namespace.name, "demo")
+        return str(job["metadata"]["uid"])
+
+
 def pod_spec(command: Sequence[str], accelerators: int) -> Object:
     limits = {ACCELERATOR: str(accelerators)} if accelerators else {}
     env = [
@@ -224,27 +244,6 @@ def a_manager(labels: Mapping[str, str], command: Sequence[str]) -> Object:
     return {"metadata": metadata, "spec": pod_spec(command, 0)}
 
 
-async def apply(api: Api, *files: Path) -> None:
-    """Custom kinds, once for each server."""
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for file in files:
-        definition = yaml.safe_load(file.read_text())
-        try:
-            await api.create(path, definition)
-        except Conflict:
-            pass
-        await _established(api, f"{path}/{definition['metadata']['name']}")
-
-
-async def _established(api: Api, path: str) -> None:
-    async with asyncio.timeout(WAIT_LIMIT):
-        while True:
-            conditions = (await api.get(path)).get("status", {}).get("conditions", ())
-            if any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
-                return
-            await asyncio.sleep(0.05)
-
-
 @asynccontextmanager
 async def _local(_: Path, directory: Path) -> AsyncIterator[World]:
     async with local_cluster(directory, nodes=len(NODES), accelerators_per_node=2) as client:
@@ -258,9 +257,10 @@ def _kubernetes(kind: type[KubernetesWorld]) -> "Callable[[Path, Path], Any]":
     async def world(kubeconfig: Path, directory: Path) -> AsyncIterator[World]:
         async with AsyncExitStack() as stack:
             namespace = await stack.enter_async_context(a_namespace(kubeconfig, f"world-{next(_numbers)}"))
-            await apply(namespace.api, *CRDS.glob("*.rekindle.io.yaml"))
             proxy = await stack.enter_async_context(api_proxy(kubeconfig, directory))
             settings = Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig, namespaces=(namespace.name,))
+            await apply_crds(namespace.api)
+            await stack.enter_async_context(operator_and_volcano(namespace))
             operator = asyncio.create_task(Operator(namespace.api, settings).run())
             cluster = KubernetesCluster(Api(proxy.kubeconfig), settings)
             try:
@@ -278,4 +278,5 @@ WORLDS: dict[str, Callable[[Path, Path], Any]] = {
     "direct, TrainingJob": _kubernetes(OwnKind),
     "direct, Job": _kubernetes(IndexedJob),
     "direct, pods": _kubernetes(BarePods),
+    "operator": _kubernetes(Operated),
 }
