@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from activities.cluster import Cluster, Snapshot
-from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable, WatchExpired
-from rekindle.model.cluster import JobObject, ObjectMeta, Pod, WatchEvent
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Refused, Unavailable, WatchExpired
+from rekindle.model.cluster import ClusterEvent, JobObject, ObjectMeta, Pod, WatchEvent
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
 from rekindle.settings import Settings
 from rekindle.telemetry import configure_logging
@@ -22,8 +22,8 @@ from workers.process import Process, run, temporal_answers
 from workers.telling import JobUnknown, Memory, TemporalTeller
 from workers.world import World
 
-RELIST = 60.0
-"""Seconds after which everything is listed again, whether or not the watch broke."""
+RELIST = 600.0
+"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
 
 REWATCH = 0.2
 """Seconds before a broken watch is opened again; doubles up to `LONGEST`."""
@@ -54,6 +54,8 @@ class Watcher:
         self._told = memory.load()
         self._telling = asyncio.TaskGroup()
         self._busy: set[str] = set()
+        self.problem = ""
+        """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
         self._wrong: dict[str, ObjectMeta] = {}
         """Jobs that cannot be registered, as they are written."""
 
@@ -66,10 +68,14 @@ class Watcher:
                     try:
                         await self._watch_for_a_while()
                         pause = REWATCH
+                        continue
                     except (WatchExpired, ClusterUnavailable) as broken:
                         logger.warning("the watch broke, everything is listed again", extra={"reason": str(broken)})
-                        await asyncio.sleep(pause)
-                        pause = min(2 * pause, LONGEST)
+                    except ClusterError as refused:
+                        self.problem = str(refused)
+                        logger.exception("the cluster cannot be watched, trying again", extra={"reason": str(refused)})
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST)
         finally:
             self._memory.save(self._told)
 
@@ -85,6 +91,7 @@ class Watcher:
             return
 
     def _begin_anew(self, everything: Snapshot) -> None:
+        self.problem = ""
         self._world = World(everything.jobs, everything.pods, everything.nodes)
         for job_id in {*self._world.jobs, *self._told}:
             self._look(job_id)
@@ -149,11 +156,20 @@ class Watcher:
             logger.warning("refused", extra={**words, "error": str(error)})
             if tell.kind is TellKind.REGISTER and job:
                 self._wrong[job_id] = _written(job)
+                self._telling.create_task(self._say_refused(job, str(error)))
                 return True
         else:
             logger.info("told", extra=words)
         self._note(job_id, tell)
         return True
+
+    async def _say_refused(self, job: JobObject, why: str) -> None:
+        """On the job, where its owner looks."""
+        event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="JobRefused", message=why, type="Warning")
+        try:
+            await self._cluster.record(job.metadata.uid, event)
+        except ClusterError as error:
+            logger.warning("not recorded", extra={"job": job.metadata.uid, "error": str(error)})
 
     def _unknown(self, job_id: str, tell: Tell, words: dict[str, str]) -> bool:
         """Its workflow is gone: well, if the job is over too; otherwise the job is registered again."""
@@ -188,7 +204,12 @@ async def main() -> None:
         client = await connect(lazy=True)
         watcher = Watcher(cluster, TemporalTeller(client, settings.limits), Memory(settings.state_dir / "watcher.json"))
         watching, stopping = asyncio.create_task(watcher.run()), asyncio.create_task(process.stop.wait())
-        process.ready("watcher", temporal_answers(client))
+        answers = temporal_answers(client)
+
+        async def well() -> str:
+            return watcher.problem or await answers()
+
+        process.ready("watcher", well)
         await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         watching.cancel()

@@ -162,6 +162,10 @@ def _training_job(job: Workload) -> JobObject:
 
 def _foreign(job: Workload) -> JobObject:
     """A job of somebody else's kind: its pods say how many ranks they have, its annotations the rest."""
+    if job.kind is BARE and not job.annotation(keys.PODS).isdecimal():
+        raise BadInput(
+            f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
+        )
     template = job.workers[0].body
     spec = template.get("spec", {})
     default = TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
@@ -244,8 +248,7 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
         "creationTimestamp": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods) or None,
     }
     template = {"spec": speaker["spec"] if "spec" in speaker else speaker["template"]["spec"]}
-    ranks = {pod["metadata"].get("annotations", {}).get(keys.RANK_INDEX, pod["metadata"]["name"]) for pod in workers}
-    spec: Object = {"pods": int(said) if said.isdecimal() else len(ranks), "template": template}
+    spec: Object = {"pods": int(said) if said.isdecimal() else len(workers), "template": template}
     done = {pod["metadata"]["name"] for pod in workers if pod.get("status", {}).get("phase") == "Succeeded"}
     phase = {"phase": "Succeeded"} if len(done) >= spec["pods"] else {}
     return Workload(BARE, {"metadata": metadata, "spec": spec, "status": {"speaker": own["name"], **phase}})
