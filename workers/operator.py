@@ -137,7 +137,8 @@ class Operator:
         }
         with suppress(Conflict):
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/services", service)
-        await self._direct.ensure_pods(job, FIRST, ())
+        if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods.get(job.uid, {}).values()):
+            await self._direct.ensure_pods(job, FIRST, ())
         await self._tell_phase(job, JobPhase.PENDING, "")
 
     async def _restart_manager(self, job: Workload, pods: Sequence[Object]) -> None:

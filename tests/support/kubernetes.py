@@ -40,7 +40,9 @@ class Namespace:
         self.api, self.name = api, name
 
     def path(self, kind: str, name: str = "") -> str:
-        group = {"jobs": "/apis/batch/v1", "roles": RBAC, "rolebindings": RBAC}.get(kind, "/api/v1")
+        group = {"jobs": "/apis/batch/v1", "roles": RBAC, "rolebindings": RBAC, "trainingjobs": "/apis/rekindle.io/v1"}.get(
+            kind, "/api/v1"
+        )
         return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
 
     async def pod(self, name: str, *command: str, node: str = "", accelerators: int = 0, **spec: Any) -> Object:

@@ -128,15 +128,16 @@ class KubernetesWorld(World):
     """Jobs of one kind in a namespace of their own, through a relay that can end watches."""
 
     def __init__(self, namespace: Namespace, proxy: ApiProxy, cluster: KubernetesCluster) -> None:
-        self._namespace, self._proxy, self.cluster = namespace, proxy, cluster
-        self._path = ""
+        self.namespace, self._proxy, self.cluster = namespace, proxy, cluster
+        self.path = ""
+        """Of the job object."""
 
     async def labels(self, job_id: str) -> dict[str, str]:
-        metadata = (await self._namespace.api.get(self._path))["metadata"]
+        metadata = (await self.namespace.api.get(self.path))["metadata"]
         return {**metadata.get("labels", {}), **metadata.get("annotations", {})}
 
     async def reasons(self) -> set[str]:
-        events = await self._namespace.api.list(self._namespace.path("events"))
+        events = await self.namespace.api.list(self.namespace.path("events"))
         return {event["reason"] for event in events.items}
 
     async def break_watches(self) -> None:
@@ -144,8 +145,8 @@ class KubernetesWorld(World):
         self._proxy.expire_watches()
 
     async def create(self, path: str, body: Object) -> Object:
-        created = await self._namespace.api.create(path, body)
-        self._path = f"{path}/{created['metadata']['name']}"
+        created = await self.namespace.api.create(path, body)
+        self.path = f"{path}/{created['metadata']['name']}"
         return created
 
 
@@ -157,7 +158,7 @@ class OwnKind(KubernetesWorld):
     ) -> str:
         spec: Object = {"pods": pods, "ranksPerPod": 1, "command": list(command), "accelerators": accelerators}
         spec |= {"manager": list(manager) if manager else None, "kubernetes": {"image": "none"}}
-        path = f"/apis/rekindle.io/v1/namespaces/{self._namespace.name}/trainingjobs"
+        path = f"/apis/rekindle.io/v1/namespaces/{self.namespace.name}/trainingjobs"
         job = await self.create(
             path,
             {
@@ -185,11 +186,9 @@ class IndexedJob(KubernetesWorld):
             "backoffLimit": 100,
             "template": {"spec": pod_spec(command, accelerators)},
         }
-        job = await self.create(
-            self._namespace.path("jobs"), {"metadata": {"name": "demo", "labels": dict(labels)}, "spec": spec}
-        )
+        job = await self.create(self.namespace.path("jobs"), {"metadata": {"name": "demo", "labels": dict(labels)}, "spec": spec})
         if manager:
-            await self._namespace.api.create(self._namespace.path("pods"), a_manager({keys.MANAGER_OF: "demo"}, manager))
+            await self.namespace.api.create(self.namespace.path("pods"), a_manager({keys.MANAGER_OF: "demo"}, manager))
         return str(job["metadata"]["uid"])
 
 
@@ -199,14 +198,14 @@ class BarePods(KubernetesWorld):
     async def submit(
         self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
     ) -> str:
-        job_id = f"{self._namespace.name}-demo"
+        job_id = f"{self.namespace.name}-demo"
         for rank in reversed(range(pods)):
             own = {**labels, keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "demo"}
             metadata = {"name": f"demo-{rank}", "labels": own, "annotations": {keys.RANK_INDEX: str(rank), keys.PODS: str(pods)}}
-            await self.create(self._namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(command, accelerators)})
+            await self.create(self.namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(command, accelerators)})
         if manager:
             body = a_manager({keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "demo"}, manager)
-            await self._namespace.api.create(self._namespace.path("pods"), body)
+            await self.namespace.api.create(self.namespace.path("pods"), body)
         return job_id
 
 
@@ -221,9 +220,9 @@ class Operated(KubernetesWorld):
     ) -> str:
         marks = {"fault-scheduling": "force", **labels}
         job = await submit_ascend_job(
-            self._namespace, workers=pods - 1, accelerators=accelerators, labels=marks, command=tuple(command)
+            self.namespace, workers=pods - 1, accelerators=accelerators, labels=marks, command=tuple(command)
         )
-        self._path = jobs_path(self._namespace.name, "demo")
+        self.path = jobs_path(self.namespace.name, "demo")
         return str(job["metadata"]["uid"])
 
 

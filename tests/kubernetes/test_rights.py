@@ -1,0 +1,253 @@
+"""The rights in `deploy/` are enough and no more: each account does all that its process may ever ask, and is heard."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from activities.kube import Api, Object
+from activities.kubernetes.cluster import KubernetesCluster
+from activities.kubernetes.direct import delete_pod
+from activities.kubernetes.kinds import BY_NAME, KINDS
+from rekindle.errors import Forbidden, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
+from rekindle.settings import Settings
+from tests.support.api_proxy import ApiProxy, api_proxy
+from tests.support.controller import apply_crds
+from tests.support.kubernetes import Namespace, a_namespace
+from tests.support.volcano import operator_and_volcano
+from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind
+from workers.kubernetes.installation import DEPLOY, kubeconfig_of
+from workers.operator import Operator
+from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
+
+VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "WATCH": "watch"}
+EVENT = ClusterEvent(name="demo", kind="any", reason="Seen", message="by a test")
+
+Right = tuple[str, str, str]
+"""API group, resource, verb."""
+
+
+def granted(account: str) -> set[Right]:
+    """What the manifests allow an account, in all namespaces or in its own."""
+    things = list(yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text()))
+    bound = {
+        thing["roleRef"]["name"]
+        for thing in things
+        if thing["kind"].endswith("Binding") and any(subject["name"] == f"rekindle-{account}" for subject in thing["subjects"])
+    }
+    rules = [
+        rule
+        for thing in things
+        if thing["kind"] in ("Role", "ClusterRole") and thing["metadata"]["name"] in bound
+        for rule in thing["rules"]
+    ]
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked(proxy: ApiProxy) -> set[Right]:
+    """What was asked of the API server, in the words of RBAC."""
+    return {right for method, path in proxy.requests if (right := _right(method, path))}
+
+
+def _right(method: str, path: str) -> Right | None:
+    found = re.fullmatch(r"/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/[^/]+(?=/))?/(?P<rest>.+)", path)
+    if found is None:
+        return None
+    resource, *name = found["rest"].split("/")
+    verb = VERBS.get(method) or ("get" if name else "list")
+    return found["group"] or "", "/".join([resource, *name[1:]]), verb
+
+
+@dataclass
+class Accounts:
+    """A namespace, and clusters as the accounts see it."""
+
+    admin: Namespace
+    proxies: dict[str, ApiProxy] = field(default_factory=dict)
+    clusters: dict[str, KubernetesCluster] = field(default_factory=dict)
+
+    def world(self, kind: type[KubernetesWorld]) -> KubernetesWorld:
+        return kind(self.admin, self.proxies["control"], self.clusters["control"])
+
+
+@asynccontextmanager
+async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterator[Accounts]:
+    async with AsyncExitStack() as ends:
+        admin = await ends.enter_async_context(a_namespace(kubeconfig, name))
+        await apply_crds(admin.api)
+        await ends.enter_async_context(operator_and_volcano(admin))
+        found = Accounts(admin)
+        for account in ("control", "gateway", "watcher", "operator"):
+            (directory / account).mkdir()
+            proxy = await ends.enter_async_context(api_proxy(kubeconfig_of(account, kubeconfig.parent), directory / account))
+            found.proxies[account] = proxy
+            settings = Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig, namespaces=(name,))
+            found.clusters[account] = KubernetesCluster(Api(proxy.kubeconfig), settings)
+            ends.push_async_callback(found.clusters[account].close)
+        settings = Settings(cluster="kubernetes", namespaces=(name,))
+        serving = asyncio.create_task(Operator(found.clusters["operator"]._api, settings).run())
+        yield found
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def recover(world: KubernetesWorld, marker: Path) -> str:
+    """All that recoveries do to a job. Its manager fails once, when the marker appears."""
+    once = f"test -e {marker} && exec sleep 1000; while ! test -e {marker}; do sleep 0.05; done; exit 1"
+    job = await world.job(2, manager=("sh", "-c", once))
+    if isinstance(world, OwnKind):
+        marker.touch()
+        await until_the_manager_is_back(world, job)
+        await begin_anew(world)
+    cluster = world.cluster
+    await cluster.ensure_job_metadata(job, {}, {keys.TOPOLOGY: "kubernetes.io/os"})
+    await cluster.ensure_backup(await world.holder(job, 0), "spare", ())
+    await cluster.ensure_no_backups(job, 0)
+    old = await world.holder(job, 1)
+    backup = await world.until_runs(job, await cluster.ensure_backup(old, "taker", ()))
+    await cluster.ensure_deleted(job, old.metadata.name, old.metadata.uid, 0)
+    await world.until_gone(job, old)
+    await cluster.ensure_promoted(job, backup.metadata.name, backup.metadata.uid)
+    stopped = await cluster.ensure_stopped(job, 0)
+    await world.until_gone(job, *stopped)
+    await cluster.ensure_pods(job, "second", ())
+    await cluster.ensure_job_metadata(job, {keys.SUB_HEALTHY_STRATEGY: "ignore"}, {})
+    await cluster.record(job, EVENT)
+    return job
+
+
+async def foreign_jobs(namespace: Namespace) -> list[Object]:
+    """One job of each kind whose controller is not here."""
+    template = {"spec": {"containers": [{"name": "main", "image": "none", "command": ["true"]}]}}
+    specs = {
+        "JobSet": {"replicatedJobs": [{"name": "workers", "template": {"spec": {"template": template}}}]},
+        "PyTorchJob": {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}},
+        "TrainJob": {"trainer": {"numNodes": 1}},
+    }
+    created = []
+    for name, spec in specs.items():
+        kind = BY_NAME[name]
+        metadata = {"name": name.lower(), "labels": {keys.MANAGED: "true"}}
+        body = {"apiVersion": kind.api_version, "kind": name, "metadata": metadata, "spec": spec}
+        created.append(await namespace.api.create(kind.path(namespace.name), body))
+    return created
+
+
+@pytest.fixture
+async def all_accounts(kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Accounts]:
+    async with accounts(kubeconfig, tmp_path, "rights") as found:
+        yield found
+
+
+async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Accounts, tmp_path: Path) -> None:
+    """Nothing is refused to the four accounts, and each rule and verb of the manifests is asked for by one of their processes."""
+    namespace, clusters = all_accounts.admin, all_accounts.clusters
+    kinds = (OwnKind, IndexedJob, BarePods, Operated)
+    jobs = []
+    for kind in kinds:
+        world = all_accounts.world(kind)
+        job = await recover(world, tmp_path / f"{kind.__name__}.failed")
+        for account in ("gateway", "watcher"):
+            await clusters[account].addresses(job)
+        jobs.append(job)
+        await clear(namespace, world)
+    for body in await foreign_jobs(namespace):
+        job = body["metadata"]["uid"]
+        await clusters["control"].ensure_stopped(job, 0)
+        await clusters["gateway"].addresses(job)
+        await clusters["watcher"].record(job, EVENT)
+    for account in ("gateway", "control"):
+        with pytest.raises(NotFound):
+            await clusters[account].addresses("unknown")
+    await watch(all_accounts)
+    await look_for_rivals(all_accounts)
+    needless = {account: granted(account) - asked(proxy) for account, proxy in all_accounts.proxies.items()}
+    assert needless == dict.fromkeys(needless, set())
+    missing = {account: asked(proxy) - granted(account) for account, proxy in all_accounts.proxies.items()}
+    assert missing == dict.fromkeys(missing, set())
+
+
+async def until_the_manager_is_back(world: KubernetesWorld, job: str) -> None:
+    """The operator makes it anew."""
+    first = {pod.metadata.uid for pod in await world.cluster.pods(job)}
+
+    def runs_again(pods: Sequence[Pod]) -> bool:
+        return any(pod.status.phase is PodPhase.RUNNING and pod.metadata.uid not in first for pod in pods)
+
+    await world.until(job, runs_again)
+
+
+async def clear(namespace: Namespace, world: KubernetesWorld) -> None:
+    """The job is gone, with its pods and what a controller made for it."""
+    thing = await namespace.api.get(world.path)
+    await namespace.api.delete(world.path, thing["metadata"]["uid"])
+    for pod in (await namespace.api.list(namespace.path("pods"))).items:
+        await delete_pod(namespace.api, pod, 0)
+        await namespace.until_gone(pod)
+
+
+async def begin_anew(world: KubernetesWorld) -> None:
+    """An operator that died before it told the phase finds what it had made, and tells it."""
+    namespace = world.namespace
+    await namespace.api.patch(f"{world.path}/status", {"status": {"phase": None}})
+    await namespace.until("trainingjobs", "demo", lambda job: bool(job.get("status", {}).get("phase")))
+
+
+async def watch(found: Accounts) -> None:
+    """Everything, until the last pod of a job that nobody controls is gone."""
+    world = found.world(BarePods)
+    job_id = await world.job()
+    async with aclosing(found.clusters["watcher"].watch()) as news:
+        await anext(news)
+        (pod,) = await found.clusters["control"].pods(job_id)
+        await found.clusters["control"].ensure_deleted(job_id, pod.metadata.name, pod.metadata.uid, 0)
+        async for event in news:
+            if isinstance(event, WatchEvent) and isinstance(event.object, JobObject) and event.type == "DELETED":
+                break
+    async with asyncio.timeout(20):
+        while not all(("WATCH", path) in found.proxies["watcher"].requests for path in watched(found.admin.name)):
+            await asyncio.sleep(0.02)
+
+
+def watched(namespace: str) -> list[str]:
+    return [*(kind.path(namespace) for kind in KINDS), "/api/v1/nodes", "/api/v1/namespaces"]
+
+
+async def look_for_rivals(found: Accounts) -> None:
+    """A service that is not ours has no endpoints."""
+    api = found.admin.api
+    body = {"metadata": {"name": SERVICE}, "spec": {"ports": [{"port": 8899}]}}
+    service = await api.create(f"/api/v1/namespaces/{NAMESPACE}/services", body)
+    for account in ("control", "watcher"):
+        async with Api(found.proxies[account].kubeconfig) as own:
+            await refuse_beside_another_controller(own, Settings(cluster="kubernetes"))
+    await api.delete(f"/api/v1/namespaces/{NAMESPACE}/services/{SERVICE}", service["metadata"]["uid"])
+
+
+async def test_a_missing_right_is_named(kubeconfig: Path, tmp_path: Path) -> None:
+    """An account without rights is refused at its first question, with verb, resource and namespace."""
+    async with a_namespace(kubeconfig, "rightless") as namespace:
+        token = await namespace.token_of("nobody")
+        config = yaml.safe_load(kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        (tmp_path / "config").write_text(yaml.safe_dump(config))
+        settings = Settings(cluster="kubernetes", kubeconfig=tmp_path / "config", namespaces=("rightless",))
+        cluster = KubernetesCluster(Api(settings.kubeconfig), settings)
+        with pytest.raises(
+            Forbidden, match=r'cannot list resource "trainingjobs" in API group "rekindle.io" in the namespace "rightless"'
+        ):
+            await cluster.pods("any")
+        await cluster.close()
