@@ -128,7 +128,7 @@ class KubernetesWorld(World):
     """Jobs of one kind in a namespace of their own, through a relay that can end watches."""
 
     def __init__(self, namespace: Namespace, proxy: ApiProxy, cluster: KubernetesCluster) -> None:
-        self.namespace, self._proxy, self.cluster = namespace, proxy, cluster
+        self.namespace, self.proxy, self.cluster = namespace, proxy, cluster
         self.path = ""
         """Of the job object."""
 
@@ -141,8 +141,8 @@ class KubernetesWorld(World):
         return {event["reason"] for event in events.items}
 
     async def break_watches(self) -> None:
-        await self._proxy.until_watched()
-        self._proxy.expire_watches()
+        await self.proxy.until_watched()
+        self.proxy.expire_watches()
 
     async def create(self, path: str, body: Object) -> Object:
         created = await self.namespace.api.create(path, body)

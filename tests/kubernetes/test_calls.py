@@ -1,0 +1,44 @@
+"""What recoveries ask of the API server: no polling where a watch serves, and nothing that grows with the job but what must."""
+
+from pathlib import Path
+
+from tests.support.worlds import WORLDS, KubernetesWorld
+
+HOT_SWITCH = 14
+"""Requests of the calls below; the activities around them read a few pods more."""
+
+
+async def counted_hot_switch(world: KubernetesWorld, pods: int) -> int:
+    job = await world.job(pods)
+    old = await world.holder(job, 1)
+    world.proxy.requests.clear()
+    backup = await world.cluster.ensure_backup(old, "spare", ())
+    await world.until_runs(job, backup)
+    await world.cluster.ensure_deleted(job, old.metadata.name, old.metadata.uid, 0)
+    await world.until_gone(job, old)
+    await world.cluster.ensure_promoted(job, backup.metadata.name, backup.metadata.uid)
+    return len(world.proxy.requests)
+
+
+async def test_a_hot_switch_asks_no_more_for_a_larger_job(kubeconfig: Path, tmp_path: Path) -> None:
+    """The number of requests is bounded, and the same for two pods and for five."""
+    for pods in (2, 5):
+        (directory := tmp_path / str(pods)).mkdir()
+        async with WORLDS["direct, TrainingJob"](kubeconfig, directory) as world:
+            assert await counted_hot_switch(world, pods) <= HOT_SWITCH
+
+
+async def test_a_wait_is_one_list_and_one_watch(kubeconfig: Path, tmp_path: Path) -> None:
+    """However long it takes, and however many changes it sees."""
+    async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
+        job = await world.job(2)
+        world.proxy.requests.clear()
+        pods = await world.cluster.pods(job)
+        asked = len(world.proxy.requests)
+        gone = {pod.metadata.uid for pod in pods}
+        for pod in pods:
+            await world.namespace.api.delete(world.namespace.path("pods", pod.metadata.name), pod.metadata.uid, 1)
+        await world.until(job, lambda seen: not gone & {pod.metadata.uid for pod in seen})
+        waited = world.proxy.requests[asked:]
+        assert sum(method == "WATCH" for method, _ in waited) <= 1
+        assert len(waited) <= 3

@@ -1,0 +1,330 @@
+"""Controllers of JobSets, PyTorchJobs and TrainJobs as peers over the real API server, for the jobs of one namespace.
+
+A JobSet's child Jobs are real ones, and the real controller makes their pods. Keys are spelled here again, so that a misspelt one
+of ours is noticed. Not played: failure, success and startup policies, webhooks, services, and what a pod's environment says of the
+others. Sources: jobset 0.10 (`jobset_controller.go`), training-operator 1.9 (`common/job.go`, `common/pod.go`,
+`pytorchjob_controller.go`), trainer 2.1 (`plugins/jobset`).
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
+from typing import Any
+
+from activities.kube import Object
+from tests.support.controller import Controller, is_terminating, labels_of
+from tests.support.kubernetes import ACCELERATOR, Namespace
+
+JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2"
+KUBEFLOW = "/apis/kubeflow.org/v1"
+TRAINER = "/apis/trainer.kubeflow.org/v1alpha1"
+
+SLEEP = ("sleep", "1000")
+
+
+def job_sets_path(namespace: str, name: str = "") -> str:
+    return f"{JOB_SETS}/namespaces/{namespace}/jobsets" + (f"/{name}" if name else "")
+
+
+def pytorch_jobs_path(namespace: str, name: str = "") -> str:
+    return f"{KUBEFLOW}/namespaces/{namespace}/pytorchjobs" + (f"/{name}" if name else "")
+
+
+def train_jobs_path(namespace: str, name: str = "") -> str:
+    return f"{TRAINER}/namespaces/{namespace}/trainjobs" + (f"/{name}" if name else "")
+
+
+# ---- jobs
+
+
+def pod_template(container: Object | None = None, labels: Mapping[str, str] | None = None) -> Object:
+    """Args:
+    container: fields that differ from a container that sleeps.
+    """
+    own = {"name": "pytorch", "image": "none", "command": list(SLEEP), **(container or {})}
+    spec = {"containers": [own], "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    return {"metadata": {"labels": dict(labels or {})}, "spec": spec}
+
+
+def replicated_job(name: str, template: Object, *, replicas: int = 1, pods: int = 1, **spec: Any) -> Object:
+    """Some Jobs of a JobSet, of some pods each; a pod that fails fails its Job."""
+    job = {"completions": pods, "parallelism": pods, "completionMode": "Indexed", "backoffLimit": 0, **spec}
+    return {"name": name, "replicas": replicas, "template": {"spec": {**job, "template": template}}}
+
+
+async def submit(path: Callable[[str], str], namespace: Namespace, metadata: Object, spec: Object) -> Object:
+    """Creates a job called `demo`."""
+    return await namespace.api.create(path(namespace.name), {**KINDS[path], "metadata": {"name": "demo", **metadata}, "spec": spec})
+
+
+async def submit_job_set(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
+    """Two Jobs of two pods."""
+    workers = replicated_job("workers", pod_template(container), replicas=2, pods=2)
+    return await submit(job_sets_path, namespace, metadata, {"replicatedJobs": [workers]})
+
+
+async def submit_pytorch_job(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
+    """A Master and three Workers."""
+    replicas = {"Worker": 3, "Master": 1}
+    specs = {
+        name: {"replicas": count, "restartPolicy": "Never", "template": pod_template(container)}
+        for name, count in replicas.items()
+    }
+    return await submit(pytorch_jobs_path, namespace, metadata, {"pytorchReplicaSpecs": specs})
+
+
+async def submit_train_job(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
+    """Four nodes, of a runtime that is played."""
+    given = dict(container or {})
+    trainer = {"numNodes": 4, "resourcesPerNode": given.pop("resources", {}), **given}
+    return await submit(train_jobs_path, namespace, metadata, {"runtimeRef": {"name": "played"}, "trainer": trainer})
+
+
+KINDS = {
+    job_sets_path: {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"},
+    pytorch_jobs_path: {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"},
+    train_jobs_path: {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"},
+}
+
+SUBMIT: dict[str, Callable[..., Coroutine[Any, Any, Object]]] = {
+    "JobSet": submit_job_set,
+    "PyTorchJob": submit_pytorch_job,
+    "TrainJob": submit_train_job,
+}
+"""A job of four pods of each kind."""
+
+PATHS = {"JobSet": job_sets_path, "PyTorchJob": pytorch_jobs_path, "TrainJob": train_jobs_path}
+
+
+# ---- controllers
+
+
+class _JobController(Controller):
+    """Serves the jobs of one collection, one after the other, until they are over."""
+
+    def __init__(self, namespace: Namespace, jobs: str, made: str) -> None:
+        """Args:
+        made: path of what it makes.
+        """
+        super().__init__(namespace, jobs, made)
+        self._jobs, self._made = jobs, made
+
+    async def round(self) -> None:
+        for job in self.known(self._jobs):
+            if not is_terminating(job) and not _holds(job, "Failed") and not _holds(job, *DONE):
+                await self.serve(job)
+
+    async def serve(self, job: Object) -> None:
+        raise NotImplementedError
+
+    def made_by(self, job: Object) -> list[Object]:
+        """What the job controls."""
+        uid = job["metadata"]["uid"]
+
+        def owns(thing: Object) -> bool:
+            return any(one["uid"] == uid and one.get("controller") for one in thing["metadata"].get("ownerReferences", ()))
+
+        return [thing for thing in self.known(self._made) if owns(thing)]
+
+    async def make(self, body: Object) -> None:
+        self.remember(self._made, await self.api.create(self._made, body))
+
+    async def change(self, thing: Object, patch: Object, part: str = "") -> None:
+        """Args:
+        part: `/status`.
+        """
+        name = thing["metadata"]["name"]
+        self.remember(self._made, await self.api.patch(f"{self._made}/{name}{part}", patch))
+
+    async def tell(self, job: Object, kind: str, status: str, message: str = "") -> None:
+        """Sets a condition."""
+        conditions = job.get("status", {}).get("conditions", [])
+        if (kind, status) not in {(one["type"], one["status"]) for one in conditions}:
+            told = {"type": kind, "status": status, "reason": f"{job['kind']}{kind}", "message": message}
+            body = {"status": {"conditions": [*(one for one in conditions if one["type"] != kind), told]}}
+            path = f"{self._jobs}/{job['metadata']['name']}/status"
+            self.remember(self._jobs, await self.api.patch(path, body))
+
+    async def tell_suspended(self, job: Object, *, suspended: bool) -> None:
+        """A job that was never suspended does not say that it is not."""
+        if suspended or _holds(job, "Suspended"):
+            await self.tell(job, "Suspended", str(suspended))
+
+
+DONE = ("Completed", "Complete", "Succeeded")
+
+
+class JobSets(_JobController):
+    """Makes Jobs of JobSets. Its webhook accepts changes of a suspended one's labels, annotations, node selectors and tolerations,
+    and no other of its templates; these are what it hands down when it resumes."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, job_sets_path(namespace.name), namespace.path("jobs"))
+
+    async def serve(self, job: Object) -> None:
+        children = self.made_by(job)
+        if failed := [child for child in children if _holds(child, "Failed")]:
+            first = failed[0]["metadata"]["name"]
+            message = f"jobset failed due to one or more job failures (first failed job: {first})"
+            await self.tell(job, "Failed", "True", message)
+            return
+        suspended = bool(job["spec"].get("suspend"))
+        names = {child["metadata"]["name"] for child in children}
+        for body in _children_of(job):
+            if body["metadata"]["name"] not in names:
+                await self.make(body)
+        for child in children:
+            if suspended and not child["spec"].get("suspend"):
+                await self.change(child, {"spec": {"suspend": True}})
+            elif not suspended and child["spec"].get("suspend"):
+                await self._resume(job, child)
+        if children and all(_holds(child, "Complete") for child in children):
+            await self.tell(job, "Completed", "True")
+        await self.tell_suspended(job, suspended=suspended)
+
+    async def _resume(self, job: Object, child: Object) -> None:
+        if child.get("status", {}).get("startTime"):
+            await self.change(child, {"status": {"startTime": None}}, "/status")
+        name = labels_of(child)["jobset.sigs.k8s.io/replicatedjob-name"]
+        (own,) = (one["template"]["spec"]["template"] for one in job["spec"]["replicatedJobs"] if one["name"] == name)
+        metadata = {key: own.get("metadata", {}).get(key, {}) for key in ("labels", "annotations")}
+        template = {"metadata": metadata, "spec": {"nodeSelector": own["spec"].get("nodeSelector", {})}}
+        await self.change(child, {"spec": {"suspend": False, "template": template}})
+
+
+def _children_of(job: Object) -> Iterator[Object]:
+    """The Jobs of a JobSet."""
+    before = 0
+    for replicated in job["spec"]["replicatedJobs"]:
+        for index in range(replicated["replicas"]):
+            spec = deepcopy(replicated["template"]["spec"])
+            marks = {
+                "jobset.sigs.k8s.io/jobset-name": job["metadata"]["name"],
+                "jobset.sigs.k8s.io/jobset-uid": job["metadata"]["uid"],
+                "jobset.sigs.k8s.io/replicatedjob-name": replicated["name"],
+                "jobset.sigs.k8s.io/replicatedjob-replicas": str(replicated["replicas"]),
+                "jobset.sigs.k8s.io/restart-attempt": "0",
+                "jobset.sigs.k8s.io/job-index": str(index),
+                "jobset.sigs.k8s.io/job-global-index": str(before + index),
+            }
+            own = spec["template"].setdefault("metadata", {})
+            for key in ("labels", "annotations"):
+                own[key] = {**own.get(key, {}), **marks}
+            name = f"{job['metadata']['name']}-{replicated['name']}-{index}"
+            metadata = {"name": name, "labels": marks, "annotations": marks, "ownerReferences": [_owner(job)]}
+            yield {"metadata": metadata, "spec": {**spec, "suspend": bool(job["spec"].get("suspend"))}}
+        before += replicated["replicas"]
+
+
+class PyTorchJobs(_JobController):
+    """Makes pods of PyTorchJobs. It counts by labels alone, whoever owns a pod; of two pods of an index it complains, and leaves
+    them."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, pytorch_jobs_path(namespace.name), namespace.path("pods"))
+        self.complaints: set[str] = set()
+        """Names of pods that were one too many."""
+
+    def _counted(self, job: Object) -> list[Object]:
+        own = {
+            "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            "training.kubeflow.org/job-name": job["metadata"]["name"],
+        }
+        return [pod for pod in self.known(self._made) if own.items() <= labels_of(pod).items()]
+
+    async def serve(self, job: Object) -> None:
+        suspended = bool(job["spec"].get("runPolicy", {}).get("suspend"))
+        if suspended:
+            for pod in self._counted(job):
+                if not is_terminating(pod):
+                    await self.api.delete(f"{self._made}/{pod['metadata']['name']}", pod["metadata"]["uid"])
+        else:
+            for kind, replicas in job["spec"]["pytorchReplicaSpecs"].items():
+                await self._fill(job, kind, replicas)
+        await self.tell_suspended(job, suspended=suspended)
+
+    async def _fill(self, job: Object, kind: str, replicas: Object) -> None:
+        own = [pod for pod in self._counted(job) if labels_of(pod)["training.kubeflow.org/replica-type"] == kind.lower()]
+        for index in range(replicas["replicas"]):
+            pods = [pod for pod in own if labels_of(pod)["training.kubeflow.org/replica-index"] == str(index)]
+            if not pods:
+                await self.make(_replica(job, kind, index, replicas["template"]))
+            elif len(pods) > 1:
+                self.complaints |= {pod["metadata"]["name"] for pod in pods}
+            elif pods[0]["status"].get("phase") == "Failed" and not is_terminating(pods[0]):
+                await self.tell(job, "Failed", "True", f"PyTorchJob demo is failed because 1 {kind} replica(s) failed.")
+
+
+def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
+    body = deepcopy(template)
+    name = f"{job['metadata']['name']}-{kind.lower()}-{index}"
+    labels = {
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+        "training.kubeflow.org/job-name": job["metadata"]["name"],
+        "training.kubeflow.org/replica-type": kind.lower(),
+        "training.kubeflow.org/replica-index": str(index),
+        **({"training.kubeflow.org/job-role": "master"} if kind == "Master" else {}),
+    }
+    metadata = {**body.get("metadata", {}), "name": name, "ownerReferences": [_owner(job)]}
+    return {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": body["spec"]}
+
+
+class TrainJobs(_JobController):
+    """Makes a JobSet of each TrainJob, and changes it while one of the two is suspended."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, train_jobs_path(namespace.name), job_sets_path(namespace.name))
+
+    async def serve(self, job: Object) -> None:
+        suspended = bool(job["spec"].get("suspend"))
+        made = self.made_by(job)
+        if not made:
+            await self.make(_job_set_of(job, suspended=suspended))
+        for job_set in made:
+            if suspended != bool(job_set["spec"].get("suspend")):
+                await self.change(job_set, {"spec": {"suspend": suspended}})
+            for kind, same in (("Completed", "Complete"), ("Failed", "Failed")):
+                if _holds(job_set, kind):
+                    await self.tell(job, same, "True", _message(job_set, kind))
+        await self.tell_suspended(job, suspended=suspended)
+
+
+def _job_set_of(job: Object, *, suspended: bool) -> Object:
+    """What the runtime makes of the trainer."""
+    trainer = job["spec"]["trainer"]
+    container = {key: trainer[key] for key in ("command", "env") if key in trainer}
+    template = pod_template({"name": "node", "resources": trainer["resourcesPerNode"], **container})
+    return {
+        **KINDS[job_sets_path],
+        "metadata": {"name": job["metadata"]["name"], "ownerReferences": [_owner(job)]},
+        "spec": {"replicatedJobs": [replicated_job("node", template, pods=trainer["numNodes"])], "suspend": suspended},
+    }
+
+
+def _owner(job: Object) -> Object:
+    metadata = job["metadata"]
+    owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {**owner, "controller": True, "blockOwnerDeletion": True}
+
+
+def _holds(thing: Object, *kinds: str) -> bool:
+    return any(one["type"] in kinds and one["status"] == "True" for one in thing.get("status", {}).get("conditions") or ())
+
+
+def _message(thing: Object, kind: str) -> str:
+    return next(str(one.get("message", "")) for one in thing["status"]["conditions"] if one["type"] == kind)
+
+
+@asynccontextmanager
+async def kubeflow(namespace: Namespace) -> AsyncIterator[Mapping[str, Controller]]:
+    """All three, by the kind that they serve."""
+    peers: Sequence[Controller] = (JobSets(namespace), PyTorchJobs(namespace), TrainJobs(namespace))
+    async with AsyncExitStack() as stack:
+        for peer in peers:
+            await stack.enter_async_context(peer)
+        yield dict(zip(SUBMIT, peers, strict=True))
+
+
+def accelerators(count: int) -> Object:
+    """Resources of a container."""
+    return {"limits": {ACCELERATOR: str(count)}}
