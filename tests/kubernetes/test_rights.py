@@ -14,7 +14,7 @@ from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.kubernetes.direct import delete_pod
 from activities.kubernetes.kinds import BY_NAME, KINDS
-from rekindle.errors import Forbidden, NotFound
+from rekindle.errors import NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.settings import Settings
@@ -235,19 +235,3 @@ async def look_for_rivals(found: Accounts) -> None:
         async with Api(found.proxies[account].kubeconfig) as own:
             await refuse_beside_another_controller(own, Settings(cluster="kubernetes"))
     await api.delete(f"/api/v1/namespaces/{NAMESPACE}/services/{SERVICE}", service["metadata"]["uid"])
-
-
-async def test_a_missing_right_is_named(kubeconfig: Path, tmp_path: Path) -> None:
-    """An account without rights is refused at its first question, with verb, resource and namespace."""
-    async with a_namespace(kubeconfig, "rightless") as namespace:
-        token = await namespace.token_of("nobody")
-        config = yaml.safe_load(kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        (tmp_path / "config").write_text(yaml.safe_dump(config))
-        settings = Settings(cluster="kubernetes", kubeconfig=tmp_path / "config", namespaces=("rightless",))
-        cluster = KubernetesCluster(Api(settings.kubeconfig), settings)
-        with pytest.raises(
-            Forbidden, match=r'cannot list resource "trainingjobs" in API group "rekindle.io" in the namespace "rightless"'
-        ):
-            await cluster.pods("any")
-        await cluster.close()

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from activities.kube import Api, Object
 from rekindle.errors import NotFound
 from tests.support.cluster import environment
@@ -83,6 +85,26 @@ class Namespace:
             async for change in self.api.watch(path, listing.resource_version, fieldSelector=f"metadata.name={name}"):
                 if change.type == "DELETED" and change.object["metadata"]["uid"] == uid:
                     return
+
+    async def until_event(self, reason: str) -> Object:
+        """The first event with this reason."""
+        path = self.path("events")
+        async with asyncio.timeout(WAIT_LIMIT):
+            listing = await self.api.list(path)
+            for item in listing.items:
+                if item["reason"] == reason:
+                    return item
+            async for change in self.api.watch(path, listing.resource_version):
+                if change.object["reason"] == reason:
+                    return change.object
+        raise AssertionError("a watch has no end")
+
+    async def kubeconfig_of(self, account: str, administrator: Path, directory: Path) -> Path:
+        """Of a new service account, which may do nothing by itself."""
+        config = yaml.safe_load(administrator.read_text())
+        config["users"][0]["user"] = {"token": await self.token_of(account)}
+        (directory / account).write_text(yaml.safe_dump(config))
+        return directory / account
 
     async def token_of(self, account: str) -> str:
         """Creates a service account, which may do nothing, and a token of its own."""

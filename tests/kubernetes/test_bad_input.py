@@ -1,0 +1,153 @@
+"""What is wrong with a job, a node or an account on Kubernetes is said where somebody looks, and nothing is retried for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from activities.kube import Api, Object
+from activities.kubernetes.cluster import KubernetesCluster
+from rekindle.errors import Forbidden, Invalid, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from rekindle.policy.intake import JobView, Tell, TellKind, problems
+from rekindle.settings import Settings
+from tests.support.cluster import FOREVER
+from tests.support.kubernetes import Namespace
+from tests.support.worlds import pod_spec
+from workers.kubernetes.console import application
+from workers.kubernetes.installation import RBAC
+from workers.telling import Memory
+from workers.watcher import Watcher
+
+
+class Teller:
+    """Judges a job as Temporal's teller does, and tells nobody."""
+
+    async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
+        if tell.kind is TellKind.REGISTER:
+            assert job
+            job_of(job, Limits())
+
+
+@pytest.fixture
+async def cluster(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[KubernetesCluster]:
+    settings = Settings(cluster="kubernetes", namespaces=(namespace.name,))
+    cluster = KubernetesCluster(Api(kubeconfig), settings)
+    yield cluster
+    await cluster.close()
+
+
+async def create_job(
+    namespace: Namespace, annotations: Mapping[str, str] | None = None, command: Sequence[str] = FOREVER
+) -> Object:
+    """An indexed Job of one pod, which may not fail."""
+    metadata = {"name": "demo", "labels": {keys.MANAGED: "true"}, "annotations": dict(annotations or {})}
+    template = {"spec": pod_spec(command, 0)}
+    spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
+    return await namespace.api.create(namespace.path("jobs"), {"metadata": metadata, "spec": spec})
+
+
+async def refusal(namespace: Namespace, cluster: KubernetesCluster, memory: Path) -> str:
+    """What the event JobRefused says, once the watcher has seen the job."""
+    watching = asyncio.create_task(Watcher(cluster, Teller(), Memory(memory)).run())
+    try:
+        event = await namespace.until_event("JobRefused")
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    return str(event["message"])
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({keys.LIMITS: '{"pause": -1}'}, "spec.limits.pause"),
+        ({keys.LIMITS: "[1, 2]"}, "must be a mapping of limits to seconds"),
+        ({keys.RANKS_PER_POD: "many"}, "'many' is not accepted, use a whole number from 1"),
+        ({keys.TRAINING_SIDE: "theirs"}, "accepted: rekindle, mindio"),
+    ],
+)
+async def test_a_job_that_means_nothing_says_so(
+    namespace: Namespace, cluster: KubernetesCluster, tmp_path: Path, annotations: dict[str, str], words: str
+) -> None:
+    """An event of the job names the field, what was wrong and what is accepted."""
+    await create_job(namespace, annotations)
+    assert words in await refusal(namespace, cluster, tmp_path / "memory")
+
+
+async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: KubernetesCluster, tmp_path: Path) -> None:
+    """How many pods they are together cannot be guessed while they come one by one."""
+    labels = {keys.JOB_ID: "loose", keys.BARE_JOB_NAME: "loose", keys.MANAGED: "true"}
+    metadata = {"name": "loose-0", "labels": labels, "annotations": {keys.RANK_INDEX: "0"}}
+    await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
+    assert keys.PODS in await refusal(namespace, cluster, tmp_path / "memory")
+
+
+async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Namespace, cluster: KubernetesCluster) -> None:
+    """Each is named with its pod; the job is found all the same."""
+    labels = {keys.JOB_ID: "mixed", keys.BARE_JOB_NAME: "mixed"}
+    for name, rank in (("a", {keys.RANK_INDEX: "0"}), ("b", {keys.RANK_INDEX: "0"}), ("c", {})):
+        metadata = {"name": name, "labels": labels, "annotations": {keys.PODS: "3", **rank}}
+        await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
+        await namespace.until_phase(name, "Running")
+    view = JobView(job=await cluster.job("mixed"), pods=tuple(await cluster.pods("mixed")))
+    found = " / ".join(problems(view))
+    assert "pod c" in found
+    assert "pods a and b" in found
+
+
+async def test_a_missing_right_is_named(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> None:
+    """Whoever may look and not touch is told verb, resource and namespace at the first touch."""
+    job = await create_job(namespace)
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
+    await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/roles", {"metadata": {"name": "looks"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "looks"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "looks"},
+        "subjects": [{"kind": "ServiceAccount", "name": "looker", "namespace": namespace.name}],
+    }
+    await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/rolebindings", binding)
+    config = await namespace.kubeconfig_of("looker", kubeconfig, tmp_path)
+    cluster = KubernetesCluster(Api(config), Settings(cluster="kubernetes", namespaces=(namespace.name,)))
+    async with aclosing(cluster.follow(job["metadata"]["uid"])) as states:
+        async for pods in states:
+            if pods and pods[0].spec.node_name:
+                break
+    with pytest.raises(Forbidden, match=f'cannot create resource "pods" in API group "" in the namespace "{namespace.name}"'):
+        await cluster.ensure_backup(pods[0], "spare", ())
+    await cluster.close()
+
+
+async def test_a_job_that_failed_for_good_is_not_waited_for(namespace: Namespace, cluster: KubernetesCluster) -> None:
+    """Its controller makes no pods any more: the restart says why, at once."""
+    job = await create_job(namespace, command=("false",))
+
+    def failed(job: Object) -> bool:
+        return any(one["type"] == "Failed" for one in job.get("status", {}).get("conditions", ()))
+
+    await namespace.until("jobs", "demo", failed)
+    with pytest.raises(Invalid, match="has failed for good: Job has reached the specified backoff limit"):
+        await cluster.ensure_pods(job["metadata"]["uid"], "second", ())
+
+
+async def test_an_unknown_node_is_not_found(kubeconfig: Path, tmp_path: Path) -> None:
+    """`rekindle fault inject` on a node that does not exist gets a sentence that names it."""
+    async with Api(kubeconfig) as api, TestClient(TestServer(application(api, tmp_path, tmp_path))) as client:
+        answer = await client.patch("/nodes/node-99", json={"conditions": [{"type": "SubHealthy", "status": "True"}]})
+        said: dict[str, Any] = await answer.json()
+    assert answer.status == web.HTTPNotFound.status_code
+    assert "node-99" in said["message"]
+
+
+async def test_an_unknown_job_is_not_found(cluster: KubernetesCluster) -> None:
+    """And its name is in the error."""
+    with pytest.raises(NotFound, match="no job has the UID nobody"):
+        await cluster.pods("nobody")
