@@ -199,7 +199,7 @@ class AscendOperator(Controller):
         marks = annotations_of(pod)
         if _is_backup(pod):
             if marks.get("needOperatorOpe") == "delete" and not is_terminating(pod):
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(NotFound, Conflict):  # Volcano may delete it at the same time
                     await self.api.delete(f"{self._pods}/{pod['metadata']['name']}", pod["metadata"]["uid"], 0)
         elif marks.get("needOperatorOpe") == "create" and marks.get("needVolcanoOpe") != "delete":
             backup = await self.make_backup(job, pod)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from activities.kube import Object
-from rekindle.errors import NotFound
+from rekindle.errors import Conflict, NotFound
 from tests.support.ascend_operator import GATE, AscendOperator, groups_path
 from tests.support.controller import Controller, annotations_of, apply_crds, is_terminating, labels_of
 from tests.support.kubernetes import Namespace
@@ -131,7 +131,7 @@ class Volcano(Controller):
         uids = frozenset(pod["metadata"]["uid"] for pod in doomed)
         self._handled[group["metadata"]["uid"]] = Handled(uids, frozenset(pod["metadata"]["uid"] for pod in pods))
         for pod in doomed:
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, Conflict):  # a Conflict is what the loser gets where two delete it at once
                 path = f"{self._pods}/{pod['metadata']['name']}"
                 await self.api.delete(path, pod["metadata"]["uid"], 0 if forced else None)
 

@@ -1,0 +1,355 @@
+"""Pods of an AscendJob, which belong to others: the Ascend Operator makes them, Volcano ends them, and both are asked by marks.
+
+Every call ends in the same state, however often it is repeated and wherever the one before it died. Whoever does not answer is
+not waited for long, and Volcano is asked only for what it would do to this very job: the rest is done by our own hand. Nodes are
+chosen by Volcano, which knows the faulty ones.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from activities.kube import Api, Object
+from activities.kubernetes.direct import delete_pod, is_backup, path_of
+from activities.kubernetes.kinds import REPLICA_INDEX, Workload
+from activities.kubernetes.objects import failure_of
+from activities.kubernetes.reader import Reader
+from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.keys import (
+    BACKUP_SOURCE,
+    POD_TYPE,
+    PROCESS_RECOVER_ENABLE,
+    RANK_INDEX,
+    REPLICA_TYPE,
+    SUB_HEALTHY_STRATEGY,
+)
+
+IN_HOT_SWITCH = "inHotSwitchFlow"
+"""Annotation of the old pod and of its backup, from the first step to the last."""
+
+ASK_OPERATOR = "needOperatorOpe"
+"""Annotation: `create` on the old pod, `delete` on the backup pod."""
+
+ASK_VOLCANO = "needVolcanoOpe"
+"""Annotation of the old pod: `delete`."""
+
+BACKUP_NAME = "backupNewPodName"
+"""Annotation of the old pod, written by the Operator behind its backup: which one it is."""
+
+FAULT_TYPE = "fault-type"
+"""Label of a pod: why Volcano should take it for faulty."""
+
+FAULT_SCHEDULING = "fault-scheduling"
+"""Label of a job: `force` or `grace`, otherwise Volcano deletes none of its pods."""
+
+POD_RESCHEDULING = "pod-rescheduling"
+"""Label of a job: `on` keeps pods that are not faulty, at first."""
+
+PLATFORM_DECIDES = "ProcessRecoverStrategy"
+"""Annotation of a job: where it is, Volcano deletes nothing."""
+
+UPPER_LIMIT = "huawei.com/recover_policy_path"
+"""Annotation of a job: `pod` keeps pods that are not faulty, whatever happens."""
+
+MARKS = (IN_HOT_SWITCH, ASK_OPERATOR, ASK_VOLCANO, BACKUP_NAME, BACKUP_SOURCE)
+"""Annotations of a hot switch; the pods of a job that has none carry none of them."""
+
+PROMOTED_MARKS = (POD_TYPE, *MARKS)
+
+BACKUP_MADE = 6.0
+"""Seconds until the Operator has made a backup pod. It reconciles at once; what is longer is a try of its own."""
+
+BACKUP_NAMED = 1.0
+"""Seconds until the Operator has named the backup on the old pod. It does both in one go: later than that, its second write
+failed, and would be repeated with a second backup pod."""
+
+ASKED_BEFORE = 1.0
+"""Seconds in which a backup may still appear whose request was taken back: the Operator had begun."""
+
+DELETED_BY_OTHERS = 5.0
+"""Seconds until Volcano or the Operator has deleted what it was asked to. Volcano looks once a second; a training side that waits
+for its order has 30 s in all."""
+
+PROMOTED_BY_OPERATOR = 2.0
+"""Seconds until the Operator has seen the old pod's end. If it missed the event it never will, and takes the rank for empty."""
+
+SWEPT = 9.0
+"""Seconds for the clean-up as a whole; less than the activity's time, so that it says what is left."""
+
+RECREATED = 9.0
+"""Seconds until the Operator has made the job's pods anew; as above."""
+
+logger = logging.getLogger("cluster")
+
+
+class OperatorDriver:
+    def __init__(self, api: Api, reader: Reader) -> None:
+        self._api, self._reader = api, reader
+
+    # ---- hot switch
+
+    async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+        """The name is the Operator's choice and the node is Volcano's, which refuses nodes that it knows to be bad."""
+        pods = await self._reader.pods(job)
+        if not _backups(pods, old):
+            await self._ask_for_backup(_now(pods, old))
+            pods = await self._reader.until(job, lambda pods: bool(_backups(pods, old)), BACKUP_MADE)
+        if not _backups(pods, old):
+            raise Conflict(f"the Ascend Operator made no backup of pod {old['metadata']['name']} within {BACKUP_MADE:g} s")
+        pods = await self._reader.until(job, lambda pods: _named(pods, old) is not None, BACKUP_NAMED)
+        return await self._keep_one(pods, old)
+
+    async def _ask_for_backup(self, old: Object) -> None:
+        """Once: a request that is repeated behind its answer would make a second backup, so the pod must be as it was read."""
+        marks = _annotations(old)
+        if marks.get(ASK_OPERATOR) == "create" and marks.get(IN_HOT_SWITCH) == "true":
+            return
+        asking = {IN_HOT_SWITCH: "true", ASK_OPERATOR: "create", ASK_VOLCANO: None, BACKUP_NAME: None}
+        change = {"resourceVersion": old["metadata"]["resourceVersion"], "annotations": asking}
+        await self._api.patch(path_of(old), {"metadata": change})
+
+    async def _keep_one(self, pods: Sequence[Object], old: Object) -> Object:
+        """What a failed patch of the Operator leaves is put right: one backup pod, and the old pod names it."""
+        backups = _backups(pods, old)
+        if not backups:
+            raise Conflict(f"the backup of pod {old['metadata']['name']} is gone")
+        kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
+        for extra in backups:
+            if extra is not kept:  # at its end the Operator would clear the old pod, if it knew which
+                await self._mark(extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
+        if _named(pods, old) is None:
+            await self._mark(old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
+        return kept
+
+    async def ensure_promoted(self, job: Workload, pod: Object) -> None:
+        """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""
+        uid = pod["metadata"]["uid"]
+        pods = await self._reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
+        current = _now(pods, pod)
+        if is_backup(current):
+            logger.warning("promoted by us", extra={"job": job.uid, "pod": current["metadata"]["name"], "asked": "the Operator"})
+        await self._unmark(current, PROMOTED_MARKS)
+        for other in await self._reader.pods(job):
+            if _place(other) == _place(current) and other["metadata"]["uid"] != uid and not _terminating(other):
+                await self.ensure_deleted(job, other, 0)
+
+    async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None:
+        """By whom the contract says; by us when they do not answer, or when nobody else is in charge."""
+        if _terminating(pod):
+            await delete_pod(self._api, pod, grace_seconds)
+        elif is_backup(pod):
+            await self._end_backups(job, [pod], grace_seconds)
+        elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await self._group(job), pod):
+            await self._mark(pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
+            await self._see_deleted(job, [pod], "Volcano", 0)
+        else:
+            await delete_pod(self._api, pod, grace_seconds)
+
+    async def _end_backups(self, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
+        """One that was promoted meanwhile is the pod of its rank, and stays."""
+        for backup in backups:
+            await self._mark(backup, {ASK_OPERATOR: "delete"})
+        await self._see_deleted(job, backups, "the Operator", grace_seconds)
+
+    async def _see_deleted(self, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
+        """Whoever was asked may be away: then it is our hand."""
+        was = {pod["metadata"]["uid"]: is_backup(pod) for pod in doomed}
+
+        def left(pods: Iterable[Object]) -> list[Object]:
+            return [pod for pod in pods if was.get(pod["metadata"]["uid"]) is is_backup(pod)]
+
+        for pod in left(await self._reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
+            logger.warning("deleted by us", extra={"job": job.uid, "pod": pod["metadata"]["name"], "asked": asked})
+            await delete_pod(self._api, pod, grace_seconds)
+
+    # ---- clean-up
+
+    async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        """Requests are taken back before backups end, so that no new one is made meanwhile; then it looks again."""
+        try:
+            async with asyncio.timeout(SWEPT):
+                while any(_needs_sweeping(pod) for pod in pods):
+                    with suppress(Conflict):  # a name has passed to another pod meanwhile
+                        await self._sweep(job, pods, grace_seconds)
+                    pods = await self._reader.pods(job)
+        except TimeoutError:
+            left = ", ".join(pod["metadata"]["name"] for pod in pods if _needs_sweeping(pod))
+            raise Conflict(f"a hot switch has left its marks on {left}") from None
+
+    async def _sweep(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        asked = any(_annotations(pod).get(ASK_OPERATOR) == "create" for pod in pods)
+        for pod in pods:
+            if not is_backup(pod):
+                await self._unmark(pod, MARKS)
+        if asked:
+            pods = await self._reader.until(job, lambda pods: any(is_backup(pod) for pod in pods), ASKED_BEFORE)
+        if backups := [pod for pod in pods if is_backup(pod) and not _terminating(pod)]:
+            await self._end_backups(job, backups, grace_seconds)
+
+    # ---- the whole job
+
+    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
+        means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours."""
+        await self._switch_recovery(job, "on", "pause")
+        first = min((pod for pod in pods if _holds_rank(pod)), key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
+        for manager in await self._reader.managers(job):
+            await delete_pod(self._api, manager, grace_seconds)
+        if not grace_seconds or not first or not _would_end_all(await self._group(job), first):
+            for pod in pods:
+                await delete_pod(self._api, pod, grace_seconds)
+            return
+        for pod in pods:
+            if is_backup(pod):
+                await self._mark(pod, {ASK_OPERATOR: "delete"})
+            else:
+                await self._unmark(pod, MARKS)
+        await self._mark(first, {}, {FAULT_TYPE: "Separate"})
+
+    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
+        """The Operator makes what is missing by itself, with a generation of its own count."""
+        if problem := failure_of(job):
+            raise Invalid(f"AscendJob {job.name} has failed for good: {problem}")
+        count = sum(template.pods for template in job.templates)
+        pods = await self._reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
+        if (there := len(_holders(pods))) < count:
+            raise Conflict(f"{there} of {count} pods of AscendJob {job.name} are there")
+        await self._switch_recovery(job, "pause", "on")
+        for pod in pods:
+            if is_backup(pod):
+                await delete_pod(self._api, pod, 0)
+        return _holders(pods)
+
+    # ---- metadata
+
+    async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        """On the PodGroup too: it is a copy that nobody renews, and what Volcano reads."""
+        change = {"labels": labels, "annotations": annotations}
+        with suppress(NotFound):
+            await self._api.patch(_pod_group(job), {"metadata": change})
+        await self._api.patch(job.path, {"metadata": {"uid": job.uid, **change}})
+
+    async def _switch_recovery(self, job: Workload, before: str, after: str) -> None:
+        """Of the process level; a job that does not have it is left as it is."""
+        with suppress(NotFound):
+            if _labels(await self._group(job)).get(PROCESS_RECOVER_ENABLE) != before:
+                return
+            await self._api.patch(_pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
+
+    async def _group(self, job: Workload) -> Object:
+        """The job's PodGroup; an empty one where there is none."""
+        try:
+            return await self._api.get(_pod_group(job))
+        except NotFound:
+            return {"metadata": {}}
+
+    async def _mark(self, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None) -> None:
+        """A pod that is gone needs no marks; a name that has passed to another pod is a Conflict."""
+        change = {"uid": pod["metadata"]["uid"], "annotations": annotations, "labels": labels or {}}
+        with suppress(NotFound):
+            await self._api.patch(path_of(pod), {"metadata": change})
+
+    async def _unmark(self, pod: Object, marks: Iterable[str]) -> None:
+        annotations: dict[str, str | None] = {mark: None for mark in marks if mark in _annotations(pod)}
+        labels: dict[str, str | None] = {FAULT_TYPE: None} if _is_called_sub_healthy(pod) else {}
+        if annotations or labels:
+            await self._mark(pod, annotations, labels)
+
+
+def _pod_group(job: Workload) -> str:
+    return f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{job.namespace}/podgroups/{job.name}-{job.uid}"
+
+
+def _acts(group: Object) -> bool:
+    """Whether Volcano deletes pods of this job at all, as things are. Source: Volcano plugin."""
+    configured = _labels(group).get(FAULT_SCHEDULING) in ("force", "grace") and PLATFORM_DECIDES not in _annotations(group)
+    return configured and group.get("status", {}).get("phase") in ("Running", "Unknown")
+
+
+def _would_end_only(group: Object, pod: Object) -> bool:
+    """Whether Volcano would delete a pod of a hot switch, and no other with it."""
+    alone = _labels(group).get(PROCESS_RECOVER_ENABLE) == "on" and not _leads(pod)
+    asked = _labels(group).get(SUB_HEALTHY_STRATEGY) == SubHealthStrategy.HOT_SWITCH
+    return _acts(group) and asked and (alone or _annotations(group).get(UPPER_LIMIT) == "pod")
+
+
+def _would_end_all(group: Object, first: Object) -> bool:
+    """Whether Volcano would delete all pods for this one, while process-level recovery pauses."""
+    together = _leads(first) or _labels(group).get(POD_RESCHEDULING) != "on"
+    return _acts(group) and together and _annotations(group).get(UPPER_LIMIT) != "pod"
+
+
+def _leads(pod: Object) -> bool:
+    """A faulty leader means all pods."""
+    return _annotations(pod).get(RANK_INDEX) == "0" and _labels(pod).get(REPLICA_TYPE) != "worker"
+
+
+def _labels(thing: Object) -> dict[str, str]:
+    labels: dict[str, str] = thing["metadata"].get("labels", {})
+    return labels
+
+
+def _place(pod: Object) -> tuple[str | None, str | None]:
+    """What the Operator counts a pod by; a backup has it of its source."""
+    return _labels(pod).get(REPLICA_TYPE), _labels(pod).get(REPLICA_INDEX)
+
+
+def _annotations(thing: Object) -> dict[str, str]:
+    annotations: dict[str, str] = thing["metadata"].get("annotations", {})
+    return annotations
+
+
+def _terminating(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _now(pods: Iterable[Object], pod: Object) -> Object:
+    """The same pod, as it was seen last.
+
+    Raises:
+        NotFound: it is gone.
+    """
+    for known in pods:
+        if known["metadata"]["uid"] == pod["metadata"]["uid"]:
+            return known
+    raise NotFound(f"pod {pod['metadata']['name']} is gone")
+
+
+def _backups(pods: Iterable[Object], old: Object) -> list[Object]:
+    """Live backups of a pod, the oldest first. The place is compared too: marks can leak into other pods of the Operator's."""
+    alive = (pod for pod in pods if is_backup(pod) and not _terminating(pod) and _place(pod) == _place(old))
+    found = [pod for pod in alive if _annotations(pod).get(BACKUP_SOURCE) == old["metadata"]["name"]]
+    return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+
+def _named(pods: Sequence[Object], old: Object) -> Object | None:
+    """The backup that the old pod names, once the Operator is done with it."""
+    marks = _annotations(_now(pods, old))
+    if ASK_OPERATOR in marks or marks.get(IN_HOT_SWITCH) != "true":
+        return None
+    return _called(_backups(pods, old), marks.get(BACKUP_NAME, ""))
+
+
+def _called(pods: Iterable[Object], name: str) -> Object | None:
+    return next((pod for pod in pods if pod["metadata"]["name"] == name), None)
+
+
+def _is_called_sub_healthy(pod: Object) -> bool:
+    return _labels(pod).get(FAULT_TYPE) == "SubHealth"
+
+
+def _needs_sweeping(pod: Object) -> bool:
+    if is_backup(pod):
+        return not _terminating(pod)
+    return _is_called_sub_healthy(pod) or any(mark in _annotations(pod) for mark in MARKS)
+
+
+def _holds_rank(pod: Object) -> bool:
+    return not is_backup(pod) and not _terminating(pod) and _annotations(pod).get(RANK_INDEX, "").isdecimal()
+
+
+def _holders(pods: Iterable[Object]) -> list[Object]:
+    """One live pod for each place of the job."""
+    return list({_place(pod): pod for pod in pods if not is_backup(pod) and not _terminating(pod)}.values())

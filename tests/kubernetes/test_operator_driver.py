@@ -1,0 +1,529 @@
+"""AscendJobs on a real API server, beside an Ascend Operator and a Volcano that are played: they may be deaf, lose a write, or
+miss an event, and we may die behind every write of ours."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from activities.kube import Api, Object
+from activities.kubernetes import operator as driver_module
+from activities.kubernetes.kinds import ASCEND_JOB, Workload
+from activities.kubernetes.operator import OperatorDriver
+from activities.kubernetes.reader import Reader
+from rekindle.errors import Conflict, Invalid
+from tests.support.ascend_operator import AscendOperator, group_of, groups_path, jobs_path, submit_ascend_job
+from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
+from tests.support.kubernetes import Namespace
+from tests.support.volcano import Volcano, operator_and_volcano
+
+OLD = "demo-worker-0"
+LABELS = {"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}
+RECOVER = {"recover-strategy": "recover"}
+FLOW = {
+    "inHotSwitchFlow",
+    "needOperatorOpe",
+    "needVolcanoOpe",
+    "backupNewPodName",
+    "backupSourcePodName",
+    "podType",
+    "fault-type",
+}
+
+SCRIPTS = {"well": 3, "two backups": 4, "deaf Volcano": 4, "missed end": 4}
+"""Courses of a hot switch, and how often we write in each."""
+
+T = TypeVar("T")
+
+
+class DiedError(Exception):
+    """As a worker dies that runs an activity."""
+
+
+class MortalApi(Api):
+    """Dies behind its last write: it was done, and nobody knows."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        super().__init__(kubeconfig)
+        self.writes: list[str] = []
+        self.died = False
+        self.life: int | None = None
+        """Writes that are left; None: any number."""
+
+    async def patch(self, path: str, body: Object) -> Object:
+        return await self._written("PATCH", path, super().patch(path, body))
+
+    async def delete(self, path: str, uid: str, grace_seconds: int | None = None) -> None:
+        await self._written("DELETE", path, super().delete(path, uid, grace_seconds))
+
+    async def _written(self, verb: str, path: str, write: Awaitable[T]) -> T:
+        done = await write
+        self.writes.append(f"{verb} {path.rpartition('/')[2]}")
+        if self.life is not None:
+            self.life -= 1
+            if self.life <= 0:
+                self.life, self.died = None, True
+                raise DiedError(self.writes[-1])
+        return done
+
+
+@dataclass
+class World:
+    """A job of two pods that run, its controllers, and the driver under test."""
+
+    namespace: Namespace
+    operator: AscendOperator
+    volcano: Volcano
+    api: MortalApi
+    job: Workload
+    first: dict[str, Object]
+    """The job's pods by name, as they were in the beginning."""
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.api, [self.namespace.name])
+
+    @property
+    def driver(self) -> OperatorDriver:
+        return OperatorDriver(self.api, self.reader)
+
+    async def pods(self) -> list[Object]:
+        return await self.reader.pods(self.job)
+
+    async def pod(self, name: str) -> Object:
+        return await self.api.get(self.namespace.path("pods", name))
+
+    @property
+    def group(self) -> str:
+        return groups_path(self.namespace.name, group_of(self.job.object))
+
+    async def recovery(self) -> str | None:
+        """Whether the process level is on."""
+        return labels_of(await self.api.get(self.group)).get("process-recover-enable")
+
+    async def step(self, call: Callable[[OperatorDriver], Awaitable[T]]) -> T:
+        """An activity whose worker died is done again by another one, which lives; so is one that met a Conflict."""
+        while True:
+            try:
+                return await call(self.driver)
+            except (DiedError, Conflict):
+                continue
+
+    # ---- what recoveries do
+
+    async def backup(self) -> Object:
+        """A backup pod of the old pod that runs."""
+        backup = await self.step(lambda driver: driver.ensure_backup(self.job, self.first[OLD], "a-wish", ()))
+        return await self.namespace.until_phase(backup["metadata"]["name"], "Running")
+
+    async def delete_old(self) -> None:
+        async def delete(driver: OperatorDriver) -> None:
+            for pod in await self.pods():
+                if uid(pod) == uid(self.first[OLD]):
+                    await driver.ensure_deleted(self.job, pod, 0)
+
+        await self.step(delete)
+        await self.namespace.until_gone(self.first[OLD])
+
+    async def promote(self, backup: Object) -> None:
+        await self.step(lambda driver: driver.ensure_promoted(self.job, backup))
+
+    async def hot_switch(self) -> Object:
+        backup = await self.backup()
+        await self.delete_old()
+        await self.promote(backup)
+        return backup
+
+    async def sweep(self) -> None:
+        await self.driver.ensure_no_backups(self.job, await self.pods(), 0)
+
+
+def uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def uids(pods: Iterable[Object]) -> set[str]:
+    return {uid(pod) for pod in pods}
+
+
+def backups(pods: Iterable[Object]) -> list[Object]:
+    return [pod for pod in pods if "podType" in annotations_of(pod)]
+
+
+def marks(pods: Iterable[Object]) -> set[str]:
+    """Everything of a hot switch that is on these pods."""
+    return {mark for pod in pods for mark in (*annotations_of(pod), *labels_of(pod)) if mark in FLOW}
+
+
+def one_of_each_rank(pods: Iterable[Object]) -> bool:
+    ranks = sorted("terminating" if is_terminating(pod) else annotations_of(pod)["hccl/rankIndex"] for pod in pods)
+    return ranks == ["0", "1"]
+
+
+async def until_running(namespace: Namespace) -> dict[str, Object]:
+    """The two pods of the job by name, when they run."""
+    pods = await pods_until(namespace, lambda pods: [pod["status"].get("phase") for pod in pods] == ["Running"] * 2)
+    return {pod["metadata"]["name"]: pod for pod in pods}
+
+
+@pytest.fixture
+async def world(namespace: Namespace, kubeconfig: Path) -> AsyncIterator[World]:
+    async with operator_and_volcano(namespace) as (operator, volcano), MortalApi(kubeconfig) as api:
+        job = Workload(ASCEND_JOB, await submit_ascend_job(namespace, labels=LABELS, annotations=RECOVER))
+        first = await until_running(namespace)
+        for pod in first.values():
+            await volcano.saw(pod)  # the gang runs, too
+        yield World(namespace, operator, volcano, api, job, first)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deaf peer is waited for in vain, so not for long."""
+    for name in ("BACKUP_MADE", "BACKUP_NAMED", "ASKED_BEFORE", "DELETED_BY_OTHERS", "PROMOTED_BY_OPERATOR", "RECREATED"):
+        monkeypatch.setattr(driver_module, name, 0.3)
+
+
+# ---- hot switch
+
+
+async def test_a_hot_switch_is_done_by_the_operator_and_volcano(world: World) -> None:
+    """The backup is the pod of its rank in the end, no mark is left, and all that we wrote is three patches."""
+    backup = await world.hot_switch()
+    pods = await world.pods()
+    assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
+    assert one_of_each_rank(pods)
+    assert not marks(pods)
+    assert world.api.writes == [f"PATCH {OLD}", f"PATCH {OLD}", f"PATCH {backup['metadata']['name']}"]
+    await world.promote(backup)
+    assert len(world.api.writes) == 3
+
+
+async def test_a_repeated_request_finds_its_backup(world: World) -> None:
+    """Whoever asks again gets the same pod, and nothing is written."""
+    backup = await world.backup()
+    before = list(world.api.writes)
+    assert uid(await world.backup()) == uid(backup)
+    assert world.api.writes == before
+
+
+@pytest.mark.parametrize(
+    ("script", "life"),
+    [(script, life) for script, lives in SCRIPTS.items() for life in range(1, lives + 1)],
+)
+async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script: str, life: int, impatient: None) -> None:
+    """Behind any of our writes, also of those that mend: the same activity, done again, ends in the same state."""
+    world.operator.failing_patches = int(script == "two backups")
+    world.operator.misses_the_end_of = {OLD} if script == "missed end" else set()
+    world.api.life = life
+    backup = await world.backup()
+    world.volcano.deaf = script == "deaf Volcano"
+    await world.delete_old()
+    if script == "missed end":
+        await world.namespace.until("pods", OLD, lambda pod: uid(pod) != uid(world.first[OLD]))
+    await world.promote(backup)
+    assert world.api.died
+    pods = await pods_until(world.namespace, one_of_each_rank)
+    assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
+    assert not marks(pods)
+
+
+@pytest.mark.parametrize("deaf", ["nobody", "operator", "volcano"])
+@pytest.mark.parametrize("life", [1, 2, 3])
+async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World, life: int, deaf: str, impatient: None) -> None:
+    """Behind any of our writes the clean-up ends with one pod of each rank and without a mark, whoever is deaf meanwhile."""
+    world.api.life = life
+    with pytest.raises(DiedError):
+        await give_up_at_death(world)
+    world.operator.deaf, world.volcano.deaf = deaf == "operator", deaf == "volcano"
+    await world.sweep()
+    assert not marks(pod for pod in await world.pods() if not is_terminating(pod))
+    world.operator.deaf = world.volcano.deaf = False
+    assert not marks(await pods_until(world.namespace, one_of_each_rank))
+
+
+@pytest.mark.parametrize("life", [1, 2, 3])
+async def test_a_clean_up_that_dies_is_done_again(world: World, life: int, impatient: None) -> None:
+    """Behind any of its writes, with an Operator that does not help: the second one ends it."""
+    await world.backup()
+    world.operator.deaf = True
+    world.api.life = life
+    with pytest.raises(DiedError):
+        await world.sweep()
+    await world.sweep()
+    pods = await world.pods()
+    assert uids(pods) == uids(world.first.values())
+    assert not marks(pods)
+
+
+async def give_up_at_death(world: World) -> None:
+    """A hot switch of which nobody does a dead activity again."""
+    backup = await world.driver.ensure_backup(world.job, world.first[OLD], "a-wish", ())
+    await world.namespace.until_phase(backup["metadata"]["name"], "Running")
+    await world.driver.ensure_deleted(world.job, await world.pod(OLD), 0)
+    await world.namespace.until_gone(world.first[OLD])
+    await world.driver.ensure_promoted(world.job, backup)
+
+
+async def test_a_deaf_operator_makes_no_backup_and_none_later(world: World, impatient: None) -> None:
+    """It is a Conflict, which may be tried again; when the request was taken back, an Operator that hears again makes none."""
+    world.operator.deaf = True
+    with pytest.raises(Conflict, match=f"made no backup of pod {OLD}"):
+        await world.driver.ensure_backup(world.job, world.first[OLD], "a-wish", ())
+    await world.sweep()
+    world.operator.deaf = False
+    await world.operator.saw(await world.pod(OLD))
+    pods = await world.pods()
+    assert uids(pods) == uids(world.first.values())
+    assert not marks(pods)
+
+
+async def test_a_backup_that_comes_late_is_swept_too(world: World) -> None:
+    """An Operator that had begun before its request was taken back makes one still, and names it on the old pod."""
+    world.operator.deaf = True
+    asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
+    old = await world.namespace.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
+    sweeping = asyncio.create_task(world.sweep())
+    await world.namespace.until("pods", OLD, lambda pod: not marks([pod]))
+    late = await world.operator.make_backup(world.job.object, old)
+    named = {"backupNewPodName": late["metadata"]["name"]}
+    await world.namespace.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": named}})
+    world.operator.misses_the_end_of.add(late["metadata"]["name"])
+    world.operator.deaf = False
+    await sweeping
+    await world.namespace.until_gone(late)
+    assert not marks(await world.pods())
+
+
+async def test_a_backup_is_named_by_us_where_the_operator_died_before_it_did(world: World, impatient: None) -> None:
+    """Its second write is made for it, so that it does not begin again when it is back."""
+    world.operator.deaf = True
+    asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
+    old = await world.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
+    made = await world.operator.make_backup(world.job.object, old)
+    assert uid(await world.driver.ensure_backup(world.job, old, "a-wish", ())) == uid(made)
+    old = await world.pod(OLD)
+    assert annotations_of(old)["backupNewPodName"] == made["metadata"]["name"]
+    world.operator.deaf = False
+    await world.operator.saw(old)
+    assert uids(backups(await world.pods())) == {uid(made)}
+
+
+async def test_of_two_backups_one_is_kept(world: World) -> None:
+    """A second one, of an Operator that began again, is deleted; the old pod stays in the flow, and the switch succeeds."""
+    world.operator.failing_patches = 1
+    backup = await world.backup()
+    (kept,) = backups(await pods_until(world.namespace, lambda pods: len(pods) == 3))
+    assert uid(kept) == uid(backup)
+    assert annotations_of(await world.pod(OLD))["backupNewPodName"] == backup["metadata"]["name"]
+    await world.delete_old()
+    await world.promote(backup)
+    pods = await pods_until(world.namespace, one_of_each_rank)
+    assert uid(backup) in uids(pods)
+    assert not marks(pods)
+
+
+async def test_a_deaf_volcano_is_not_waited_for_long(world: World, impatient: None) -> None:
+    """The old pod is deleted by us, and the rest goes its way."""
+    backup = await world.backup()
+    world.volcano.deaf = True
+    await world.delete_old()
+    assert world.api.writes[-1] == f"DELETE {OLD}"
+    await world.promote(backup)
+    pods = await world.pods()
+    assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
+    assert not marks(pods)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": {"process-recover-enable": "pause"}},
+        {"labels": {"process-recover-enable": None}},
+        {"labels": {"subHealthyStrategy": "ignore"}},
+        {"labels": {"fault-scheduling": None}},
+        {"annotations": {"ProcessRecoverStrategy": ""}},
+    ],
+    ids=["it would delete all pods", "it would do so too", "it ignores sub-health", "it does not act", "a platform decides"],
+)
+async def test_volcano_is_asked_only_for_what_it_would_do(world: World, change: dict[str, dict[str, str | None]]) -> None:
+    """Where it would do more than delete the old pod, or nothing, that pod is deleted by us, at once."""
+    backup = await world.backup()
+    await world.namespace.api.patch(world.group, {"metadata": change})
+    await world.delete_old()
+    assert world.api.writes == [f"PATCH {OLD}", f"DELETE {OLD}"]
+    await world.promote(backup)
+    assert uids(await world.pods()) == {uid(world.first["demo-master-0"]), uid(backup)}
+
+
+async def test_the_leader_is_not_left_to_volcano(world: World) -> None:
+    """It would take a faulty leader for the end of the whole job."""
+    leader = world.first["demo-master-0"]
+    backup = await world.driver.ensure_backup(world.job, leader, "a-wish", ())
+    await world.namespace.until_phase(backup["metadata"]["name"], "Running")
+    await world.driver.ensure_deleted(world.job, await world.pod("demo-master-0"), 0)
+    await world.namespace.until_gone(leader)
+    await world.promote(backup)
+    assert uids(await world.pods()) == {uid(world.first[OLD]), uid(backup)}
+
+
+async def test_a_deaf_operator_neither_promotes_nor_deletes(world: World, impatient: None) -> None:
+    """Then both are done by us."""
+    backup = await world.backup()
+    world.operator.deaf = True
+    await world.delete_old()
+    await world.promote(backup)
+    pods = await world.pods()
+    assert uids(pods) == {uid(world.first["demo-master-0"]), uid(backup)}
+    assert not marks(pods)
+
+
+async def test_an_unwanted_backup_ends_also_without_the_operator(world: World, impatient: None) -> None:
+    """One that is told to end is deleted by us when the Operator does not do it."""
+    backup = await world.backup()
+    world.operator.deaf = True
+    await world.driver.ensure_deleted(world.job, backup, 0)
+    await world.namespace.until_gone(backup)
+    assert world.api.writes[-1].startswith("DELETE demo-worker-0-hot-")
+
+
+async def test_a_third_pod_of_a_rank_ends(world: World) -> None:
+    """The Operator makes one where it missed the end of the old pod; the backup keeps the rank."""
+    world.operator.misses_the_end_of.add(OLD)
+    backup = await world.backup()
+    await world.delete_old()
+    third = await world.namespace.until("pods", OLD, lambda pod: uid(pod) != uid(world.first[OLD]))
+    await world.promote(backup)
+    await world.namespace.until_gone(third)
+    pods = await pods_until(world.namespace, one_of_each_rank)
+    assert uid(backup) in uids(pods)
+    assert not marks(pods)
+
+
+async def test_a_pod_outside_of_any_flow_is_deleted_by_us(world: World) -> None:
+    """With the grace that was asked for."""
+    await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
+    await world.namespace.until_gone(world.first[OLD])
+    assert world.api.writes == [f"DELETE {OLD}"]
+    await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
+
+
+# ---- the whole job
+
+
+@pytest.mark.parametrize("life", [None, 1, 2])
+async def test_a_job_restarts_by_volcano(world: World, life: int | None) -> None:
+    """Process-level recovery pauses, Volcano deletes all pods, the Operator makes new ones, and it is on again; no pod is deleted
+    by us, also when a worker dies in between."""
+    world.api.life = life
+    known: list[Object] = []
+
+    async def stop(driver: OperatorDriver) -> None:
+        known[:] = await world.pods()
+        await driver.ensure_stopped(world.job, known, 5)
+
+    await world.step(stop)
+    for pod in [*world.first.values(), *known]:
+        await world.namespace.until_gone(pod)
+    assert await world.recovery() == "pause"
+    pods = await world.driver.ensure_pods(world.job, "a-generation", ())
+    assert uids(pods).isdisjoint(uids(world.first.values()))
+    assert one_of_each_rank(pods)
+    assert await world.recovery() == "on"
+    assert not any(write.startswith("DELETE") for write in world.api.writes)
+
+
+async def test_a_job_restarts_in_the_middle_of_a_hot_switch(world: World) -> None:
+    """Its backup ends too, and nothing of the flow is on the new pods."""
+    await world.backup()
+    known = await world.pods()
+    await world.driver.ensure_stopped(world.job, known, 5)
+    for pod in known:
+        await world.namespace.until_gone(pod)
+    pods = await world.driver.ensure_pods(world.job, "a-generation", ())
+    assert one_of_each_rank(pods)
+    assert not marks(pods)
+
+
+async def test_a_stop_takes_back_what_a_hot_switch_asked_for(world: World) -> None:
+    """Before Volcano acts no request of the flow is left: the Operator makes no backup of a pod that is about to end."""
+    world.operator.deaf = world.volcano.deaf = True
+    asked = {"inHotSwitchFlow": "true", "needOperatorOpe": "create"}
+    old = await world.api.patch(world.namespace.path("pods", OLD), {"metadata": {"annotations": asked}})
+    backup = await world.operator.make_backup(world.job.object, old)
+    await world.driver.ensure_stopped(world.job, await world.pods(), 5)
+    assert not marks([await world.pod(OLD)])
+    assert annotations_of(await world.pod(backup["metadata"]["name"]))["needOperatorOpe"] == "delete"
+    assert labels_of(await world.pod("demo-master-0"))["fault-type"] == "Separate"
+
+
+async def test_a_backup_that_outlived_a_restart_ends(world: World) -> None:
+    """When the job's pods are there it is one too many."""
+    world.operator.deaf = True
+    backup = await world.operator.make_backup(world.job.object, world.first[OLD])
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+    await world.namespace.until_gone(backup)
+
+
+async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient: None) -> None:
+    """Asked again, without grace, all pods are deleted by us; they come back, and process-level recovery does too."""
+    world.volcano.deaf = True
+    known = await world.pods()
+    await world.driver.ensure_stopped(world.job, known, 5)
+    await world.driver.ensure_stopped(world.job, await world.pods(), 0)
+    for pod in known:
+        await world.namespace.until_gone(pod)
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+    assert await world.recovery() == "on"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"labels": {"fault-scheduling": None}}, {"annotations": {"huawei.com/recover_policy_path": "pod"}}],
+    ids=["it does not act", "it may delete faulty pods only"],
+)
+async def test_what_volcano_would_not_stop_is_stopped_by_us(world: World, change: dict[str, dict[str, str | None]]) -> None:
+    """At once and with the grace that was asked for, instead of waiting in vain."""
+    await world.namespace.api.patch(world.group, {"metadata": change})
+    await world.driver.ensure_stopped(world.job, await world.pods(), 5)
+    for pod in world.first.values():
+        await world.namespace.until_gone(pod)
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+
+
+async def test_pods_that_are_not_there_are_counted(world: World, impatient: None) -> None:
+    """A Conflict says how many there are, and process-level recovery stays as it is."""
+    world.operator.deaf = True
+    await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
+    with pytest.raises(Conflict, match="1 of 2 pods of AscendJob demo are there"):
+        await world.driver.ensure_pods(world.job, "a-generation", ())
+
+
+async def test_a_job_that_has_failed_for_good_is_not_waited_for(world: World) -> None:
+    """The Operator makes no pods any more: Invalid, with its reason."""
+    conditions = [{"type": "Failed", "status": "True", "message": "too many restarts"}]
+    path = jobs_path(world.namespace.name, "demo/status")
+    failed = Workload(ASCEND_JOB, await world.api.patch(path, {"status": {"conditions": conditions}}))
+    with pytest.raises(Invalid, match="too many restarts"):
+        await world.driver.ensure_pods(failed, "a-generation", ())
+
+
+# ---- metadata
+
+
+async def test_metadata_is_written_where_volcano_reads_it(world: World) -> None:
+    """On the job and on its PodGroup; a job that has none yet is no error."""
+    labels: dict[str, str | None] = {"subHealthyStrategy": "ignore", "fault-scheduling": None}
+    await world.driver.ensure_metadata(world.job, labels, {"why": "no spare"})
+    group = await world.api.get(world.group)
+    job = await world.api.get(world.job.path)
+    for changed in (group, job):
+        assert labels_of(changed)["subHealthyStrategy"] == "ignore"
+        assert "fault-scheduling" not in labels_of(changed)
+        assert annotations_of(changed)["why"] == "no spare"
+    world.operator.deaf = True
+    young = Workload(ASCEND_JOB, await submit_ascend_job(world.namespace, "young"))
+    await world.driver.ensure_metadata(young, labels, {})
+    assert labels_of(await world.api.get(young.path))["subHealthyStrategy"] == "ignore"
