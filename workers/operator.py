@@ -13,7 +13,7 @@ from contextlib import suppress
 from activities.kube import Api, Object, check_version
 from activities.kubernetes.direct import DirectDriver, delete_pod
 from activities.kubernetes.kinds import TRAINING_JOB, Workload
-from activities.kubernetes.objects import job_object_of, pod_of
+from activities.kubernetes.objects import PodsOf, job_object_of
 from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
 from activities.kubernetes.reader import PODS, Reader
 from rekindle.errors import BadInput, ClusterError, Conflict, WatchExpired
@@ -28,6 +28,9 @@ from workers.process import Process, patiently, run
 PAUSE = 0.5
 """Seconds before what failed is tried again."""
 
+GATHER = 0.02
+"""Seconds in which several changes become one look: a job's pods start all at once."""
+
 Take = Callable[[str, Object], None]
 
 logger = logging.getLogger("operator")
@@ -41,7 +44,10 @@ class Operator:
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
         """By job and UID."""
-        self._dirty: asyncio.Queue[str] = asyncio.Queue()
+        self._read: dict[str, PodsOf] = {}
+        self._dirty: dict[str, None] = {}
+        """Jobs that something happened to, the oldest first."""
+        self._happened = asyncio.Event()
         self._restarts = Counter[str]()
 
     async def run(self) -> None:
@@ -78,10 +84,11 @@ class Operator:
         uid = job["metadata"]["uid"]
         if change == "DELETED":
             self._jobs.pop(uid, None)
+            self._read.pop(uid, None)
             self._restarts.pop(uid, 0)
             return
         self._jobs[uid] = Workload(TRAINING_JOB, job)
-        self._dirty.put_nowait(uid)
+        self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
         uid = pod["metadata"]["labels"][keys.JOB_ID]
@@ -89,14 +96,23 @@ class Operator:
         pods.pop(pod["metadata"]["uid"], None)
         if change != "DELETED":
             pods[pod["metadata"]["uid"]] = pod
-        self._dirty.put_nowait(uid)
+        self._look_at(uid)
+
+    def _look_at(self, uid: str) -> None:
+        self._dirty[uid] = None
+        self._happened.set()
 
     # ---- what follows from what is seen
 
     async def _work(self) -> None:
         """One job at a time: each needs a few requests at its birth, and next to none later."""
         while True:
-            uid = await self._dirty.get()
+            await self._happened.wait()
+            await asyncio.sleep(GATHER)
+            uid = next(iter(self._dirty))
+            del self._dirty[uid]
+            if not self._dirty:
+                self._happened.clear()
             job = self._jobs.get(uid)
             if job is None or job.metadata.get("deletionTimestamp"):
                 continue
@@ -106,7 +122,7 @@ class Operator:
                 await self._tell_phase(job, JobPhase.FAILED, str(error))
             except ClusterError as error:
                 logger.warning("not done yet, trying again", extra={"job": uid, "job_name": job.name, "error": str(error)})
-                asyncio.get_running_loop().call_later(PAUSE, self._dirty.put_nowait, uid)
+                asyncio.get_running_loop().call_later(PAUSE, self._look_at, uid)
 
     async def _reconcile(self, job: Workload) -> None:
         status = job.object.get("status", {})
@@ -119,7 +135,8 @@ class Operator:
             return
         pods = list(self._pods.get(job.uid, {}).values())
         await self._restart_manager(job, pods)
-        phase = phase_of(read, [pod_of(pod, job, self._settings.rank_keys) for pod in pods])
+        known = self._read.setdefault(job.uid, PodsOf(self._settings.rank_keys))
+        phase = phase_of(read, known.read(job, pods))
         if phase is not read.status.phase:
             await self._tell_phase(job, phase, "")
 

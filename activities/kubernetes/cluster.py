@@ -10,7 +10,7 @@ from activities.cluster import Snapshot
 from activities.kube import Api, Object
 from activities.kubernetes.direct import DirectDriver, Driver, is_backup
 from activities.kubernetes.kinds import ASCEND_JOB, BARE, Workload
-from activities.kubernetes.objects import job_object_of, pod_of
+from activities.kubernetes.objects import PodsOf, job_object_of, pod_of
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
 from activities.kubernetes.watch import Watch
@@ -62,8 +62,9 @@ class KubernetesCluster:
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)
+        known = PodsOf(self._settings.rank_keys)
         async for pods in self._reader.follow(job):
-            yield self._read(job, pods)
+            yield known.read(job, pods)
 
     async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         async for event in Watch(self._api, self._reader, self._settings, self._refuse).events():

@@ -85,7 +85,12 @@ class DirectDriver:
         """The controller counts the backup from now on, if there is one."""
         selector = f"{made.BACKUP_OF}={old['metadata']['uid']}"
         for backup in (await self._api.list(f"/api/v1/namespaces/{job.namespace}/pods", labelSelector=selector)).items:
-            if not backup["metadata"].get("deletionTimestamp"):
+            if backup["metadata"].get("deletionTimestamp"):
+                continue
+            if job.kind.lets_two_be:
+                await self._join(backup)
+                await self._api.patch(path_of(old), made.released(old, job))
+            else:
                 await self._api.patch(path_of(old), made.released(old, job))
                 await self._join(backup)
 
@@ -101,10 +106,23 @@ class DirectDriver:
     async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         if job.kind.suspend:
             await self._api.patch(job.path, {"spec": _nested(job.kind.suspend, True)})
+            if not failure_of(job):  # then its controller does nothing any more
+                await self._given_up(job)
             await self._delete_all(await self._reader.managers(job), grace_seconds)
         if job.kind is BARE:
             await _all(self._remember(pod) for pod in pods if not is_backup(pod))
         await self._delete_all(pods, grace_seconds)
+
+    async def _given_up(self, job: Workload) -> None:
+        """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
+
+        def kept(pods: Sequence[Object]) -> list[Object]:
+            return [pod for pod in pods if made.controller_of(pod) and _is_active(pod)]
+
+        pods = await self._reader.until(job, lambda pods: not kept(pods), CONTROLLER_LIMIT)
+        if left := kept(pods):
+            name = left[0]["metadata"]["name"]
+            raise Conflict(f"{job.kind.name} {job.name} is suspended, and its controller has not ended pod {name} yet")
 
     async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
         if problem := failure_of(job):
@@ -143,26 +161,33 @@ class DirectDriver:
         spec = deepcopy(job.object["spec"])
         if not _at(spec, job.kind.suspend):
             return
-        for template in job.kind.templates(spec):
-            _change_template(template.body, generation, avoid_nodes)
-        change = {
-            "metadata": {"resourceVersion": job.metadata["resourceVersion"]},
-            "spec": {**spec, **_nested_in(spec, job.kind.suspend)},
-        }
+        if job.kind.makes_jobs:
+            for part in await self._reader.parts(job):
+                template = deepcopy(part.object["spec"]["template"])
+                _change_template(template, generation, avoid_nodes)
+                await self._change_suspended(part, {"template": template})
+            await self._change_suspended(job, _nested(job.kind.suspend, False))
+            return
+        for one in job.kind.templates(spec):
+            _change_template(one.body, generation, avoid_nodes)
+        await self._change_suspended(job, {**spec, **_nested_in(spec, job.kind.suspend)})
+
+    async def _change_suspended(self, job: Workload, spec: Object) -> None:
+        """Only as it was read."""
+        change = {"metadata": {"resourceVersion": job.metadata["resourceVersion"]}, "spec": spec}
         try:
             await self._api.patch(job.path, change)
         except Invalid as error:
             if "immutable" not in str(error):
                 raise
-            raise Conflict(f"{job.kind.name} {job.name} is not suspended yet: {error}") from error
+            raise Conflict(f"{job.kind.name} {job.name} is not suspended yet: its template is immutable") from error
 
     async def _made_by_the_controller(self, job: Workload, generation: str) -> list[Object]:
         expected = sum(template.pods for template in job.templates)
-        labelled = bool(job.templates[0].body)
 
         def new(pods: Sequence[Object]) -> list[Object]:
             alive = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
-            return [pod for pod in alive if _generation(pod) == generation or not labelled]
+            return [pod for pod in alive if _generation(pod) == generation]
 
         pods = new(await self._reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
         if len(pods) < expected:
@@ -224,14 +249,17 @@ def _is_backup_of(pod: Object, old: Object) -> bool:
     return bool(pod["metadata"].get("labels", {}).get(made.BACKUP_OF) == old["metadata"]["uid"])
 
 
+def _is_active(pod: Object) -> bool:
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return not ended and not pod["metadata"].get("deletionTimestamp")
+
+
 def _generation(pod: Object) -> str:
     return str(pod["metadata"].get("labels", {}).get(keys.GENERATION, "0"))
 
 
 def _change_template(body: Object, generation: str, avoid_nodes: Sequence[str]) -> None:
     """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
-    if not body:
-        return
     body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
     affinity = made.placed(body["spec"].get("affinity") or {}, avoid_nodes)
     required = affinity.get("nodeAffinity", {}).get(made.REQUIRED)

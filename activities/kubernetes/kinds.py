@@ -16,6 +16,9 @@ BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+NODE = "node"
+"""Of a TrainJob's replicated jobs, the one whose pods carry ranks; others prepare for it."""
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 MANAGER = "manager"
 
@@ -27,6 +30,10 @@ class Template:
     body: Object
     pods: int
     replica_type: str = ""
+    """Or the name of a JobSet's replicated job."""
+
+    each: int = 0
+    """Pods of one of a JobSet's Jobs."""
 
     @property
     def is_manager(self) -> bool:
@@ -50,6 +57,12 @@ class Kind:
 
     suspend: tuple[str, ...] = ()
     """The field, below spec, that keeps its controller from making pods; empty: it makes none by itself."""
+
+    makes_jobs: bool = False
+    """Its pods are made from the templates of Jobs, and a restart changes these: its own are a runtime's, or immutable."""
+
+    lets_two_be: bool = False
+    """Its controller leaves a second pod of an index alone, for ever, and fills an empty one at once."""
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Of the collection or of one object; without a namespace: of all namespaces."""
@@ -116,19 +129,26 @@ def _of_batch_job(spec: Object) -> list[Template]:
 
 
 def _of_jobset(spec: Object) -> list[Template]:
-    return [template for _, template in _jobs_of_set(spec)]
-
-
-def _jobs_of_set(spec: Object) -> list[tuple[int, Template]]:
-    """Pods of one of its Jobs, and the template of all of them; those with ranks first."""
-    jobs = ((job["template"]["spec"], int(job.get("replicas", 1))) for job in spec["replicatedJobs"])
-    found = [(_indexed(job), Template(job["template"], replicas * _indexed(job))) for job, replicas in jobs]
-    return sorted(found, key=lambda one: one[1].is_manager)
+    """Those with ranks first."""
+    found = []
+    for replicated in spec["replicatedJobs"]:
+        job = replicated["template"]["spec"]
+        each = _indexed(job)
+        found.append(Template(job["template"], int(replicated.get("replicas", 1)) * each, replicated["name"], each))
+    return sorted(found, key=lambda template: template.is_manager)
 
 
 def _of_train_job(spec: Object) -> list[Template]:
-    """Its templates are the runtime's, and out of reach."""
-    return [Template({}, int(spec.get("trainer", {}).get("numNodes") or 1))]
+    """As far as it says something; the rest is its runtime's."""
+    trainer = spec.get("trainer", {})
+    ranks = {"name": "PET_NPROC_PER_NODE", "value": str(trainer.get("numProcPerNode", ""))}
+    container = {
+        **{key: trainer[key] for key in ("command", "args") if key in trainer},
+        "image": trainer.get("image", "runtime"),
+        "env": [*trainer.get("env", ()), ranks],
+        "resources": trainer.get("resourcesPerNode", {}),
+    }
+    return [Template({"spec": {"containers": [container]}}, int(trainer.get("numNodes") or 1))]
 
 
 def _of_replicas(field: str, *leaders: str) -> Callable[[Object], list[Template]]:
@@ -161,7 +181,9 @@ ASCEND_JOB = Kind(
     _of_replicas("replicaSpecs", "Master", "Scheduler", "Chief"),
 )
 BATCH_JOB = Kind("Job", "/apis/batch/v1", "jobs", BATCH_JOB_NAME, _of_batch_job, BATCH_UID, ("suspend",))
-JOB_SET = Kind("JobSet", "/apis/jobset.x-k8s.io/v1alpha2", "jobsets", JOBSET_NAME, _of_jobset, BATCH_UID, ("suspend",))
+JOB_SET = Kind(
+    "JobSet", "/apis/jobset.x-k8s.io/v1alpha2", "jobsets", JOBSET_NAME, _of_jobset, BATCH_UID, ("suspend",), makes_jobs=True
+)
 PYTORCH_JOB = Kind(
     "PyTorchJob",
     "/apis/kubeflow.org/v1",
@@ -170,9 +192,17 @@ PYTORCH_JOB = Kind(
     _of_replicas("pytorchReplicaSpecs", "Master"),
     (KUBEFLOW,),
     ("runPolicy", "suspend"),
+    lets_two_be=True,
 )
 TRAIN_JOB = Kind(
-    "TrainJob", "/apis/trainer.kubeflow.org/v1alpha1", "trainjobs", JOBSET_NAME, _of_train_job, BATCH_UID, ("suspend",)
+    "TrainJob",
+    "/apis/trainer.kubeflow.org/v1alpha1",
+    "trainjobs",
+    JOBSET_NAME,
+    _of_train_job,
+    BATCH_UID,
+    ("suspend",),
+    makes_jobs=True,
 )
 
 KINDS: Sequence[Kind] = (TRAINING_JOB, ASCEND_JOB, BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB)
@@ -194,6 +224,8 @@ def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
     for key in keys:
         if found := annotations.get(key) or labels.get(key):
             return str(found)
+    if job.kind is TRAIN_JOB and labels.get(REPLICATED_JOB, NODE) != NODE:
+        return ""
     index = str(labels.get(REPLICA_INDEX) or annotations.get(COMPLETION_INDEX) or labels.get(COMPLETION_INDEX) or "")
     if not index.isdecimal():
         return index
@@ -202,11 +234,11 @@ def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
 
 def _before(job: Workload, labels: dict[str, str]) -> int:
     """Ranks of the replica types, or of the JobSet's jobs, that come before the pod's own."""
-    if job.kind is JOB_SET and (number := labels.get(JOBSET_JOB_INDEX, "")).isdecimal():
-        return int(number) * next(each for each, _ in _jobs_of_set(job.object["spec"]))
+    type_label = REPLICATED_JOB if job.kind is JOB_SET else REPLICA_TYPE
+    number = labels.get(JOBSET_JOB_INDEX, "")
     ranks = 0
     for template in job.workers:
-        if template.replica_type == labels.get(REPLICA_TYPE, template.replica_type).lower():
-            return ranks
+        if template.replica_type == labels.get(type_label, template.replica_type).lower():
+            return ranks + (int(number) * template.each if number.isdecimal() else 0)
         ranks += template.pods
     return 0

@@ -67,6 +67,24 @@ def pod_of(pod: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
     )
 
 
+class PodsOf:
+    """Reads the pods of one job again and again: each is translated once for each of its versions."""
+
+    def __init__(self, rank_keys: Sequence[str]) -> None:
+        self._rank_keys = rank_keys
+        self._read: dict[str, tuple[str, Pod]] = {}
+
+    def read(self, job: Workload, pods: Iterable[Object]) -> list[Pod]:
+        """Their order is kept."""
+        known, self._read = self._read, {}
+        for pod in pods:
+            uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+            before = known.get(uid)
+            same = before is not None and before[0] == version
+            self._read[uid] = before if before and same else (version, pod_of(pod, job, self._rank_keys))
+        return [pod for _, pod in self._read.values()]
+
+
 def _status(status: Object) -> PodStatus:
     ended: Object = next(
         (state for container in status.get("containerStatuses", ()) if (state := container["state"].get("terminated"))), {}

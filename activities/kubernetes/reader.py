@@ -96,6 +96,12 @@ class Reader:
         """All pods of a job, terminating ones too."""
         return (await self._listing(job)).items
 
+    async def parts(self, job: Workload) -> list[Workload]:
+        """The Jobs that make the pods of a JobSet or a TrainJob."""
+        jobs = (await self._api.list(BATCH_JOB.path(job.namespace), labelSelector=_selector(job))).items
+        parts = [Workload(BATCH_JOB, one) for one in jobs]
+        return [part for part in parts if await self._top(job.namespace, part.reference) == job.uid]
+
     async def managers(self, job: Workload) -> list[Object]:
         """Pods of the training side's manager that a controller of their own looks after."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{keys.MANAGER_OF}={job.name}")).items

@@ -281,7 +281,8 @@ def _failed(view: JobView, now: datetime) -> list[Fault]:
 
 def _vanished(told: Told, view: JobView, now: datetime) -> list[Fault]:
     """Pods that are gone, and nobody asked for it as far as was seen."""
-    lost = [seen for seen in told.pods if _absent(seen, view) and not seen.leaving]
+    here = {pod.metadata.uid for pod in view.pods}
+    lost = [seen for seen in told.pods if seen.uid not in here and not seen.leaving]
     return [_pod_fault(view, seen, "vanished", f"pod {seen.name} vanished", now) for seen in lost]
 
 
