@@ -110,6 +110,10 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
+        if scheduled.node in (*nodes, backup.old.node):  # where others choose the node, it may be one that is to be avoided
+            raise Ends(
+                Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
+            )
         self.backup = backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": scheduled.node})})
         return self.backup
 

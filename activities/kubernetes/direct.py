@@ -1,8 +1,8 @@
 """Pods of a job made, moved and ended by our own hand, beside whatever controller the job has.
 
-A controller that counts its pods is told in two patches who holds a rank: the old pod is released, then the backup takes its
-place; what the controller makes in between is one pod too many, and it ends that by itself. A restart of the whole job is
-suspend, change the template, resume, as queueing systems do it; pods that nobody controls are remembered as PodTemplates.
+A controller that counts its pods is told in two patches who holds a rank: the old pod is released and the backup takes its place,
+in the order after which the controller leaves no pod too many. A restart of the whole job is suspend, change the template,
+resume, as queueing systems do it; pods that nobody controls are remembered as PodTemplates.
 """
 
 import asyncio

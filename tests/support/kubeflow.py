@@ -1,9 +1,9 @@
 """Controllers of JobSets, PyTorchJobs and TrainJobs as peers over the real API server, for the jobs of one namespace.
 
 A JobSet's child Jobs are real ones, and the real controller makes their pods. Keys are spelled here again, so that a misspelt one
-of ours is noticed. Not played: failure, success and startup policies, webhooks, services, and what a pod's environment says of the
-others. Sources: jobset 0.10 (`jobset_controller.go`), training-operator 1.9 (`common/job.go`, `common/pod.go`,
-`pytorchjob_controller.go`), trainer 2.1 (`plugins/jobset`).
+of ours is noticed. Not played: webhooks, policies for failure, success and startup, restarts of failed replicas, and what a pod's
+environment says of the others. Sources: jobset (`jobset_controller.go`, `jobset_webhook.go`), training-operator (`common/job.go`,
+`common/pod.go`, `pytorchjob_controller.go`), trainer (`plugins/jobset/jobset.go`).
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from activities.kube import Object
+from rekindle.errors import Conflict, Invalid
 from tests.support.controller import Controller, is_terminating, labels_of
 from tests.support.kubernetes import ACCELERATOR, Namespace
 
@@ -54,7 +55,9 @@ def replicated_job(name: str, template: Object, *, replicas: int = 1, pods: int 
 
 async def submit(path: Callable[[str], str], namespace: Namespace, metadata: Object, spec: Object) -> Object:
     """Creates a job called `demo`."""
-    return await namespace.api.create(path(namespace.name), {**KINDS[path], "metadata": {"name": "demo", **metadata}, "spec": spec})
+    return await namespace.api.create(
+        path(namespace.name), {**KINDS[path], "metadata": {"name": "demo", **metadata}, "spec": spec}
+    )
 
 
 async def submit_job_set(namespace: Namespace, metadata: Object, container: Object | None = None) -> Object:
@@ -77,10 +80,14 @@ async def submit_train_job(namespace: Namespace, metadata: Object, container: Ob
     """Four nodes, of a runtime that is played."""
     given = dict(container or {})
     trainer = {"numNodes": 4, "resourcesPerNode": given.pop("resources", {}), **given}
-    return await submit(train_jobs_path, namespace, metadata, {"runtimeRef": {"name": "played"}, "trainer": trainer})
+    return await submit(train_jobs_path, namespace, metadata, train_spec(trainer))
 
 
-KINDS = {
+def train_spec(trainer: Object, **more: Any) -> Object:
+    return {"runtimeRef": {"name": "played"}, "trainer": trainer, **more}
+
+
+KINDS: dict[Callable[..., str], Object] = {
     job_sets_path: {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"},
     pytorch_jobs_path: {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"},
     train_jobs_path: {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"},
@@ -155,8 +162,8 @@ DONE = ("Completed", "Complete", "Succeeded")
 
 
 class JobSets(_JobController):
-    """Makes Jobs of JobSets. Its webhook accepts changes of a suspended one's labels, annotations, node selectors and tolerations,
-    and no other of its templates; these are what it hands down when it resumes."""
+    """Makes Jobs of JobSets. When it resumes one, it hands down labels, annotations and node selectors of its templates; no
+    affinity, which its webhook refuses to change."""
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(namespace, job_sets_path(namespace.name), namespace.path("jobs"))
@@ -189,7 +196,10 @@ class JobSets(_JobController):
         (own,) = (one["template"]["spec"]["template"] for one in job["spec"]["replicatedJobs"] if one["name"] == name)
         metadata = {key: own.get("metadata", {}).get(key, {}) for key in ("labels", "annotations")}
         template = {"metadata": metadata, "spec": {"nodeSelector": own["spec"].get("nodeSelector", {})}}
-        await self.change(child, {"spec": {"suspend": False, "template": template}})
+        try:
+            await self.change(child, {"spec": {"suspend": False, "template": template}})
+        except Invalid as error:
+            raise Conflict(f"the Job is not suspended yet, and asked again: {error}") from error
 
 
 def _children_of(job: Object) -> Iterator[Object]:
@@ -290,14 +300,17 @@ class TrainJobs(_JobController):
 
 
 def _job_set_of(job: Object, *, suspended: bool) -> Object:
-    """What the runtime makes of the trainer."""
+    """What the runtime makes of the trainer, and of what comes before it."""
     trainer = job["spec"]["trainer"]
     container = {key: trainer[key] for key in ("command", "env") if key in trainer}
     template = pod_template({"name": "node", "resources": trainer["resourcesPerNode"], **container})
+    jobs = [replicated_job("node", template, pods=trainer["numNodes"])]
+    if "dataset" in job["spec"].get("initializer", {}):
+        jobs.insert(0, replicated_job("dataset-initializer", pod_template()))
     return {
         **KINDS[job_sets_path],
         "metadata": {"name": job["metadata"]["name"], "ownerReferences": [_owner(job)]},
-        "spec": {"replicatedJobs": [replicated_job("node", template, pods=trainer["numNodes"])], "suspend": suspended},
+        "spec": {"replicatedJobs": jobs, "suspend": suspended},
     }
 
 

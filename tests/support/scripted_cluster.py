@@ -34,6 +34,8 @@ class ScriptedCluster:
         self.labels: dict[str, str | None] = {}
         self.spare = True
         """Whether a node is free for a backup pod."""
+        self.backup_node = ""
+        """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
         self.refuses_backups = ""
         self.pods_start = True
@@ -102,7 +104,7 @@ class ScriptedCluster:
         rank = int(old.metadata.annotations[RANK_INDEX])
         used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
         free = [node for node in self.node_names if node not in used]
-        node = free[0] if free and self.spare else ""
+        node = self.backup_node or (free[0] if free and self.spare else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
         pod = self._pod(name, rank, node, phase)
         marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}

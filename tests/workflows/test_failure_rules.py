@@ -33,10 +33,18 @@ def _over_quota(cluster: ScriptedCluster) -> None:
     cluster.refuses_backups = "exceeded quota: pods=4"
 
 
+def _on_the_old_node(cluster: ScriptedCluster) -> None:
+    cluster.backup_node = cluster.holder(1).spec.node_name
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
-    [(_no_spare, "0/3 nodes are available: 3 Insufficient accelerators"), (_over_quota, "exceeded quota: pods=4")],
-    ids=["unschedulable", "refused by the cluster"],
+    [
+        (_no_spare, "0/3 nodes are available: 3 Insufficient accelerators"),
+        (_over_quota, "exceeded quota: pods=4"),
+        (_on_the_old_node, "the backup pod was put on node-1, which it is to avoid"),
+    ],
+    ids=["unschedulable", "refused by the cluster", "put on the old node by others"],
 )
 async def test_without_a_spare_training_is_left_alone(
     temporal: WorkflowEnvironment, prepare: Callable[[ScriptedCluster], None], words: str
