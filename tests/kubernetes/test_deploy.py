@@ -20,6 +20,8 @@ import rekindle
 import workers.control
 import workers.gateway
 from activities.kube import Api, Object
+from activities.kubernetes.kinds import TRAINING_JOB
+from rekindle.model.manifest import parse
 from rekindle.settings import Settings
 from workers.kubernetes.binaries import MODULE, kubectl
 from workers.rivals import NAMESPACE, PART_OF, SERVICE
@@ -299,9 +301,27 @@ def test_the_page_names_every_overlay() -> None:
     assert set(re.findall(r"deploy/overlays/([a-z-]+)", PAGE.read_text())) == set(OVERLAYS)
 
 
+def on_the_page(kind: str) -> str:
+    """The example of an object, as the page has it."""
+    (written,) = [
+        text for text in re.findall(r"```yaml\n(apiVersion:.*?)```", PAGE.read_text(), re.DOTALL) if f"kind: {kind}" in text
+    ]
+    return str(written)
+
+
+async def test_the_job_of_the_page_is_a_job(kubeconfig: Path) -> None:
+    """`rekindle submit` reads it, and the API server takes it as it is."""
+    job = yaml.safe_load(on_the_page("TrainingJob"))
+    assert parse(yaml.safe_dump(job)).spec.pods == 2
+    job["metadata"]["namespace"] = "default"
+    async with Api(kubeconfig) as api:
+        created = await api.create(f"{TRAINING_JOB.path('default')}?dryRun=All", job)
+    assert created["spec"]["kubernetes"] == job["spec"]["kubernetes"]
+
+
 def test_the_overlay_of_the_page_says_what_the_page_says(program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its image, its namespaces, only looking on, nothing of MindCluster touched, and a Secret that is there already."""
-    (written,) = re.findall(r"```yaml\n(apiVersion:.*?)```", PAGE.read_text(), re.DOTALL)
+    written = on_the_page("Kustomization")
     (deploy.parent / "mine").mkdir()
     (deploy.parent / "mine" / "kustomization.yaml").write_text(written)
     objects = rendered(program, deploy.parent / "mine")

@@ -133,6 +133,15 @@ async def test_a_lost_node_is_noticed_by_the_cluster(namespace: Namespace) -> No
     ] == 137
 
 
+async def test_a_node_that_is_given_up_too_early_says_that_it_lives(namespace: Namespace) -> None:
+    """Its lease may come late while a thousand pods start; other conditions of the node stay as they are."""
+    path = "/api/v1/nodes/node-2"
+    given_up = [{"type": "Ready", "status": "Unknown"}, {"type": "SubHealthy", "status": "False", "reason": "kept"}]
+    await namespace.api.patch(f"{path}/status", {"status": {"conditions": given_up}})
+    node = await namespace.until("nodes", "node-2", lambda node: _ready(node) == "True")
+    assert "kept" in {condition.get("reason") for condition in node["status"]["conditions"]}
+
+
 async def _annotate(namespace: Namespace, node: str, annotations: dict[str, str | None]) -> None:
     await namespace.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
 

@@ -23,7 +23,8 @@ from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind
-from workers.kubernetes.installation import DEPLOY, kubeconfig_of
+from workers.kubernetes.installation import DEPLOY, install, kubeconfig_of
+from workers.kubernetes.servers import Endpoint
 from workers.operator import Operator
 from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
 
@@ -88,11 +89,12 @@ async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterato
     async with AsyncExitStack() as ends:
         admin = await ends.enter_async_context(a_namespace(kubeconfig, name))
         await apply_crds(admin.api)
+        await install(admin.api, endpoint_of(kubeconfig), directory)
         await ends.enter_async_context(operator_and_volcano(admin))
         found = Accounts(admin)
         for account in ("control", "gateway", "watcher", "operator"):
             (directory / account).mkdir()
-            proxy = await ends.enter_async_context(api_proxy(kubeconfig_of(account, kubeconfig.parent), directory / account))
+            proxy = await ends.enter_async_context(api_proxy(kubeconfig_of(account, directory), directory / account))
             found.proxies[account] = proxy
             settings = Settings(cluster="kubernetes", kubeconfig=proxy.kubeconfig, namespaces=(name,))
             found.clusters[account] = KubernetesCluster(Api(proxy.kubeconfig), settings)
@@ -102,6 +104,13 @@ async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterato
         yield found
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+def endpoint_of(kubeconfig: Path) -> Endpoint:
+    """Tests of the manifests uninstall what is installed at first."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    return Endpoint(cluster["server"], config["users"][0]["user"]["token"], Path(cluster["certificate-authority"]))
 
 
 async def recover(world: KubernetesWorld, marker: Path) -> str:

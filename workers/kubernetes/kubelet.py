@@ -132,11 +132,23 @@ class Kubelet:
                 self._processes.signal(pod["metadata"]["uid"], signal.SIGKILL)
         elif was_lost:
             self._spawn(self._come_back(name))
+        elif not _is_ready(node):
+            self._spawn(self._say_ready(node))
+
+    async def _say_ready(self, node: Object) -> None:
+        """Its lease came late, while many pods started: it was given up for lost, and is not."""
+        name = node["metadata"]["name"]
+        await self._renew_lease(name)
+        others = [one for one in node["status"].get("conditions", ()) if one["type"] != "Ready"]
+        body = {
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*others, _ready()]},
+        }
+        await self._until_told(lambda: self._api.patch(f"/api/v1/nodes/{name}/status", body))
 
     async def _come_back(self, name: str) -> None:
         """The machine was started again: the node is ready, and what ran on it is over."""
-        await self._renew_lease(name)
-        await self._until_told(lambda: self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [_ready()]}}))
+        await self._say_ready(self._nodes[name])
         for pod in self._pods_on(name):
             if pod["metadata"].get("deletionTimestamp"):
                 await self._remove(pod)
@@ -334,6 +346,10 @@ def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: boo
     ours = [_condition(kind, word, reason, "") for kind in ("Ready", "ContainersReady")]
     initialized = _condition("Initialized", "True", "", "")
     return {"phase": phase, "conditions": [*kept, initialized, *ours], "containerStatuses": [told]}
+
+
+def _is_ready(node: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", ()))
 
 
 def _ready() -> Object:
