@@ -5,7 +5,7 @@ that is not a success becomes an error of our tree; reads and writes are not rep
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +124,7 @@ class Api:
             options["gracePeriodSeconds"] = grace_seconds
         await self._ask("DELETE", path, {}, options)
 
-    async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncIterator[Change]:
+    async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncGenerator[Change, None]:
         """Changes behind this version, without end; a stream that the server ends in order is opened again where it was.
 
         Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.

@@ -15,7 +15,7 @@ from activities.kubernetes.direct import DirectDriver, delete_pod
 from activities.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.kubernetes.objects import PodsOf, job_object_of
 from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
-from activities.kubernetes.reader import PODS, Reader
+from activities.kubernetes.reader import Reader, in_scope
 from rekindle.errors import BadInput, ClusterError, Conflict, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase
@@ -63,7 +63,7 @@ class Operator:
         self._jobs.clear()
         self._pods.clear()
         streams: list[tuple[str, Take]] = [(TRAINING_JOB.path(scope), self._take_job) for scope in self._reader.scopes]
-        streams += [(f"/api/v1/namespaces/{scope}/pods" if scope else PODS, self._take_pod) for scope in self._reader.scopes]
+        streams += [(in_scope("pods", scope), self._take_pod) for scope in self._reader.scopes]
         listings = []
         for path, take in streams:
             selector = {"labelSelector": keys.JOB_ID} if take == self._take_pod else {}

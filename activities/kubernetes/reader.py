@@ -11,7 +11,6 @@ from activities.kubernetes.pods import controller_of
 from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model import keys
 
-PODS = "/api/v1/pods"
 LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
@@ -82,12 +81,13 @@ class Reader:
 
     async def _bare(self, job_id: str) -> Workload | None:
         """Pods that nobody controls, or what a restart remembers of them."""
-        for path in (PODS, "/api/v1/podtemplates"):
-            found = (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items
-            if bare := [thing for thing in found if is_bare(thing)]:
-                job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
-                self.remember(job)
-                return job
+        for plural in ("pods", "podtemplates"):
+            for scope in self.scopes:
+                found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{keys.JOB_ID}={job_id}")).items
+                if bare := [thing for thing in found if is_bare(thing)]:
+                    job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
+                    self.remember(job)
+                    return job
         return None
 
     # ---- pods
@@ -115,15 +115,16 @@ class Reader:
         listing = await self._listing(job)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         yield list(pods.values())
-        changes = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=_selector(job))
-        async for change in changes:
-            if await self.owner_uid(change.object) != job.uid:
-                continue
-            if change.type == "DELETED":
-                pods.pop(change.object["metadata"]["uid"], None)
-            else:
-                pods[change.object["metadata"]["uid"]] = change.object
-            yield list(pods.values())
+        watch = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=_selector(job))
+        async with aclosing(watch) as changes:
+            async for change in changes:
+                if await self.owner_uid(change.object) != job.uid:
+                    continue
+                if change.type == "DELETED":
+                    pods.pop(change.object["metadata"]["uid"], None)
+                else:
+                    pods[change.object["metadata"]["uid"]] = change.object
+                yield list(pods.values())
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
         """The job's pods as soon as `done`, or as they are after `limit` seconds."""
@@ -162,6 +163,11 @@ class Reader:
             known = above is not None and above["kind"] in BY_NAME
             self._tops[uid] = await self._top(namespace, above) if known and above else uid
         return self._tops[uid]
+
+
+def in_scope(plural: str, scope: str) -> str:
+    """The path of all things of a kind of the core, in a namespace or, without one, in all."""
+    return f"/api/v1/namespaces/{scope}/{plural}" if scope else f"/api/v1/{plural}"
 
 
 def _now() -> float:

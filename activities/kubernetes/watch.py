@@ -15,7 +15,7 @@ from activities.kube import Api, Change, Listing, Object
 from activities.kubernetes.kinds import KINDS, POD_LABELS, Kind, Workload
 from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, node_of, pod_of
 from activities.kubernetes.pods import controller_of
-from activities.kubernetes.reader import PODS, Reader
+from activities.kubernetes.reader import Reader, in_scope
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod, WatchEvent
@@ -71,7 +71,7 @@ class Watch:
     def _streams(self) -> list[Stream]:
         """Namespaces first, then jobs, then their pods: each explains the next."""
         scopes = self._reader.scopes
-        pods = [Stream("pods", _in(scope), label) for scope in scopes for label in POD_LABELS]
+        pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in POD_LABELS]
         jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
         return [Stream("namespaces", NAMESPACES), *jobs, Stream("nodes", NODES), *pods]
 
@@ -237,7 +237,3 @@ class Watch:
     async def _pod(self, pod: Object) -> Pod | None:
         job = self._jobs.get(await self._reader.owner_uid(pod))
         return pod_of(pod, job, self._settings.rank_keys) if job else None
-
-
-def _in(scope: str) -> str:
-    return f"/api/v1/namespaces/{scope}/pods" if scope else PODS

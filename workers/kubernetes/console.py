@@ -15,7 +15,7 @@ from activities.kube import Api, Object
 from activities.kubernetes.direct import delete_pod
 from activities.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.kubernetes.objects import job_object_of, node_of, pod_of
-from activities.kubernetes.reader import PODS
+from activities.kubernetes.reader import in_scope
 from activities.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
@@ -119,7 +119,7 @@ class Console:
         return list_of([pod_of(pod, job, (keys.RANK_INDEX,)) for job in jobs for pod in await self._pods(job)])
 
     async def _pods(self, job: Workload) -> list[Object]:
-        return (await self._api.list(PODS, labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+        return (await self._api.list(in_scope("pods", ""), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """What is there; a log that is followed ends with its pod on the local cluster only."""
