@@ -1,7 +1,6 @@
 """Hot switches of one job, one after the other, on the real stack. Measured from the ranks' step logs and the histories."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,8 +39,7 @@ class Sample(Value):
 
 async def measure_switches(stack: Stack, directory: Path, count: int, tell: Callable[[str], None]) -> list[Sample]:
     """Switches pod rank 1 to and fro `count` times."""
-    os.environ.update(stack.addresses.environment())
-    rekindle = await Rekindle.connect()
+    rekindle = await Rekindle.connect(stack.addresses.temporal)
     async with ClusterClient(Path(stack.addresses.socket)) as cluster:
         job = await cluster.submit(parse(manifest(Options(steps=1_000_000))))
         job_id = job.metadata.uid

@@ -50,9 +50,9 @@ class Rekindle:
         self.temporal = client
 
     @classmethod
-    async def connect(cls) -> Self:
-        """Connects to the service that the environment names (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, ...)."""
-        return cls(await connect())
+    async def connect(cls, address: str = "") -> Self:
+        """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...)."""
+        return cls(await connect(address))
 
     async def jobs(self) -> list[JobRow]:
         """Registered jobs that have not ended, newest first. A new job appears within about a second."""

@@ -66,18 +66,21 @@ def plugin() -> SimplePlugin:
     return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner)
 
 
-async def connect(*, lazy: bool = False) -> Client:
+async def connect(address: str = "", *, lazy: bool = False) -> Client:
     """A client of the Temporal service that the environment names (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, ...).
+
+    Args:
+        address: `host:port`, instead of the environment's.
 
     Raises:
         Unavailable: the service does not answer; the message names the address.
     """
     config = ClientConfig.load_client_connect_config()
+    config["target_host"] = address or config.get("target_host", "localhost:7233")
     try:
         return await Client.connect(**config, plugins=[plugin()], lazy=lazy)
     except RuntimeError as error:
-        address = config.get("target_host", "localhost:7233")
-        raise Unavailable(f"Temporal does not answer at {address} (set TEMPORAL_ADDRESS): {error}") from error
+        raise Unavailable(f"Temporal does not answer at {config['target_host']} (set TEMPORAL_ADDRESS): {error}") from error
 
 
 async def ensure_search_attributes(client: Client) -> None:

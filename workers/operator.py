@@ -185,13 +185,8 @@ async def main() -> None:
     configure_logging("operator", settings)
     async with Process(settings) as process, Api(settings.kubeconfig) as api:
         await patiently(lambda: check_version(api))
-        running, stopping = asyncio.create_task(Operator(api, settings).run()), asyncio.create_task(process.stop.wait())
         process.ready("operator")
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (running, stopping):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        await process.until_stopped(Operator(api, settings).run())
     logger.info("stopped")
 
 

@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rekindle.errors import ClusterUnavailable, RekindleError, Unavailable
@@ -105,6 +106,15 @@ class Process:
         """
         self._started, self._check = True, check
         ready(line)
+
+    async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does it until it ends by itself, or the process is told to stop."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, stopping):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
 
     def _told_to_stop(self) -> None:
         self.stop.set()

@@ -6,7 +6,7 @@ again whenever a watch breaks and once a minute, and nothing is lost while Tempo
 
 import asyncio
 import logging
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -203,18 +203,13 @@ async def main() -> None:
     async with Process(settings) as process, cluster_of(settings) as cluster:
         client = await connect(lazy=True)
         watcher = Watcher(cluster, TemporalTeller(client, settings.limits), Memory(settings.state_dir / "watcher.json"))
-        watching, stopping = asyncio.create_task(watcher.run()), asyncio.create_task(process.stop.wait())
         answers = temporal_answers(client)
 
         async def well() -> str:
             return watcher.problem or await answers()
 
         process.ready("watcher", well)
-        await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        await process.until_stopped(watcher.run())
     logger.info("stopped")
 
 

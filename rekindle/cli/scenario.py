@@ -141,8 +141,7 @@ class Scenario:
 
     async def run(self) -> dict[str, Any]:
         """The whole run; answers what `--output json` prints."""
-        os.environ.update(self._stack.addresses.environment())
-        self._rekindle = await Rekindle.connect()
+        self._rekindle = await Rekindle.connect(self._stack.addresses.temporal)
         try:
             reference = await self._reference()
             job = await self._cluster.submit(parse(manifest(self._options, self._step_ms)))

@@ -83,14 +83,11 @@ async def test_a_pod_ends_with_its_first_process(client: ClusterClient) -> None:
 async def test_sigterm_comes_before_sigkill(client: ClusterClient) -> None:
     """Within its grace period a pod may tidy up."""
     pod, _ = await family(client, "trap 'echo tidied; exit 0' TERM; echo up; while :; do sleep 0.02; done")
-    following = asyncio.create_task(_all(client, pod))
+    pieces = client.logs(pod.metadata.name, follow=True)
+    first = await anext(pieces)
     await client.delete_pod(pod.metadata.name, pod.metadata.uid, 60)
     await until_gone(client, pod)
-    assert (await following).endswith("tidied\n")
-
-
-async def _all(client: ClusterClient, pod: Pod) -> str:
-    return "".join([piece async for piece in client.logs(pod.metadata.name, follow=True)])
+    assert "".join([first, *[piece async for piece in pieces]]).endswith("tidied\n")
 
 
 @pytest.mark.parametrize("grace", [0, 1])

@@ -20,17 +20,19 @@ NEEDED = {
     "total_seconds",
     "switched",
     "workflow_id",
+    "cluster",
 }
 
 
 @pytest.mark.timeout(400)
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
-    """The last line is one object with everything in it: ignored, in the scheduler's own words, and training was not touched."""
-    command = [str(REKINDLE), "demo", "hot-switch", "--output", "json", "--no-spare", "--steps", "60"]
+    """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched."""
+    command = [str(REKINDLE), "demo", "hot-switch", "--cluster", "kubernetes", "--output", "json", "--no-spare", "--steps", "60"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= NEEDED
     assert (result["mode"], result["verdict"], result["policy_after"]) == ("hot switch", "ignored", "ignore")
-    assert "nodes are available" in result["reason"]
+    assert "0/2 nodes are available" in result["reason"]
+    assert result["cluster"] == "kubernetes"
     assert (result["parameters_equal"], result["steps_lost"], result["switched"]) == (True, 0, [])

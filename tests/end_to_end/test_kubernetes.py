@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from activities.kube import Api
 from rekindle.cli.stack import ClusterKind, Machine, running
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import ESCALATED, tried
@@ -62,20 +61,6 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None
         assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
 
 
-async def test_without_a_spare_node_the_scheduler_says_why(product: OnKubernetes) -> None:
-    """Training is never touched, sub-health is ignored from then on, and the verdict has the real scheduler's words."""
-    async with Api(product.state / "kubeconfig") as api:
-        for name in ("node-0", "node-1", "node-2"):
-            await api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
-        await api.patch("/api/v1/nodes/node-2", {"spec": {"unschedulable": True}})
-        result = await product.run(no_spare=True)
-        await api.patch("/api/v1/nodes/node-2", {"spec": {"unschedulable": None}})
-    assert tried(result) == [("hot switch", "ignored")], result
-    assert result["parameters_equal"]
-    assert (result["steps_lost"], result["policy_after"], result["switched"]) == (0, "ignore", [])
-    assert "0/3 nodes are available" in result["reason"]
-
-
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: OnKubernetes) -> None:
     """All pods start again, of one new generation, from the last checkpoint."""
     result = await product.run(backup_fails=True)
@@ -84,26 +69,17 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
     assert result["policy_after"] == "ignore"
 
 
-async def test_an_api_server_that_is_started_again_costs_no_recovery(product: OnKubernetes) -> None:
-    """It is killed while the backup pod loads; watches and writes go on behind it."""
+async def test_a_broken_api_server_costs_no_recovery(product: OnKubernetes) -> None:
+    """While the backup pod loads, every watch of control worker and watcher expires, and then the API server is killed."""
 
-    async def kill() -> None:
-        os.kill(int((product.state / "kube-apiserver.pid").read_text()), signal.SIGKILL)
-
-    result = await product.run(kill)
-    assert tried(result) == [("hot switch", "recovered")], result
-    assert result["parameters_equal"]
-    assert result["steps_lost"] == 0
-
-
-async def test_watches_that_expire_cost_no_recovery(product: OnKubernetes) -> None:
-    """Every watch of the control worker and of the watcher ends with 410 while the backup pod loads."""
-
-    async def expire() -> None:
+    async def break_it() -> None:
         for relay in product.relays:
             relay.expire_watches()
+        os.kill(int((product.state / "kube-apiserver.pid").read_text()), signal.SIGKILL)
 
-    result = await product.run(expire)
+    result = await product.run(break_it)
     assert tried(result) == [("hot switch", "recovered")], result
     assert result["parameters_equal"]
     assert result["steps_lost"] == 0
+    log = (product.directory / "logs" / "watcher.log").read_text()
+    assert "too old resource version" in log
