@@ -4,14 +4,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from activities.kube import Api, Object
-from rekindle.errors import NotFound
+from rekindle.errors import Conflict, NotFound
 from tests.support.cluster import environment
 
 WAIT_LIMIT = 40.0
@@ -119,15 +119,21 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 @asynccontextmanager
 async def a_namespace(kubeconfig: Path, name: str) -> AsyncIterator[Namespace]:
-    """A namespace that is deleted with everything in it; nobody waits for that."""
+    """A namespace that is deleted with everything in it. Its pods are gone at the end: the next test needs their nodes."""
     async with Api(kubeconfig) as api:
         created = await api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         try:
             yield Namespace(api, name)
         finally:
-            for pod in (await api.list(f"/api/v1/namespaces/{name}/pods")).items:
-                try:
-                    await api.delete(f"/api/v1/namespaces/{name}/pods/{pod['metadata']['name']}", pod["metadata"]["uid"], 0)
-                except NotFound:
-                    continue
+            # First, so that no controller makes a pod anew: one that was made while they go would hold its node for a while.
             await api.delete(f"/api/v1/namespaces/{name}", created["metadata"]["uid"])
+            await _until_empty(api, f"/api/v1/namespaces/{name}/pods")
+
+
+async def _until_empty(api: Api, path: str) -> None:
+    async with asyncio.timeout(WAIT_LIMIT):
+        while pods := (await api.list(path)).items:
+            for pod in pods:
+                with suppress(NotFound, Conflict):
+                    await api.delete(f"{path}/{pod['metadata']['name']}", pod["metadata"]["uid"], 0)
+            await asyncio.sleep(0.05)
