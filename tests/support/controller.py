@@ -151,7 +151,7 @@ class Controller:
 
     async def _tell_round(self) -> None:
         things = [thing["metadata"] for known in self._known.values() for thing in known.values()]
-        self._seen = {metadata["uid"]: int(metadata["resourceVersion"]) for metadata in things}
+        self._seen |= {metadata["uid"]: int(metadata["resourceVersion"]) for metadata in things}
         async with self._rounds:
             self._rounds.notify_all()
 
@@ -162,6 +162,7 @@ class Controller:
         for thing in things:
             if change == "DELETED":
                 self._known[path].pop(thing["metadata"]["uid"], None)
+                self._seen[thing["metadata"]["uid"]] = int(thing["metadata"]["resourceVersion"])
                 if not self._deaf:
                     await self.deleted(path, thing)
             elif change in ("ADDED", "MODIFIED"):
