@@ -166,7 +166,10 @@ class Api:
                 answer = await self._send(method, path, query, body, kind, limit)
             try:
                 if not 200 <= answer.status < 300:
-                    raise _refusal(answer.status, await answer.read(), answer.headers)
+                    refusal = _refusal(answer.status, await answer.read(), answer.headers)
+                    if answer.status == 403 and not await self._is_ready():
+                        raise ClusterUnavailable(f"the API server starts, and does not know all rights yet: {refusal}")
+                    raise refusal
                 yield answer
             finally:
                 answer.response.release()
@@ -174,6 +177,12 @@ class Api:
             raise ClusterUnavailable(f"{method} {path}: the API server did not answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ClusterUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+
+    async def _is_ready(self) -> bool:
+        """A server that was started a moment ago refuses what it will allow."""
+        answer = await self._send("GET", "/readyz", {}, None, JSON, REQUEST_LIMIT)
+        answer.response.release()
+        return answer.status == 200
 
     async def _send(  # noqa: PLR0913
         self, method: str, path: str, query: Mapping[str, str], body: Object | None, kind: str, limit: float | None

@@ -151,6 +151,18 @@ async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path
         assert delayed.value.next_retry_delay == timedelta(seconds=7)
 
 
+@pytest.mark.parametrize(("ready", "error"), [(200, Forbidden), (500, ClusterUnavailable)])
+async def test_a_server_that_starts_is_asked_again(tmp_path: Path, ready: int, error: type[Exception]) -> None:
+    """It refuses what it will allow, until it knows all rights; behind that a refusal is a refusal."""
+
+    async def starting(request: web.Request) -> web.Response:
+        return web.json_response({"message": "forbidden"}, status=ready if request.path == "/readyz" else 403)
+
+    async with scripted(starting, tmp_path) as api:
+        with pytest.raises(error, match="forbidden"):
+            await api.get("/api/v1/pods")
+
+
 async def test_a_watch_that_expired_says_so(tmp_path: Path) -> None:
     """Behind a change, in the middle of the stream, as the server says it when its memory is too short."""
     pod = {"type": "ADDED", "object": {"metadata": {"name": "pod", "resourceVersion": "7"}}}
