@@ -182,7 +182,7 @@ class Api:
         """A server that was started a moment ago refuses what it will allow."""
         answer = await self._send("GET", "/readyz", {}, None, JSON, REQUEST_LIMIT)
         answer.response.release()
-        return answer.status == 200
+        return bool(answer.status == 200)
 
     async def _send(  # noqa: PLR0913
         self, method: str, path: str, query: Mapping[str, str], body: Object | None, kind: str, limit: float | None
