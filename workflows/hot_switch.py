@@ -20,7 +20,7 @@ from rekindle.model.recovery import Attachment, Mode, ModeInput, Outcome, Report
 from rekindle.policy import orders
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -46,7 +46,7 @@ class HotSwitch(ModeWorkflow):
             verdict = await self._procedure()
         except Ends as end:
             verdict = await to_its_end(self._undone(end))
-        except BaseException as error:
+        except CAUGHT as error:
             if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
                 raise
             cancelled = Ends(Outcome.CANCELLED, "cancelled by request, before training paused")
@@ -62,7 +62,7 @@ class HotSwitch(ModeWorkflow):
         self.uuid = self.new_attempt()
         try:
             backup = await self._until_training_pauses()
-        except BaseException as error:
+        except CAUGHT as error:
             if not (is_cancelled_exception(error) and self.backup and self._pause_is_reported()):
                 raise
             backup = self.backup  # cancelled too late: training waits for its order

@@ -36,6 +36,10 @@ from workflows import steps
 
 T = TypeVar("T")
 
+CAUGHT = (Exception, asyncio.CancelledError)
+"""What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
+outside their loop, without clock and commands."""
+
 
 class Ends(Exception):
     """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
@@ -190,9 +194,7 @@ class ModeWorkflow:
         self._show()
         try:
             yield
-        except GeneratorExit:  # the worker forgets the workflow: there is no clock any more
-            raise
-        except BaseException:
+        except CAUGHT:
             self._close_phase(name, began, "failed")
             raise
         self._close_phase(name, began, "")

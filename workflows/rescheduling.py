@@ -15,7 +15,7 @@ from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import Mode, ModeInput, Outcome, PodRef, ReportKind, Verdict
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow
+from workflows.mode import CAUGHT, Ends, ModeWorkflow
 
 GRACE = timedelta(seconds=5)
 """For processes that still write a checkpoint; then they are killed."""
@@ -40,7 +40,7 @@ class JobRescheduling(ModeWorkflow):
             verdict = await self._procedure()
         except Ends as end:
             verdict = self._verdict(end.outcome, end.reason, None)
-        except BaseException as error:
+        except CAUGHT as error:
             if not is_cancelled_exception(error):
                 raise
             verdict = self._verdict(Outcome.CANCELLED, "cancelled by request; the pods are as they are", None)

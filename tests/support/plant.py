@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -167,6 +167,12 @@ class Plant:
     def recovery(self) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(ids.recovery_workflow(self.job.id))
 
+    async def forget(self) -> None:
+        """No later control worker goes on with this job: it would do so on that worker's cluster."""
+        for handle in (self.entity, self.recovery):
+            with suppress(RPCError):  # there is none, or it has ended
+                await handle.terminate("the test is over")
+
     def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
         return ScriptedPeer(self.gateways[at].address, self.job.id, script)
 
@@ -301,7 +307,7 @@ async def plant(
                 await process.start()
             await register(env.client, job)
             yield world
-            await world.tell(ids.Updates.END, "the test is over")
         finally:
+            await world.forget()
             await asyncio.gather(*(process.stop() for process in processes))
             await control.stop()

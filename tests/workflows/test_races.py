@@ -1,15 +1,21 @@
 """What happens in the same moment: a cancellation and the pause, updates and continue-as-new, a stream that never stays."""
 
 import asyncio
+import gc
+import inspect
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.fault import Fault
 from rekindle.model.recovery import Outcome
 from tests.support.peer import Script
-from tests.support.plant import a_job, plant, sub_health, training
+from tests.support.plant import a_job, node_fault, plant, sub_health, training
 from workers.jobs import Jobs
+from workflows.hot_switch import HotSwitch
+from workflows.rescheduling import JobRescheduling
+from workflows.training_job import TrainingJob
 
 
 async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(temporal: WorkflowEnvironment) -> None:
@@ -28,6 +34,32 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
         await pausing
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+RUNS = {workflow.run.__qualname__ for workflow in (TrainingJob, HotSwitch, JobRescheduling)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase"),
+    [(sub_health(), "backup loads, training pauses"), (node_fault("node-0"), "pods start on healthy nodes")],
+    ids=["hot switch", "job rescheduling"],
+)
+async def test_a_worker_that_stops_drops_its_workflows_without_a_word(
+    temporal: WorkflowEnvironment, fault: Fault, phase: str
+) -> None:
+    """A worker that stopped leaves their coroutines to the collector, which closes them outside their loop: what then answered
+    there could only raise, with nobody to catch it. The next worker goes on."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
+        world.cluster.pods_are_placed = False
+        await world.fault(fault)
+        await world.phase(phase)
+        await world.control.stop()
+        dropped = [thing for thing in gc.get_objects() if inspect.iscoroutine(thing) and thing.__qualname__ in RUNS]
+        assert dropped
+        for run in dropped:
+            run.close()
+        await world.control.start()
+        await world.phase(phase)
 
 
 @pytest.mark.parametrize("senders", [6])
