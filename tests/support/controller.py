@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -75,7 +76,7 @@ async def pods_until(namespace: Namespace, condition: Callable[[list[Object]], o
     raise AssertionError("a watch has no end")
 
 
-class Controller:
+class Controller(ABC):
     """Does a round after every change of what it watches. A deaf one sees changes and does nothing about them."""
 
     def __init__(self, namespace: Namespace, *paths: str) -> None:
@@ -179,8 +180,9 @@ class Controller:
 
     # ---- what it does
 
+    @abstractmethod
     async def round(self) -> None:
-        raise NotImplementedError
+        """One look at everything, and what follows from it."""
 
     async def deleted(self, path: str, thing: Object) -> None:
         """A deletion that was heard of, with the object as it was last."""

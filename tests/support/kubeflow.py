@@ -6,6 +6,7 @@ environment says of the others. Sources: jobset (`jobset_controller.go`, `jobset
 `common/pod.go`, `pytorchjob_controller.go`), trainer (`plugins/jobset/jobset.go`).
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
@@ -121,8 +122,9 @@ class _JobController(Controller):
             if not is_terminating(job) and not _holds(job, "Failed") and not _holds(job, *DONE):
                 await self.serve(job)
 
+    @abstractmethod
     async def serve(self, job: Object) -> None:
-        raise NotImplementedError
+        """Makes what a job lacks."""
 
     def made_by(self, job: Object) -> list[Object]:
         """What the job controls."""
