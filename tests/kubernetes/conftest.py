@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
 from workers.kubernetes.binaries import control_plane_binaries, kubectl
 
@@ -25,6 +26,12 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One control plane for all tests; each has a namespace of its own."""
     with local_kubernetes(tmp_path_factory.mktemp("kubernetes")) as kubeconfig:
         yield kubeconfig
+
+
+@pytest.fixture
+async def setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setting]:
+    async with a_setting(kubeconfig, namespace) as setting:
+        yield setting
 
 
 @pytest.fixture

@@ -3,29 +3,25 @@ Jobs, whose controller is the real one, as are API server, scheduler and garbage
 
 import asyncio
 import itertools
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Change, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from rekindle.errors import Conflict, Invalid
+from rekindle.errors import Invalid
 from rekindle.model import keys
-from rekindle.model.cluster import Pod, PodPhase, WatchEvent
-from rekindle.settings import Settings
-from tests.support.controller import Controller, annotations_of, apply_crds, is_terminating, labels_of, pods_until
+from rekindle.model.cluster import Pod, WatchEvent
+from tests.support.controller import annotations_of, is_terminating, labels_of
+from tests.support.foreign import Setting
 from tests.support.kubeflow import (
     PATHS,
     SUBMIT,
     accelerators,
     job_sets_path,
-    kubeflow,
     pod_template,
     replicated_job,
     submit,
@@ -34,13 +30,11 @@ from tests.support.kubeflow import (
     train_jobs_path,
     train_spec,
 )
-from tests.support.kubernetes import Namespace
 from tests.support.worlds import NODES, rank_of
 
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 RANKS = ["0", "1", "2", "3"]
-KINDS = list(SUBMIT)
 WITHHELD = {
     "JobSet": {"batch.kubernetes.io/controller-uid", "controller-uid"},
     "PyTorchJob": {"training.kubeflow.org/operator-name"},
@@ -51,99 +45,7 @@ WITHHELD = {
 _numbers = itertools.count(1)
 
 
-class Setting:
-    """A namespace with its controllers, and the port over it."""
-
-    def __init__(self, namespace: Namespace, cluster: KubernetesCluster, peers: Mapping[str, Controller]) -> None:
-        self.namespace, self.cluster, self.peers = namespace, cluster, peers
-
-    async def running(self, job: Object, pods: int = 4) -> str:
-        """The UID of a job, as soon as so many pods of it run."""
-        uid = str(job["metadata"]["uid"])
-
-        def run(found: Sequence[Pod]) -> bool:
-            return len(found) == pods and all(pod.status.phase is PodPhase.RUNNING for pod in found)
-
-        await self.until(uid, run)
-        return uid
-
-    async def until(self, uid: str, condition: Callable[[Sequence[Pod]], bool]) -> Sequence[Pod]:
-        """The job's pods, as soon as they satisfy a condition."""
-        async with asyncio.timeout(WAIT_LIMIT), aclosing(self.cluster.follow(uid)) as states:
-            async for pods in states:
-                if condition(pods):
-                    return pods
-        raise AssertionError("a watch has no end")
-
-    async def until_gone(self, uid: str, *gone: Pod) -> None:
-        uids = {pod.metadata.uid for pod in gone}
-        await self.until(uid, lambda pods: not uids & {pod.metadata.uid for pod in pods})
-
-    async def until_runs(self, uid: str, pod: Pod) -> Pod:
-        def found(pods: Sequence[Pod]) -> list[Pod]:
-            return [one for one in pods if one.metadata.uid == pod.metadata.uid and one.status.phase is PodPhase.RUNNING]
-
-        return found(await self.until(uid, lambda pods: bool(found(pods))))[0]
-
-    async def holder(self, uid: str, rank: str) -> Pod:
-        """The pod of a rank, without backups."""
-        pods = await self.cluster.pods(uid)
-        return next(pod for pod in pods if rank_of(pod) == rank and keys.POD_TYPE not in pod.metadata.annotations)
-
-    async def raw(self, pod: Pod) -> Object:
-        return await self.namespace.api.get(self.namespace.path("pods", pod.metadata.name))
-
-    async def hot_switch(self, uid: str, rank: str, name: str) -> Pod:
-        """The pod that took over."""
-        old = await self.holder(uid, rank)
-        backup = await self.until_runs(uid, await self.cluster.ensure_backup(old, name, ()))
-        await self.cluster.ensure_deleted(uid, old.metadata.name, old.metadata.uid, 0)
-        await self.until_gone(uid, old)
-        await self.cluster.ensure_promoted(uid, backup.metadata.name, backup.metadata.uid)
-        return backup
-
-    async def settled(self, pod: Pod) -> None:
-        """Returns when its controller has acted on the pod as it is now."""
-        raw = await self.raw(pod)
-        (owner,) = (one for one in raw["metadata"]["ownerReferences"] if one["controller"])
-        if owner["kind"] != "Job":
-            await self.peers[owner["kind"]].saw(raw)
-            return
-        job = await self.namespace.api.get(self.namespace.path("jobs", owner["name"]))
-        more = job["spec"]["completions"] + 1  # the real controller is only heard of by what it does
-        await self.namespace.api.patch(
-            self.namespace.path("jobs", owner["name"]), {"spec": {"completions": more, "parallelism": more}}
-        )
-        index = "batch.kubernetes.io/job-completion-index"
-        mine = {"batch.kubernetes.io/job-name": owner["name"], index: str(more - 1)}
-        await pods_until(self.namespace, lambda pods: any(mine.items() <= labels_of(one).items() for one in pods))
-
-    async def snapshot(self) -> Snapshot:
-        async with aclosing(self.cluster.watch()) as news:
-            first = await anext(news)
-            assert isinstance(first, Snapshot)
-            return first
-
-
-@asynccontextmanager
-async def a_setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setting]:
-    await apply_crds(namespace.api)
-    settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig, namespaces=(namespace.name,))
-    cluster = KubernetesCluster(Api(kubeconfig), settings)
-    async with kubeflow(namespace) as peers:
-        try:
-            yield Setting(namespace, cluster, peers)
-        finally:
-            await cluster.close()
-
-
-@pytest.fixture
-async def setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setting]:
-    async with a_setting(kubeconfig, namespace) as setting:
-        yield setting
-
-
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", list(SUBMIT))
 
 
 # ---- what is found
@@ -380,131 +282,3 @@ async def test_a_node_outside_of_every_domain_is_named(setting: Setting, kind: s
     old = await setting.holder(uid, "1")
     with pytest.raises(Invalid, match=f"node {old.spec.node_name} has no label {rack}"):
         await setting.cluster.ensure_backup(old, "spare", ())
-
-
-# ---- restart
-
-
-@every_kind
-async def test_a_restarted_job_has_new_pods_off_the_bad_node(setting: Setting, kind: str) -> None:
-    """All pods are new, of one generation and off the node; nothing failed in the eyes of the job's controller."""
-    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
-    pods = await restarted(setting, uid, "second", ("node-0",))
-    assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
-    running = [await setting.until_runs(uid, pod) for pod in pods]
-    assert {pod.metadata.labels.get(keys.GENERATION) for pod in running} == {"second"}
-    assert "node-0" not in {pod.spec.node_name for pod in running}
-    job = await setting.namespace.api.get(PATHS[kind](setting.namespace.name, "demo"))
-    assert {one["type"] for one in job.get("status", {}).get("conditions", ()) if one["status"] == "True"} == set()
-
-
-async def restarted(setting: Setting, uid: str, generation: str, avoid: Sequence[str]) -> list[Pod]:
-    """What a restart asks of the port; a Conflict is asked again, as Temporal does."""
-    stopped = await setting.cluster.ensure_stopped(uid, 0)
-    await setting.until_gone(uid, *stopped)
-    async with asyncio.timeout(WAIT_LIMIT):
-        pods = await asked_again(lambda: setting.cluster.ensure_pods(uid, generation, avoid))
-    assert len(pods) == len(stopped)
-    assert not {pod.metadata.uid for pod in stopped} & {pod.metadata.uid for pod in pods}
-    return pods
-
-
-async def asked_again(ask: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
-    while True:
-        try:
-            return await ask()
-        except Conflict:
-            await asyncio.sleep(0.05)  # nothing that may be watched says when a template is open to changes
-
-
-@every_kind
-async def test_a_node_is_avoided_by_one_restart_only(setting: Setting, kind: str) -> None:
-    """The next restart says anew where pods must not go."""
-    container = {"resources": accelerators(1)}
-    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS, container))
-    await restarted(setting, uid, "second", ("node-0",))
-    pods = [await setting.until_runs(uid, pod) for pod in await restarted(setting, uid, "third", ("node-1",))]
-    assert {pod.spec.node_name for pod in pods} == {"node-0", "node-2"}
-
-
-async def test_a_restart_changes_of_a_set_what_its_webhook_lets_change(setting: Setting) -> None:
-    """Of a JobSet's templates that are labels, annotations, node selectors, tolerations and scheduling gates."""
-    created = await submit_job_set(setting.namespace, ASKS)
-    await restarted(setting, await setting.running(created), "second", ("node-0",))
-    after = await setting.namespace.api.get(job_sets_path(setting.namespace.name, "demo"))
-    assert [frozen(job) for job in after["spec"]["replicatedJobs"]] == [frozen(job) for job in created["spec"]["replicatedJobs"]]
-
-
-def frozen(replicated: Object) -> Object:
-    """What may not change in a replicated job."""
-    copy: Object = json.loads(json.dumps(replicated))
-    template = copy["template"]["spec"]["template"]
-    for key in ("labels", "annotations"):
-        template.get("metadata", {}).pop(key, None)
-    for key in ("nodeSelector", "tolerations", "schedulingGates"):
-        template["spec"].pop(key, None)
-    return copy
-
-
-@every_kind
-async def test_a_job_that_was_given_up_is_not_restarted(setting: Setting, kind: str) -> None:
-    """Its controller neither ends pods nor makes any: they are stopped all the same, and the error has its own reason."""
-    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
-    failed = {"type": "Failed", "status": "True", "reason": "TooMany", "message": "pods failed too often"}
-    path = f"{PATHS[kind](setting.namespace.name, 'demo')}/status"
-    await setting.namespace.api.patch(path, {"status": {"conditions": [failed]}})
-    stopped = await setting.cluster.ensure_stopped(uid, 0)
-    await setting.until_gone(uid, *stopped)
-    with pytest.raises(Invalid, match=f"{kind} demo has failed for good: pods failed too often"):
-        await setting.cluster.ensure_pods(uid, "second", ())
-
-
-@every_kind
-async def test_metadata_of_a_job_is_merged(setting: Setting, kind: str) -> None:
-    """Single keys are set and removed on the job's own object, and the others stay."""
-    created = await SUBMIT[kind](setting.namespace, {"labels": {"kept": "yes", **ASKS["labels"]}})
-    uid = str(created["metadata"]["uid"])
-    await setting.cluster.ensure_job_metadata(uid, {keys.SUB_HEALTHY_STRATEGY: None}, {keys.DOWNGRADED: "why"})
-    after = await setting.namespace.api.get(PATHS[kind](setting.namespace.name, "demo"))
-    assert labels_of(after) == {"kept": "yes"}
-    assert annotations_of(after)[keys.DOWNGRADED] == "why"
-
-
-# ---- a Job and its real controller
-
-
-def until_told(directory: Path) -> list[str]:
-    """A command that ends well when the file is there."""
-    return ["sh", "-c", f"until [ -e {directory}/end ]; do sleep 0.05; done"]
-
-
-async def submit_job(setting: Setting, command: list[str], **spec: Any) -> Object:
-    """Three indexes; a pod that fails fails the Job."""
-    job = {"completions": 3, "parallelism": 3, "completionMode": "Indexed", "backoffLimit": 0, **spec}
-    body = {"metadata": {"name": "demo", **ASKS}, "spec": {**job, "template": pod_template({"command": command})}}
-    return await setting.namespace.api.create(setting.namespace.path("jobs"), body)
-
-
-async def test_a_job_completes_after_a_hot_switch(setting: Setting, tmp_path: Path) -> None:
-    """Every index is counted, the switched one too, and nothing failed."""
-    uid = await setting.running(await submit_job(setting, until_told(tmp_path)), pods=3)
-    await setting.hot_switch(uid, "1", "spare")
-    (tmp_path / "end").touch()
-    done = await setting.namespace.until("jobs", "demo", lambda job: has(job, "Complete"))
-    assert done["status"]["completedIndexes"] == "0-2"
-    assert (done["status"]["succeeded"], done["status"].get("failed", 0)) == (3, 0)
-
-
-async def test_a_job_that_tolerates_no_failure_survives_a_restart(setting: Setting, tmp_path: Path) -> None:
-    """Pods that a restart ends are not counted as failed, and the new ones complete the Job."""
-    uid = await setting.running(await submit_job(setting, until_told(tmp_path)), pods=3)
-    pods = await restarted(setting, uid, "second", ("node-0",))
-    assert {pod.metadata.labels[keys.GENERATION] for pod in pods} == {"second"}
-    (tmp_path / "end").touch()
-    done = await setting.namespace.until("jobs", "demo", lambda job: has(job, "Complete") or has(job, "Failed"))
-    assert has(done, "Complete"), done["status"]
-    assert done["status"]["completedIndexes"] == "0-2"
-
-
-def has(job: Object, kind: str) -> bool:
-    return any(one["type"] == kind and one["status"] == "True" for one in job["status"].get("conditions", ()))

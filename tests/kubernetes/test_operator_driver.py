@@ -2,171 +2,37 @@
 miss an event, and we may die behind every write of ours."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from activities.kube import Api, Object
+from activities.kube import Object
 from activities.kubernetes import operator as driver_module
 from activities.kubernetes.kinds import ASCEND_JOB, Workload
 from activities.kubernetes.operator import OperatorDriver
-from activities.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid
-from tests.support.ascend_operator import AscendOperator, group_of, groups_path, jobs_path, submit_ascend_job
+from tests.support.ascend_jobs import (
+    OLD,
+    DiedError,
+    MortalApi,
+    World,
+    backups,
+    marks,
+    one_of_each_rank,
+    uid,
+    uids,
+    until_running,
+)
+from tests.support.ascend_operator import jobs_path, submit_ascend_job
 from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
 from tests.support.kubernetes import Namespace
-from tests.support.volcano import Volcano, operator_and_volcano
+from tests.support.volcano import operator_and_volcano
 
-OLD = "demo-worker-0"
 LABELS = {"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}
 RECOVER = {"recover-strategy": "recover"}
-FLOW = {
-    "inHotSwitchFlow",
-    "needOperatorOpe",
-    "needVolcanoOpe",
-    "backupNewPodName",
-    "backupSourcePodName",
-    "podType",
-    "fault-type",
-}
-
 SCRIPTS = {"well": 3, "two backups": 4, "deaf Volcano": 4, "missed end": 4}
 """Courses of a hot switch, and how often we write in each."""
-
-T = TypeVar("T")
-
-
-class DiedError(Exception):
-    """As a worker dies that runs an activity."""
-
-
-class MortalApi(Api):
-    """Dies behind its last write: it was done, and nobody knows."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        super().__init__(kubeconfig)
-        self.writes: list[str] = []
-        self.died = False
-        self.life: int | None = None
-        """Writes that are left; None: any number."""
-
-    async def patch(self, path: str, body: Object) -> Object:
-        return await self._written("PATCH", path, super().patch(path, body))
-
-    async def delete(self, path: str, uid: str, grace_seconds: int | None = None) -> None:
-        await self._written("DELETE", path, super().delete(path, uid, grace_seconds))
-
-    async def _written(self, verb: str, path: str, write: Awaitable[T]) -> T:
-        done = await write
-        self.writes.append(f"{verb} {path.rpartition('/')[2]}")
-        if self.life is not None:
-            self.life -= 1
-            if self.life <= 0:
-                self.life, self.died = None, True
-                raise DiedError(self.writes[-1])
-        return done
-
-
-@dataclass
-class World:
-    """A job of two pods that run, its controllers, and the driver under test."""
-
-    namespace: Namespace
-    operator: AscendOperator
-    volcano: Volcano
-    api: MortalApi
-    job: Workload
-    first: dict[str, Object]
-    """The job's pods by name, as they were in the beginning."""
-
-    @property
-    def reader(self) -> Reader:
-        return Reader(self.api, [self.namespace.name])
-
-    @property
-    def driver(self) -> OperatorDriver:
-        return OperatorDriver(self.api, self.reader)
-
-    async def pods(self) -> list[Object]:
-        return await self.reader.pods(self.job)
-
-    async def pod(self, name: str) -> Object:
-        return await self.api.get(self.namespace.path("pods", name))
-
-    @property
-    def group(self) -> str:
-        return groups_path(self.namespace.name, group_of(self.job.object))
-
-    async def recovery(self) -> str | None:
-        """Whether the process level is on."""
-        return labels_of(await self.api.get(self.group)).get("process-recover-enable")
-
-    async def step(self, call: Callable[[OperatorDriver], Awaitable[T]]) -> T:
-        """An activity whose worker died is done again by another one, which lives; so is one that met a Conflict."""
-        while True:
-            try:
-                return await call(self.driver)
-            except (DiedError, Conflict):
-                continue
-
-    # ---- what recoveries do
-
-    async def backup(self) -> Object:
-        """A backup pod of the old pod that runs."""
-        backup = await self.step(lambda driver: driver.ensure_backup(self.job, self.first[OLD], "a-wish", ()))
-        return await self.namespace.until_phase(backup["metadata"]["name"], "Running")
-
-    async def delete_old(self) -> None:
-        async def delete(driver: OperatorDriver) -> None:
-            for pod in await self.pods():
-                if uid(pod) == uid(self.first[OLD]):
-                    await driver.ensure_deleted(self.job, pod, 0)
-
-        await self.step(delete)
-        await self.namespace.until_gone(self.first[OLD])
-
-    async def promote(self, backup: Object) -> None:
-        await self.step(lambda driver: driver.ensure_promoted(self.job, backup))
-
-    async def hot_switch(self) -> Object:
-        backup = await self.backup()
-        await self.delete_old()
-        await self.promote(backup)
-        return backup
-
-    async def sweep(self) -> None:
-        await self.driver.ensure_no_backups(self.job, await self.pods(), 0)
-
-
-def uid(pod: Object) -> str:
-    return str(pod["metadata"]["uid"])
-
-
-def uids(pods: Iterable[Object]) -> set[str]:
-    return {uid(pod) for pod in pods}
-
-
-def backups(pods: Iterable[Object]) -> list[Object]:
-    return [pod for pod in pods if "podType" in annotations_of(pod)]
-
-
-def marks(pods: Iterable[Object]) -> set[str]:
-    """Everything of a hot switch that is on these pods."""
-    return {mark for pod in pods for mark in (*annotations_of(pod), *labels_of(pod)) if mark in FLOW}
-
-
-def one_of_each_rank(pods: Iterable[Object]) -> bool:
-    ranks = sorted("terminating" if is_terminating(pod) else annotations_of(pod)["hccl/rankIndex"] for pod in pods)
-    return ranks == ["0", "1"]
-
-
-async def until_running(namespace: Namespace) -> dict[str, Object]:
-    """The two pods of the job by name, when they run."""
-    pods = await pods_until(namespace, lambda pods: [pod["status"].get("phase") for pod in pods] == ["Running"] * 2)
-    return {pod["metadata"]["name"]: pod for pod in pods}
 
 
 @pytest.fixture

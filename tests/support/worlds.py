@@ -31,10 +31,38 @@ NODES = ("node-0", "node-1", "node-2")
 _numbers = itertools.count(1)
 
 
-class World(ABC):
-    """One empty cluster, and the hand of its administrator."""
+class Watching:
+    """Waits for pods of a job, over the port."""
 
     cluster: Cluster
+
+    async def until(self, job_id: str, condition: Callable[[Sequence[Pod]], bool]) -> Sequence[Pod]:
+        """The job's pods, as soon as they satisfy a condition."""
+        async with asyncio.timeout(WAIT_LIMIT), aclosing(self.cluster.follow(job_id)) as states:
+            async for pods in states:
+                if condition(pods):
+                    return pods
+        raise AssertionError("a watch has no end")
+
+    async def until_gone(self, job_id: str, *gone: Pod) -> None:
+        uids = {pod.metadata.uid for pod in gone}
+        await self.until(job_id, lambda pods: not uids & {pod.metadata.uid for pod in pods})
+
+    async def until_runs(self, job_id: str, pod: Pod) -> Pod:
+        def running(pods: Sequence[Pod]) -> list[Pod]:
+            return [one for one in pods if one.metadata.uid == pod.metadata.uid and one.status.phase is PodPhase.RUNNING]
+
+        return running(await self.until(job_id, lambda pods: bool(running(pods))))[0]
+
+    async def holder(self, job_id: str, rank: int | str) -> Pod:
+        """The pod of a rank, without backups."""
+        pods = await self.cluster.pods(job_id)
+        return next(pod for pod in pods if rank_of(pod) == str(rank) and keys.POD_TYPE not in pod.metadata.annotations)
+
+
+class World(Watching, ABC):
+    """One empty cluster, and the hand of its administrator."""
+
     shows_managers = True
     """Whether the manager is a pod of the job itself."""
 
@@ -73,29 +101,6 @@ class World(ABC):
         expected = pods + (manager is not None and self.shows_managers)
         await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
         return job_id
-
-    async def until(self, job_id: str, condition: Callable[[Sequence[Pod]], bool]) -> Sequence[Pod]:
-        """The job's pods, as soon as they satisfy a condition."""
-        async with asyncio.timeout(WAIT_LIMIT), aclosing(self.cluster.follow(job_id)) as states:
-            async for pods in states:
-                if condition(pods):
-                    return pods
-        raise AssertionError("a watch has no end")
-
-    async def until_gone(self, job_id: str, *gone: Pod) -> None:
-        uids = {pod.metadata.uid for pod in gone}
-        await self.until(job_id, lambda pods: not uids & {pod.metadata.uid for pod in pods})
-
-    async def until_runs(self, job_id: str, pod: Pod) -> Pod:
-        def running(pods: Sequence[Pod]) -> list[Pod]:
-            return [one for one in pods if one.metadata.uid == pod.metadata.uid and one.status.phase is PodPhase.RUNNING]
-
-        return running(await self.until(job_id, lambda pods: bool(running(pods))))[0]
-
-    async def holder(self, job_id: str, rank: int) -> Pod:
-        """The pod of a rank, without backups."""
-        pods = await self.cluster.pods(job_id)
-        return next(pod for pod in pods if rank_of(pod) == str(rank) and keys.POD_TYPE not in pod.metadata.annotations)
 
 
 def rank_of(pod: Pod) -> str | None:
