@@ -18,7 +18,7 @@ from aiohttp import web
 
 from activities.kube import Api, check_version
 from rekindle.errors import RekindleError
-from rekindle.settings import Settings
+from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from workers.kubernetes.binaries import control_plane_binaries
 from workers.kubernetes.console import application
@@ -37,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--state-dir", type=Path, required=True, help="database, certificates, kubeconfig and logs")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--accelerators-per-node", type=int, default=2, help=f"of the resource {ACCELERATOR}")
+    parser.add_argument("--emulate", default="", metavar="1.33", help="behave as this earlier minor version; three back at most")
     parser.add_argument("--socket", type=Path, help="serve the local cluster's API on this Unix socket too")
     return parser.parse_args()
 
@@ -47,7 +48,7 @@ async def main(options: argparse.Namespace) -> None:
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     binaries = await asyncio.to_thread(control_plane_binaries, _progress)
-    servers = Servers(binaries, directory)
+    servers = Servers(binaries, directory, options.emulate)
     try:
         await servers.start()
         async with Api(servers.kubeconfig) as api:
@@ -99,8 +100,8 @@ async def _serve(api: Api, options: argparse.Namespace, stop: asyncio.Event, kub
 
 if __name__ == "__main__":
     arguments = parse()
-    configure_logging("kubernetes", Settings())
     try:
+        configure_logging("kubernetes", read_settings())
         asyncio.run(main(arguments))
     except RekindleError as error:
         sys.exit(f"error: {error}")

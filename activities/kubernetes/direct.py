@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from activities.kube import Api, Object
 from activities.kubernetes import pods as made
-from activities.kubernetes.kinds import BARE, TRAINING_JOB, Workload, rank_of
+from activities.kubernetes.kinds import BARE, BATCH_JOB, TRAINING_JOB, Workload, rank_of
 from activities.kubernetes.objects import failure_of
 from activities.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
@@ -174,13 +174,20 @@ class DirectDriver:
 
     async def _change_suspended(self, job: Workload, spec: Object) -> None:
         """Only as it was read."""
-        change = {"metadata": {"resourceVersion": job.metadata["resourceVersion"]}, "spec": spec}
-        try:
-            await self._api.patch(job.path, change)
-        except Invalid as error:
-            if "immutable" not in str(error):
-                raise
-            raise Conflict(f"{job.kind.name} {job.name} is not suspended yet: its template is immutable") from error
+        if job.kind is BATCH_JOB:
+            job = await self._never_started(job)
+        await self._api.patch(job.path, {"metadata": _as_read(job), "spec": spec})
+
+    async def _never_started(self, job: Workload) -> Workload:
+        """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its
+        start is forgotten; from then on its controller does so itself. Source: KEP-2926, and how JobSet resumes its Jobs."""
+        status = job.object.get("status", {})
+        if not status.get("startTime"):
+            return job
+        if not any(one["type"] == "Suspended" and one["status"] == "True" for one in status.get("conditions", ())):
+            raise Conflict(f"Job {job.name} is told to suspend, and its controller has not said yet that it is")
+        change = {"metadata": _as_read(job), "status": {"startTime": None}}
+        return Workload(job.kind, await self._api.patch(f"{job.path}/status", change))
 
     async def _made_by_the_controller(self, job: Workload, generation: str) -> list[Object]:
         expected = sum(template.pods for template in job.templates)
@@ -252,6 +259,11 @@ def _is_backup_of(pod: Object, old: Object) -> bool:
 def _is_active(pod: Object) -> bool:
     ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     return not ended and not pod["metadata"].get("deletionTimestamp")
+
+
+def _as_read(job: Workload) -> Object:
+    """Metadata of a change that is refused when somebody else was faster."""
+    return {"resourceVersion": job.metadata["resourceVersion"]}
 
 
 def _generation(pod: Object) -> str:

@@ -51,9 +51,13 @@ class Endpoint:
 class Servers:
     """One control plane in one directory."""
 
-    def __init__(self, binaries: Path, directory: Path) -> None:
+    def __init__(self, binaries: Path, directory: Path, emulated: str = "") -> None:
+        """Args:
+        emulated: an earlier minor version that they behave as; empty: as what they are.
+        """
         self._binaries = binaries
         self._directory = directory
+        self._version = [f"--emulated-version={emulated}"] if emulated else []
         self._etcd, self._peer, self._port = free_ports(3)
         self.endpoint = Endpoint(
             url=f"https://127.0.0.1:{self._port}",
@@ -186,12 +190,13 @@ class Servers:
             "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged",
             "--disable-admission-plugins=ServiceAccount",  # it would wait for a token that a kubelet mounts
+            *self._version,
         ]
 
     def _client_arguments(self) -> list[str]:
         names = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
         same = [f"--{name}={self.kubeconfig}" for name in names]
-        return [*same, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=0"]
+        return [*same, *self._version, "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=0"]
 
     def _controller_arguments(self) -> list[str]:
         return [
