@@ -3,17 +3,25 @@
 Address, namespace, mTLS and API key of Temporal are not here: `temporalio.envconfig` reads them (`TEMPORAL_ADDRESS`, ...).
 """
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from rekindle.errors import BadInput
 from rekindle.model.limits import Limits
+from rekindle.model.problems import problems
+
+PREFIX = "REKINDLE_"
+
+JobKind = Literal["AscendJob", "Job", "JobSet", "PyTorchJob", "TrainJob"]
+LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="REKINDLE_", env_nested_delimiter="__", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", frozen=True)
 
     gateway_host: str = Field(default="127.0.0.1", validation_alias="POD_IP")
     """Address on which the gateway listens: the pod's own. Source: ClusterD."""
@@ -46,6 +54,10 @@ class Settings(BaseSettings):
     """On Kubernetes: annotations or labels of a pod with its pod rank; the first that is there decides. Behind them come those of
     the job's kind (completion index, replica index)."""
 
+    job_keys: dict[JobKind, LabelKey] = {}
+    """On Kubernetes: labels of pods that hold the name of their job, by its kind, where they are not those of the kind's usual
+    controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's Jobs carry them as well."""
+
     observe: bool = False
     """Decide, and show what would be done, but order nothing and touch no pod."""
 
@@ -62,10 +74,33 @@ class Settings(BaseSettings):
     health_port: int = Field(default=0, ge=0, le=65535)
     """Port of `/healthz` and `/readyz`; 0: none."""
 
-    log_level: str = Field(default="INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
     """JSON lines instead of text."""
 
     @property
     def socket(self) -> Path:
         return self.cluster_socket or self.state_dir / "cluster.sock"
+
+
+def read_settings() -> Settings:
+    """The environment's settings.
+
+    Raises:
+        BadInput: one line for each variable that means nothing.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise BadInput("\n".join(_variable(line) for line in problems(error, Settings))) from error
+    except SettingsError as error:
+        field = re.sub(r'.*field "(\w+)".*', r"\1", str(error))
+        raise BadInput(
+            f'{_variable(field)}: not JSON: {error.__cause__} (accepted are values such as ["a"] or {{"a": "b"}})'
+        ) from error
+
+
+def _variable(line: str) -> str:
+    """The field at the beginning of a line, as the environment names it."""
+    name = re.split("[.:]", line, maxsplit=1)[0]
+    return f"{PREFIX}{name.upper()}{line.removeprefix(name)}" if name in Settings.model_fields else line

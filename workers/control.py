@@ -10,7 +10,7 @@ from activities.cluster import Cluster
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
-from rekindle.settings import Settings
+from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
 from workers.clusters import cluster_of
@@ -55,7 +55,7 @@ def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> 
 
 
 async def main() -> None:
-    settings = Settings()
+    settings = read_settings()
     configure_logging("control", settings)
     async with Process(settings) as process, cluster_of(settings) as cluster:
         client = await connect()

@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 from activities.training import OrderActivities
 from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
-from rekindle.settings import Settings
+from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
 from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
@@ -104,7 +104,7 @@ class Gateway:
 
 
 async def main() -> None:
-    settings = Settings()
+    settings = read_settings()
     configure_logging("gateway", settings)
     async with Process(settings) as process, senders_of(settings) as senders:
         gateway = Gateway(await connect(), settings, senders=senders)

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from rekindle.cluster_client import checked_socket
 from rekindle.errors import BadInput, Unavailable
-from rekindle.settings import Settings
+from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from workers.cluster.api import application
 from workers.cluster.machine import Machine
@@ -72,8 +72,8 @@ def _claim(options: Options) -> None:
 
 if __name__ == "__main__":
     arguments = parse()
-    configure_logging("cluster", Settings())
     try:
+        configure_logging("cluster", read_settings())
         asyncio.run(main(arguments))
     except (BadInput, Unavailable) as error:
         sys.exit(f"error: {error}")

@@ -20,7 +20,7 @@ from rekindle.errors import BadInput, ClusterError, Conflict, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase
 from rekindle.model.manifest import job_of
-from rekindle.settings import Settings
+from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
 from workers.cluster.jobs import FIRST, MANAGER_RESTARTS, phase_of
 from workers.process import Process, patiently, run
@@ -39,7 +39,7 @@ logger = logging.getLogger("operator")
 class Operator:
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
-        self._reader = Reader(api, settings.namespaces)
+        self._reader = Reader(api, settings)
         self._direct = DirectDriver(api, self._reader, settings)
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
@@ -181,7 +181,7 @@ class Operator:
 
 
 async def main() -> None:
-    settings = Settings()
+    settings = read_settings()
     configure_logging("operator", settings)
     async with Process(settings) as process, Api(settings.kubeconfig) as api:
         await patiently(lambda: check_version(api))

@@ -14,7 +14,7 @@ from activities.cluster import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Refused, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, JobObject, ObjectMeta, Pod, WatchEvent
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
-from rekindle.settings import Settings
+from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
 from workers.clusters import cluster_of
@@ -198,7 +198,7 @@ def _what(tell: Tell) -> str:
 
 
 async def main() -> None:
-    settings = Settings()
+    settings = read_settings()
     configure_logging("watcher", settings)
     async with Process(settings) as process, cluster_of(settings) as cluster:
         client = await connect(lazy=True)

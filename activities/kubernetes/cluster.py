@@ -28,7 +28,7 @@ class KubernetesCluster:
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
-        self._reader = Reader(api, settings.namespaces)
+        self._reader = Reader(api, settings)
         self._direct = DirectDriver(api, self._reader, settings)
         self._operator = OperatorDriver(api, self._reader)
         self._refused: dict[str, str] = {}

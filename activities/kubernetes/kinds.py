@@ -1,6 +1,6 @@
 """The kinds of training jobs that Kubernetes knows, as one table: where their objects are, which pods are theirs, how they stop.
 
-A job's pods are told by a label with its name; a pod's rank by an annotation or label, whose names the installation may change.
+A job's pods are told by a label with its name, a pod's rank by an annotation or label; the installation may name others.
 What a controller does by itself (a missing pod is made anew, a second one of an index is deleted) is met by withholding the
 labels by which it counts, until a backup pod takes over.
 """
@@ -47,7 +47,7 @@ class Kind:
     api: str
     plural: str
     pod_label: str
-    """Label that all of its pods carry, with the job's name."""
+    """Label that all of its pods carry, with the job's name, unless the installation names another."""
 
     templates: Callable[[Object], list[Template]]
     """From the spec of a job object; the bodies are parts of it."""
@@ -207,9 +207,6 @@ TRAIN_JOB = Kind(
 
 KINDS: Sequence[Kind] = (TRAINING_JOB, ASCEND_JOB, BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB)
 """Kinds that have an object."""
-
-POD_LABELS = (JOB_ID, JOB_NAME, BATCH_JOB_NAME)
-"""Every pod of a job carries one of them; those of a JobSet are pods of its Jobs."""
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 

@@ -5,23 +5,22 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from activities.kube import Api, Listing, Object
-from activities.kubernetes.kinds import BARE, BATCH_JOB, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
+from activities.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
 from activities.kubernetes.objects import bare_job, is_bare
 from activities.kubernetes.pods import controller_of
 from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
-from rekindle.model import keys
+from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
+from rekindle.settings import Settings
 
 LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
 
 class Reader:
-    def __init__(self, api: Api, namespaces: Sequence[str]) -> None:
-        """Args:
-        namespaces: only these are looked at; empty: all.
-        """
+    def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
-        self.scopes = tuple(namespaces) or ("",)
+        self.scopes = settings.namespaces or ("",)
+        self._job_keys: dict[str, str] = dict(settings.job_keys.items())
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
         self._looking = asyncio.Lock()
@@ -83,7 +82,7 @@ class Reader:
         """Pods that nobody controls, or what a restart remembers of them."""
         for plural in ("pods", "podtemplates"):
             for scope in self.scopes:
-                found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{keys.JOB_ID}={job_id}")).items
+                found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
                 if bare := [thing for thing in found if is_bare(thing)]:
                     job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
                     self.remember(job)
@@ -98,16 +97,16 @@ class Reader:
 
     async def parts(self, job: Workload) -> list[Workload]:
         """The Jobs that make the pods of a JobSet or a TrainJob."""
-        jobs = (await self._api.list(BATCH_JOB.path(job.namespace), labelSelector=_selector(job))).items
+        jobs = (await self._api.list(BATCH_JOB.path(job.namespace), labelSelector=self._selector(job))).items
         parts = [Workload(BATCH_JOB, one) for one in jobs]
         return [part for part in parts if await self._top(job.namespace, part.reference) == job.uid]
 
     async def managers(self, job: Workload) -> list[Object]:
         """Pods of the training side's manager that a controller of their own looks after."""
-        return (await self._api.list(_pods_path(job), labelSelector=f"{keys.MANAGER_OF}={job.name}")).items
+        return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
     async def _listing(self, job: Workload) -> Listing:
-        listing = await self._api.list(_pods_path(job), labelSelector=_selector(job))
+        listing = await self._api.list(_pods_path(job), labelSelector=self._selector(job))
         return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
@@ -115,7 +114,7 @@ class Reader:
         listing = await self._listing(job)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         yield list(pods.values())
-        watch = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=_selector(job))
+        watch = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=self._selector(job))
         async with aclosing(watch) as changes:
             async for change in changes:
                 if await self.owner_uid(change.object) != job.uid:
@@ -140,9 +139,18 @@ class Reader:
             raise ClusterUnavailable(f"the watch ended: {error}") from error
         return pods
 
+    @property
+    def pod_labels(self) -> Sequence[str]:
+        """Every pod of a job carries one of them; those of a JobSet are pods of its Jobs."""
+        return list(dict.fromkeys((JOB_ID, JOB_NAME, BATCH_JOB_NAME, *self._job_keys.values())))
+
+    def _selector(self, job: Workload) -> str:
+        by_uid = job.kind in (TRAINING_JOB, BARE)
+        return f"{self._job_keys.get(job.kind.name, job.kind.pod_label)}={job.uid if by_uid else job.name}"
+
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know."""
-        if said := pod["metadata"].get("labels", {}).get(keys.JOB_ID):
+        if said := pod["metadata"].get("labels", {}).get(JOB_ID):
             return str(said)
         controller = controller_of(pod)
         if controller is None:
@@ -176,8 +184,3 @@ def _now() -> float:
 
 def _pods_path(job: Workload) -> str:
     return f"/api/v1/namespaces/{job.namespace}/pods"
-
-
-def _selector(job: Workload) -> str:
-    by_uid = job.kind in (TRAINING_JOB, BARE)
-    return f"{job.kind.pod_label}={job.uid if by_uid else job.name}"

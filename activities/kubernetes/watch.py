@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Change, Listing, Object
-from activities.kubernetes.kinds import KINDS, POD_LABELS, Kind, Workload
+from activities.kubernetes.kinds import KINDS, Kind, Workload
 from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, node_of, pod_of
 from activities.kubernetes.pods import controller_of
 from activities.kubernetes.reader import Reader, in_scope
@@ -71,7 +71,7 @@ class Watch:
     def _streams(self) -> list[Stream]:
         """Namespaces first, then jobs, then their pods: each explains the next."""
         scopes = self._reader.scopes
-        pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in POD_LABELS]
+        pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
         jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
         return [Stream("namespaces", NAMESPACES), *jobs, Stream("nodes", NODES), *pods]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from rekindle.cli.stack import DETAILS, Addresses
 from rekindle.client import Rekindle
 from rekindle.errors import Unavailable
-from rekindle.settings import Settings
+from rekindle.settings import read_settings
 
 
 def find_stack() -> None:
     """Takes the addresses of a running `rekindle dev`, where the environment names none."""
-    details = Settings().state_dir / DETAILS
+    details = read_settings().state_dir / DETAILS
     if details.exists():
         for name, value in Addresses(**json.loads(details.read_text())).environment().items():
             os.environ.setdefault(name, value)
@@ -33,4 +33,4 @@ async def control_plane() -> Rekindle:
 
 def cluster_socket() -> Path:
     find_stack()
-    return Settings().socket
+    return read_settings().socket

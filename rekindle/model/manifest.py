@@ -6,11 +6,11 @@ watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, field_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import Field, StringConstraints, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from rekindle.errors import BadInput
 from rekindle.model.base import Written
@@ -18,6 +18,7 @@ from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import CAPABILITIES, FRAMEWORK, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
+from rekindle.model.problems import INSIDE, problems
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
 """Lower-case letters, digits and hyphens, at most 40: names of pods are longer, and must fit into a label."""
@@ -27,17 +28,6 @@ Argument = Annotated[str, StringConstraints(min_length=1)]
 
 
 Checked = TypeVar("Checked")
-
-INSIDE = "rekindle_inside"
-"""Type of an error that holds several lines of its own."""
-
-WORDS = {
-    "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
-    "tuple_type": "must be a list",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "string_type": "must be a string: put it in quotes",
-}
 
 
 class Metadata(Written):
@@ -243,54 +233,6 @@ def _unless(wrong: list[str], value: Checked) -> Checked:
     if wrong:
         raise PydanticCustomError(INSIDE, "{problems}", {"problems": tuple(wrong)})
     return value
-
-
-def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *, relations: bool = True) -> list[str]:
-    """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
-    lines: list[str] = []
-    for detail in error.errors(include_url=False):
-        where = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
-        if detail["loc"] or relations:
-            lines.extend(_lines(detail, where, model))
-    return lines
-
-
-def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str]:
-    if detail["type"] == INSIDE:
-        return [f"{where}.{line}" for line in detail["ctx"]["problems"]]
-    if detail["type"] == "extra_forbidden":
-        return [f"{where}: unknown field (accepted: {', '.join(_fields_at(model, detail['loc'][:-1]))})"]
-    if detail["type"] == "missing":
-        return [f"{where}: missing"]
-    words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
-    return [f"{where}: {words}{_got(detail['input'])}"]
-
-
-def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields that are accepted at a place, as they are written."""
-    for part in path:
-        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
-        inner = _model_in(field.annotation) if field else None
-        if inner is None:
-            continue
-        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that a field's type is, or holds (`X | None`, `tuple[X, ...]`)."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
-
-
-def _lower(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
-
-
-def _got(value: object) -> str:
-    return f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
 
 
 def _refusal(lines: list[str]) -> BadInput:

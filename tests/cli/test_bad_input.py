@@ -60,6 +60,22 @@ def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
     assert "rekindle dev" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("REKINDLE_LOG_LEVEL", "loud", "'DEBUG', 'INFO', 'WARNING' or 'ERROR' (got 'loud')"),
+        ("REKINDLE_LIMITS__PAUSE", "soon", "REKINDLE_LIMITS.pause: must be a number of seconds"),
+        ("REKINDLE_NAMESPACES", "training", "REKINDLE_NAMESPACES: not JSON"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value: str, words: str) -> None:
+    """A variable of the environment is bad input like any other: its name, what is accepted, exit code 2."""
+    done = rekindle("jobs", directory=tmp_path, **{name: value})
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
     """Without a local cluster the message names the socket, with exit code 3."""
     done = rekindle("nodes", directory=tmp_path)

@@ -10,6 +10,7 @@ from activities.kubernetes.kinds import Workload
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
 from rekindle.errors import Conflict
+from rekindle.settings import Settings
 from tests.support.ascend_operator import AscendOperator, group_of, groups_path
 from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
 from tests.support.kubernetes import Namespace
@@ -74,7 +75,7 @@ class World:
 
     @property
     def reader(self) -> Reader:
-        return Reader(self.api, [self.namespace.name])
+        return Reader(self.api, Settings(namespaces=(self.namespace.name,)))
 
     @property
     def driver(self) -> OperatorDriver:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from rekindle.errors import ClusterError, Conflict, Invalid, NotFound, WatchExpired
 from rekindle.model.cluster import Status
-from rekindle.model.manifest import problems
+from rekindle.model.problems import problems
 
 PIECE = 256 * 1024
 CODES: dict[type[ClusterError], int] = {NotFound: 404, Conflict: 409, WatchExpired: 410, Invalid: 422}

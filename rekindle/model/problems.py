@@ -1,0 +1,65 @@
+"""What is wrong with a value that somebody wrote, in lines for people: each names its field and what is accepted."""
+
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+INSIDE = "rekindle_inside"
+"""Type of an error that holds several lines of its own."""
+
+WORDS = {
+    "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "string_type": "must be a string: put it in quotes",
+}
+
+
+def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *, relations: bool = True) -> list[str]:
+    """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
+    lines: list[str] = []
+    for detail in error.errors(include_url=False):
+        where = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
+        if detail["loc"] or relations:
+            lines.extend(_lines(detail, where, model))
+    return lines
+
+
+def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str]:
+    if detail["type"] == INSIDE:
+        return [f"{where}.{line}" for line in detail["ctx"]["problems"]]
+    if detail["type"] == "extra_forbidden":
+        return [f"{where}: unknown field (accepted: {', '.join(_fields_at(model, detail['loc'][:-1]))})"]
+    if detail["type"] == "missing":
+        return [f"{where}: missing"]
+    words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
+    return [f"{where}: {words}{_got(detail['input'])}"]
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields that are accepted at a place, as they are written."""
+    for part in path:
+        field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
+        inner = _model_in(field.annotation) if field else None
+        if inner is None:
+            continue
+        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model that a field's type is, or holds (`X | None`, `tuple[X, ...]`)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _lower(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _got(value: object) -> str:
+    return f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""

@@ -1,0 +1,73 @@
+"""The labels that tell a job's pods and their ranks are the installation's to name."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from activities.cluster import Snapshot
+from activities.kube import Api
+from activities.kubernetes.cluster import KubernetesCluster
+from activities.kubernetes.kinds import PYTORCH_JOB, Workload
+from rekindle.model import keys
+from rekindle.model.cluster import PodPhase
+from rekindle.settings import Settings
+from tests.support.cluster import FOREVER
+from tests.support.controller import apply_crds
+from tests.support.kubeflow import submit_pytorch_job
+from tests.support.kubernetes import Namespace
+from tests.support.worlds import rank_of
+
+JOB_KEY, RANK_KEY = "example.com/job", "example.com/rank"
+
+
+@pytest.fixture
+async def job(namespace: Namespace) -> Workload:
+    """A PyTorchJob whose controller writes labels of its own, on two pods."""
+    await apply_crds(namespace.api)
+    job = Workload(PYTORCH_JOB, await submit_pytorch_job(namespace, {"labels": {keys.MANAGED: "true"}}))
+    for rank in ("1", "0"):
+        metadata = {
+            "name": f"of-rank-{rank}",
+            "labels": {JOB_KEY: job.name},
+            "annotations": {RANK_KEY: rank},
+            "ownerReferences": [{**job.reference, "controller": True}],
+        }
+        container = {"name": "main", "image": "none", "command": list(FOREVER)}
+        body = {"metadata": metadata, "spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
+        await namespace.api.create(namespace.path("pods"), body)
+    return job
+
+
+@pytest.fixture
+async def cluster(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[KubernetesCluster]:
+    settings = Settings(
+        cluster="kubernetes", namespaces=(namespace.name,), job_keys={"PyTorchJob": JOB_KEY}, rank_keys=(RANK_KEY,)
+    )
+    cluster = KubernetesCluster(Api(kubeconfig), settings)
+    yield cluster
+    await cluster.close()
+
+
+async def test_pods_are_found_by_the_installations_labels(cluster: KubernetesCluster, job: Workload) -> None:
+    """By a list, by the watch, and while they are followed; each with the rank that it carries."""
+    names = {"0": "of-rank-0", "1": "of-rank-1"}
+    assert {rank_of(pod): pod.metadata.name for pod in await cluster.pods(job.uid)} == names
+    async with aclosing(cluster.watch()) as news:
+        first = await anext(news)
+    assert isinstance(first, Snapshot)
+    assert {rank_of(pod): pod.metadata.name for pod in first.pods} == names
+    async with aclosing(cluster.follow(job.uid)) as states:
+        async for pods in states:
+            if {pod.status.phase for pod in pods} == {PodPhase.RUNNING}:
+                break
+
+
+async def test_a_backup_pod_takes_the_rank_that_the_old_pod_carries(cluster: KubernetesCluster, job: Workload) -> None:
+    """It is one of the job's pods, by the same label."""
+    old = next(pod for pod in await cluster.pods(job.uid) if rank_of(pod) == "1")
+    backup = await cluster.ensure_backup(old, "backup", ())
+    assert rank_of(backup) == "1"
+    assert backup.metadata.labels[JOB_KEY] == job.name
+    assert backup.metadata.uid in {pod.metadata.uid for pod in await cluster.pods(job.uid)}
