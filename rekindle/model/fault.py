@@ -47,5 +47,8 @@ class Fault(Value):
     code: str = ""
     message: str = ""
     seen_at: datetime
+    """By the clock of who saw it. Kubernetes writes its own times in whole seconds: a fault right behind a restart of the job
+    would be of the time before it."""
+
     source: str
     """Who saw it: `watcher`, `training-side`, `operator`, ..."""

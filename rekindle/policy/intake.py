@@ -272,10 +272,8 @@ def _failed(view: JobView, now: datetime) -> list[Fault]:
         seen = _seen(pod)
         if seen and pod.status.phase is PodPhase.FAILED and pod.metadata.deletion_timestamp is None:
             code = "" if pod.status.exit_code is None else f"exit {pod.status.exit_code}"
-            ended = condition_of(pod.status.conditions, "Ready")
-            moment = ended.last_transition_time if ended else None
             words = f"pod {seen.name} failed: {pod.status.message or pod.status.reason or code}"
-            faults.append(_pod_fault(view, seen, "failed", words, moment or now).model_copy(update={"code": code}))
+            faults.append(_pod_fault(view, seen, "failed", words, now).model_copy(update={"code": code}))
     return faults
 
 
@@ -388,6 +386,6 @@ def _node_fault(view: JobView, node: Node, condition: Condition, pods: list[Pod]
         node=node.metadata.name,
         code=condition.reason,
         message=condition.message,
-        seen_at=condition.last_transition_time or now,
+        seen_at=now,
         source=SOURCE,
     )

@@ -171,6 +171,20 @@ def test_a_lost_node_comes_before_its_pods() -> None:
     assert (second.kind, second.pod_uid) == (FaultKind.POD, "pod-0")
 
 
+def test_a_fault_is_dated_by_who_saw_it() -> None:
+    """Not by the cluster, whose times are whole seconds: a pod that fails and a node that is lost right behind a restart of the
+    job would be of the time before it, and so be dropped as done with."""
+    rounded = NOW - timedelta(seconds=0.9)
+    ready = Condition(type="Ready", status="False", last_transition_time=rounded)
+    failed = pod(1, node="node-1", phase=PodPhase.FAILED)
+    failed = failed.model_copy(update={"status": failed.status.model_copy(update={"conditions": (ready,)})})
+    nodes = (node(ready="False", since=rounded), node("node-1", sick="slow", since=rounded))
+    tells = news(REGISTERED, view(pod(), failed, pod(1, "other", node="node-1"), nodes=nodes))
+    faults = [tell.fault for tell in tells if tell.fault]
+    assert {fault.kind for fault in faults} == {FaultKind.NODE, FaultKind.POD, FaultKind.SUB_HEALTH}
+    assert {fault.seen_at for fault in faults} == {NOW}
+
+
 def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:
     """A failed pod is a fault by name and UID; not when it is being deleted, succeeded, or is the manager."""
     (tell,) = news(REGISTERED, view(pod(phase=PodPhase.FAILED)))
