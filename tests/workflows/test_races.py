@@ -53,10 +53,10 @@ async def test_a_worker_that_stops_drops_its_workflows_without_a_word(
         world.cluster.pods_are_placed = False
         await world.fault(fault)
         await world.phase(phase)
+        runs = [thing for thing in gc.get_objects() if inspect.iscoroutine(thing) and thing.__qualname__ in RUNS]
         await world.control.stop()
-        dropped = [thing for thing in gc.get_objects() if inspect.iscoroutine(thing) and thing.__qualname__ in RUNS]
-        assert dropped
-        for run in dropped:
+        assert runs
+        for run in runs:
             run.close()
         await world.control.start()
         await world.phase(phase)
