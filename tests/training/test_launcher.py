@@ -138,12 +138,15 @@ def test_flags_of_torchrun_mean_the_same_here() -> None:
     assert parse(["--nproc-per-node=cpu", "x.py"], {}).nproc_per_node == os.cpu_count()
 
 
-def test_the_first_failure_decides_and_ends_the_others(launcher: Launch) -> None:
+def test_the_first_failure_decides_and_ends_the_others(launcher: Launch, tmp_path: Path) -> None:
     """The exit code is that of the first rank that failed; the other ranks do not survive it."""
-    program = """
+    os.mkfifo(tmp_path / "told")
+    program = f"""
         if os.environ["LOCAL_RANK"] == "1":
+            open("{tmp_path}/told").read()
             sys.exit(7)
         say(os.getpid())
+        open("{tmp_path}/told", "w").close()
         signal.pause()
     """
     process = launcher(program, "--nnodes=2", "--nproc-per-node=2")
