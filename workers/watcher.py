@@ -13,7 +13,7 @@ from typing import Protocol
 from activities.cluster import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Refused, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, JobObject, ObjectMeta, Pod, WatchEvent
-from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
+from rekindle.policy.intake import Tell, TellKind, Told, after, declined, due, observe
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import connect
@@ -138,8 +138,8 @@ class Watcher:
                 del self._told[job_id]
                 self._wrong.pop(job_id, None)
             return None
-        hopeless = tells[0].kind is TellKind.REGISTER and view.job and self._wrong.get(job_id) == _written(view.job)
-        return None if hopeless else tells[0]
+        hopeless = view.job is not None and self._wrong.get(job_id) == _written(view.job)
+        return next((tell for tell in tells if not (hopeless and tell.kind is TellKind.REGISTER)), None)
 
     async def _told_to(self, job_id: str, tell: Tell) -> bool:
         """Whether there is no need to wait before the next one."""
@@ -156,7 +156,9 @@ class Watcher:
             logger.warning("refused", extra={**words, "error": str(error)})
             if tell.kind is TellKind.REGISTER and job:
                 self._wrong[job_id] = _written(job)
-                self._telling.create_task(self._say_refused(job, str(error)))
+                told = self._told[job_id] = declined(self._told[job_id])
+                why = f"{error}; until then what it said before holds" if told.registered else str(error)
+                self._telling.create_task(self._say_refused(job, why))
                 return True
         else:
             logger.info("told", extra=words)

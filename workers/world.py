@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from rekindle.model.cluster import JobObject, Node, Pod
-from rekindle.policy.intake import JobView, Told
+from rekindle.model.cluster import JobObject, JobView, Node, Pod
+from rekindle.policy.intake import Told
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
 

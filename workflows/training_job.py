@@ -225,16 +225,14 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REGISTER)
     def register(self, registration: Registration) -> Receipt:
-        """The job exists; labels and limits may have changed since. What a downgrade wrote into its label is not its owner's."""
-        job, observed = registration.job, self.state.job.observe
-        if self.state.downgrade:
-            job = job.model_copy(update={"sub_health": self.state.job.sub_health})
-        self.state = incidents.registered(self.state, job)
+        """The job exists; labels and limits may have changed since."""
+        observed = self.state.job.observe
+        self.state = incidents.registered(self.state, registration.job)
         if registration.problems is not None:
             self._found(registration.problems)
-        if job.observe is not observed:
+        if registration.observe is not observed:
             self._show()
-        return Receipt(info=f"job {job.id} is registered")
+        return Receipt(info=f"job {registration.id} is registered")
 
     @register.validator
     def _same_job(self, registration: Registration) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.kube import Object
+from rekindle.model.cluster import LOOSE_PODS
 from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
 
 BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
@@ -170,7 +171,7 @@ KUBEFLOW = "training.kubeflow.org/operator-name"
 BATCH_UID = ("batch.kubernetes.io/controller-uid", "controller-uid")
 
 TRAINING_JOB = Kind("TrainingJob", "/apis/rekindle.io/v1", "trainingjobs", JOB_ID, _of_training_job)
-BARE = Kind("Pods", "/api/v1", "pods", JOB_ID, lambda spec: [Template(spec["template"], int(spec["pods"]))])
+BARE = Kind(LOOSE_PODS, "/api/v1", "pods", JOB_ID, lambda spec: [Template(spec["template"], int(spec["pods"]))])
 """Pods that nobody controls, told together by their labels; there is no object but them."""
 
 ASCEND_JOB = Kind(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rekindle.model.base import Resource
+from rekindle.model.base import Resource, Value
 
 
 class ObjectMeta(Resource):
@@ -133,6 +133,10 @@ class JobObjectStatus(Resource):
     """`REKINDLE_JOB_DIR` of all its pods, on the local cluster."""
 
 
+LOOSE_PODS = "Pods"
+"""Kind of a job that is pods which nobody controls: there is no object but them."""
+
+
 class JobObject(Resource):
     """The job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
 
@@ -142,6 +146,17 @@ class JobObject(Resource):
     status: JobObjectStatus = JobObjectStatus()
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
+
+
+class JobView(Value):
+    """One job as the cluster shows it."""
+
+    job: JobObject | None = None
+    """None: there is no such job any more."""
+
+    pods: tuple[Pod, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    """At least those of its pods, and those whose sub-health was told."""
 
 
 class WatchEvent(Resource):

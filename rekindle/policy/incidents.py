@@ -53,9 +53,9 @@ def _is_removed(state: JobState, pod_uid: str) -> bool:
 
 
 def registered(state: JobState, job: Job) -> JobState:
-    """The state with what the job's object says now. While a downgrade is written into its label, the owner's own policy is kept;
-    another policy or other capabilities are a reason to judge sub-healths again."""
-    if state.downgrade and DOWNGRADED in job.annotations:
+    """The state with what the job's object says now. While a downgrade stands, or is still written into its label, the owner's
+    own policy is kept; another policy or other capabilities are a reason to judge sub-healths again."""
+    if state.downgrade or DOWNGRADED in job.annotations:
         job = job.model_copy(update={"sub_health": state.job.sub_health})
     return state if job == state.job else rejudge(state.model_copy(update={"job": job}))
 

@@ -8,21 +8,21 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
-from rekindle.model.cluster import Condition, JobObject, JobPhase, Node, Pod, PodPhase, PodRole, condition_of
+from rekindle.model.cluster import LOOSE_PODS, Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, REPLICA_TYPE
+from rekindle.model.keys import (
+    CAPABILITIES,
+    DOWNGRADED,
+    FRAMEWORK,
+    GENERATION,
+    POD_TYPE,
+    PROCESS_RECOVER_ENABLE,
+    RANKS_PER_POD,
+    SUB_HEALTHY_STRATEGY,
+)
+from rekindle.policy.ranks import problems, rank_of
 
 SOURCE = "watcher"
-
-WITHOUT_RANK = ("manager", "scheduler")
-"""Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
-
-LONGEST_RANK = 9
-"""Digits of a pod rank that is read as a number."""
-
-TOLD_PROBLEMS = 20
-"""Problems of a job that are told; all of 20,000 pods would fit into no payload."""
-MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
 
 
 class TellKind(StrEnum):
@@ -60,17 +60,6 @@ class Tell(Value):
         return "/".join(part for part in (self.kind, self.episode, number) if part)
 
 
-class JobView(Value):
-    """One job as the cluster shows it."""
-
-    job: JobObject | None = None
-    """None: there is no such job any more."""
-
-    pods: tuple[Pod, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    """At least those of its pods, and those whose sub-health was told."""
-
-
 class SeenPod(Value):
     """A pod of a rank, as it was seen last."""
 
@@ -91,6 +80,13 @@ class OpenEpisode(Value):
     illness: str
 
 
+class Words(Value):
+    """What an owner may say of a job while it runs."""
+
+    sub_health: str = ""
+    others: tuple[str, ...] = ()
+
+
 class Told(Value):
     """What one job's workflow was told."""
 
@@ -103,14 +99,20 @@ class Told(Value):
     observed: bool = False
     """The job is only observed, as was seen last."""
 
+    words: Words | None = None
+    """As was seen last; None: never."""
+
+    stale: bool = False
+    """The job says something else than what it was registered with, which holds until it is registered again."""
+
     problems: tuple[str, ...] = ()
     """As was seen last."""
 
     changes: int = 0
-    """How often these two changed."""
+    """How often these three changed."""
 
     told_change: int = 0
-    """Which of these changes its workflow knows."""
+    """Up to which of these changes its workflow knows the problems."""
 
     episodes: tuple[str, ...] = ()
     open: tuple[OpenEpisode, ...] = ()
@@ -132,14 +134,33 @@ def observe(told: Told, view: JobView) -> Told:
 
 
 def _changed(told: Told, view: JobView) -> Told:
-    """A job that is only observed from now on, or is not any more, is registered again."""
+    """A job that says something else, or that is only observed from now on, or is not any more, is registered again. The latter
+    before anything else is told of it."""
     if view.job is None:
         return told
-    found, observed = problems(view), view.job.observe
-    if (found, observed) == (told.problems, told.observed):
-        return told
-    update = {"problems": found, "observed": observed, "changes": told.changes + 1}
-    return told.model_copy(update={**update, "registered": told.registered and observed == told.observed})
+    found, observed, words = problems(view), view.job.observe, _words(view.job, told.words)
+    last = told.words or words
+    if (found, observed, words) == (told.problems, told.observed, last):
+        return told.model_copy(update={"words": words})
+    only_words = (found, observed) == (told.problems, told.observed)
+    update = {"problems": found, "observed": observed, "words": words, "changes": told.changes + 1}
+    again = {"registered": told.registered and observed == told.observed, "stale": told.stale or words != last}
+    known = {"told_change": told.told_change + 1} if only_words and told.told_change == told.changes else {}
+    return told.model_copy(update={**update, **again, **known})
+
+
+def _words(job: JobObject, last: Words | None) -> Words:
+    """While a downgrade stands in the label of the sub-health policy, its owner's word is the one before. Pods that nobody
+    controls speak for their job by turns: what they say counts at its registration only."""
+    before = last or Words()
+    if job.kind == LOOSE_PODS:
+        return before
+    labels, annotations, spec = job.metadata.labels, job.metadata.annotations, job.spec
+    sub_health = before.sub_health if DOWNGRADED in annotations else labels.get(SUB_HEALTHY_STRATEGY, "")
+    written = [labels.get(key, "") for key in (PROCESS_RECOVER_ENABLE, FRAMEWORK)]
+    written += [annotations.get(key, "") for key in (CAPABILITIES, RANKS_PER_POD)]
+    limits = [f"{name}={limit}" for name, limit in sorted(spec.limits.items())]
+    return Words(sub_health=sub_health, others=(*written, spec.training_side, *limits))
 
 
 def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
@@ -150,10 +171,11 @@ def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
     if not told.registered:
         return (Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes),)
     faults = (*_lost_nodes(view, now), *_failed(view, now), *_vanished(told, view, now), *_sub_healths(view, now))
+    again = [Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes)] if told.stale else []
     news = [Tell(kind=TellKind.FAULT, fault=fault) for fault in faults if fault.episode not in told.episodes]
     illnesses = {_illness(node, condition) for node, condition in _sick(view)}
     over = [Tell(kind=TellKind.CLEARED, episode=one.episode) for one in told.open if one.illness not in illnesses]
-    return (*news, *over, *_problems_due(told))
+    return (*again, *news, *over, *_problems_due(told))
 
 
 def _problems_due(told: Told) -> list[Tell]:
@@ -170,7 +192,7 @@ def after(told: Told, tell: Tell, view: JobView) -> Told:
     if tell.kind is TellKind.REGISTER:
         still_so = tell.change == told.changes
         found = tell.problems if still_so else told.problems
-        update = {"known": True, "registered": still_so, "problems": found, "told_change": tell.change}
+        update = {"known": True, "registered": still_so, "stale": False, "problems": found, "told_change": tell.change}
         return told.model_copy(update=update)
     if tell.kind is TellKind.PROBLEMS:
         return told.model_copy(update={"told_change": tell.change})
@@ -185,6 +207,12 @@ def after(told: Told, tell: Tell, view: JobView) -> Told:
     return told.model_copy(update={"episodes": (*told.episodes, fault.episode), "open": tuple(opened), "pods": pods})
 
 
+def declined(told: Told) -> Told:
+    """What was told, after a registration that means nothing: a workflow that knows the job goes by what it said before. Not if
+    it is only observed now, which the workflow may not know."""
+    return told.model_copy(update={"registered": told.known and not told.observed, "stale": True})
+
+
 def _end(job: JobObject | None) -> str:
     """Why the job is over; empty: it lives."""
     if job is None or job.metadata.deletion_timestamp:
@@ -195,59 +223,9 @@ def _end(job: JobObject | None) -> str:
 # ---- pods
 
 
-def problems(view: JobView) -> tuple[str, ...]:
-    """Why no recovery could tell the job's pods apart, one line each, from the pods that live. A backup pod, one that ends and
-    one that does not run yet (its rank may be written when it gets a node) are no problem."""
-    if view.job is None:
-        return ()
-    last = view.job.spec.pods - 1
-    names: dict[int, list[str]] = {}
-    wrong: list[str] = []
-    for pod in filter(_should_have_rank, view.pods):
-        rank = _rank(pod)
-        if rank is not None and rank <= last:
-            names.setdefault(rank, []).append(pod.metadata.name)
-        elif words := _wrong_rank(pod, last):
-            wrong.append(words)
-    twice = [_twice(rank, sorted(holders)) for rank, holders in sorted(names.items()) if len(holders) > 1]
-    found = (*sorted(wrong), *twice)
-    return found if len(found) <= TOLD_PROBLEMS else (*found[:TOLD_PROBLEMS], MORE_PROBLEMS)
-
-
-def _should_have_rank(pod: Pod) -> bool:
-    """It lives, and is neither a backup nor of a replica type without ranks."""
-    over = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or pod.metadata.deletion_timestamp is not None
-    backup = pod.metadata.annotations.get(POD_TYPE) == PodRole.BACKUP
-    return not over and not backup and pod.metadata.labels.get(REPLICA_TYPE, "").lower() not in WITHOUT_RANK
-
-
-def _wrong_rank(pod: Pod, last: int) -> str:
-    name, written = pod.metadata.name, pod.metadata.annotations.get(RANK_INDEX, "")
-    if _rank(pod) is not None:
-        return f"pod rank {written} of pod {name} is outside 0 to {last}"
-    if written:
-        return f"pod rank {written[:40]!r} of pod {name} is not a number from 0 to {last}"
-    where = f"annotation {RANK_INDEX}, or what this installation reads in its place"
-    missing = f"pod {name} carries no rank: expected {where}, with a number from 0 to {last}"
-    return missing if pod.status.phase is PodPhase.RUNNING else ""
-
-
-def _twice(rank: int, names: list[str]) -> str:
-    if len(names) == 2:
-        return f"pods {names[0]} and {names[1]} both carry pod rank {rank}"
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"pods {', '.join(names[:3])}{more} all carry pod rank {rank}"
-
-
-def _rank(pod: Pod) -> int | None:
-    """None: no number is written on it."""
-    written = pod.metadata.annotations.get(RANK_INDEX, "")
-    return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
-
-
 def _seen(pod: Pod) -> SeenPod | None:
     """None for pods without a rank: managers."""
-    rank = _rank(pod)
+    rank = rank_of(pod)
     if rank is None:
         return None
     over = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)

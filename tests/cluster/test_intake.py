@@ -3,16 +3,19 @@
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model import keys
 from rekindle.model.cluster import (
+    LOOSE_PODS,
     Condition,
     JobObject,
     JobObjectStatus,
     JobPhase,
     JobSpec,
+    JobView,
     Node,
     NodeStatus,
     ObjectMeta,
@@ -23,15 +26,30 @@ from rekindle.model.cluster import (
     PodTemplate,
 )
 from rekindle.model.fault import FaultKind
-from rekindle.policy.intake import JobView, Tell, TellKind, Told, after, due, observe
+from rekindle.policy.intake import Tell, TellKind, Told, after, declined, due, observe
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def job(phase: JobPhase = JobPhase.RUNNING, *, deleted: bool = False) -> JobObject:
+def job(
+    phase: JobPhase = JobPhase.RUNNING,
+    *,
+    deleted: bool = False,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    limits: dict[str, float | str] | None = None,
+    kind: str = "LocalJob",
+) -> JobObject:
     return JobObject(
-        metadata=ObjectMeta(name="demo", uid="job", deletion_timestamp=NOW if deleted else None),
-        spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",))),
+        kind=kind,
+        metadata=ObjectMeta(
+            name="demo",
+            uid="job",
+            labels=labels or {},
+            annotations=annotations or {},
+            deletion_timestamp=NOW if deleted else None,
+        ),
+        spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",)), limits=limits or {}),
         status=JobObjectStatus(phase=phase),
     )
 
@@ -104,6 +122,54 @@ def test_a_job_is_registered_before_anything_else() -> None:
     assert [tell.kind for tell in news(Told(), sick)] == [TellKind.REGISTER]
     _, tells = tell_all(Told(), sick)
     assert [tell.kind for tell in tells] == [TellKind.REGISTER, TellKind.FAULT]
+
+
+HOT_SWITCH = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}),
+        job(labels={**HOT_SWITCH, keys.PROCESS_RECOVER_ENABLE: "on"}),
+        job(labels={**HOT_SWITCH, keys.FRAMEWORK: "mindspore"}),
+        job(labels=HOT_SWITCH, annotations={keys.CAPABILITIES: "watchdog"}),
+        job(labels=HOT_SWITCH, limits={"pause": 60}),
+    ],
+)
+def test_a_job_that_says_something_else_is_registered_again(changed: JobObject) -> None:
+    """Each of the owner's words, once, and before the news that it may decide about."""
+    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH)))
+    assert news(told, view(of=job(labels=HOT_SWITCH))) == ()
+    _, tells = tell_all(told, view(pod(), of=changed, nodes=(node(sick="slow"),)))
+    assert [tell.kind for tell in tells] == [TellKind.REGISTER, TellKind.FAULT]
+
+
+@pytest.mark.parametrize("kind", ["LocalJob", LOOSE_PODS])
+def test_what_nobody_said_registers_no_job_again(kind: str) -> None:
+    """A downgrade that we wrote and lifted, and what other controllers write; and of pods that speak by turns nothing."""
+    written = job(labels=HOT_SWITCH, annotations={"batch.kubernetes.io/job-tracking": ""}, kind=kind)
+    downgraded = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}, annotations={keys.DOWNGRADED: "no spare"}, kind=kind)
+    by_turns = [job(kind=kind)] if kind == LOOSE_PODS else []
+    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH, kind=kind)))
+    for changed in (downgraded, job(labels=HOT_SWITCH, kind=kind), written, *by_turns):
+        told, tells = tell_all(told, view(of=changed))
+        assert tells == []
+
+
+def test_a_refused_registration_leaves_what_was_said_before() -> None:
+    """A workflow that knows the job hears the news all the same; the registration is due until it is another. Of a job that is
+    only observed now nothing is told: the workflow may not know it."""
+    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH)))
+    sick = view(pod(), of=job(labels={keys.SUB_HEALTHY_STRATEGY: "hot"}), nodes=(node(sick="slow"),))
+    told = declined(observe(told, sick))
+    assert [tell.kind for tell in news(told, sick)] == [TellKind.REGISTER, TellKind.FAULT]
+    new_watcher = declined(observe(told.kept(), sick))
+    assert [tell.kind for tell in news(new_watcher, sick)] == [TellKind.REGISTER, TellKind.FAULT]
+    observed = sick.model_copy(update={"job": sick.job.model_copy(update={"observe": True}) if sick.job else None})
+    for before in (told.kept(), Told()):
+        assert [tell.kind for tell in news(declined(observe(before, observed)), observed)] == [TellKind.REGISTER]
+    assert [tell.kind for tell in news(declined(observe(Told(), sick)), sick)] == [TellKind.REGISTER]
 
 
 def test_an_ended_job_is_told_once_and_then_forgotten() -> None:

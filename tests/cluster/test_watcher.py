@@ -12,7 +12,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.model.cluster import JobObject
 from rekindle.model.fault import FaultKind
-from rekindle.model.keys import RANK_INDEX
+from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.policy.intake import Tell, TellKind
 from tests.support.cluster import job_object, until_gone, until_running
 from workers.telling import JobUnknown, Memory
@@ -191,6 +191,36 @@ async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
         await client.patch_job("demo", {"mended": "yes"}, {})
         await peer.until_told(REGISTER)
     assert peer.attempts == 2
+
+
+async def test_what_an_owner_changes_is_registered_and_a_word_that_means_nothing_costs_no_protection(
+    client: ClusterClient, memory: Path
+) -> None:
+    """The workflow learns of another policy at once. A misspelt one is said on the job, and faults are told all the same, by this
+    watcher and by the next one."""
+    peer = Peer()
+    async with watching(client, peer, memory):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_told(REGISTER)
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
+        await peer.until_told(REGISTER, REGISTER)
+        peer.refuses = lambda tell: BadInput("'hot' is not accepted") if tell.kind is REGISTER else None
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hot"}, {})
+        await peer.until(lambda: peer.attempts == 3)
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await peer.until_told(REGISTER, REGISTER, FAULT)
+        assert peer.attempts == 4
+        async with asyncio.timeout(20):
+            while "'hot' is not accepted; until then what it said before holds" not in await _refusals(client):
+                pass
+    async with watching(client, peer, memory):
+        await peer.until_told(REGISTER, REGISTER, FAULT, FAULT)
+    assert peer.attempts == 6
+
+
+async def _refusals(client: ClusterClient) -> list[str]:
+    return [event.message for event in await client.events() if event.reason == "JobRefused"]
 
 
 async def test_a_refused_fault_is_not_repeated(client: ClusterClient, memory: Path) -> None:

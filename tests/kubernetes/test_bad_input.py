@@ -14,10 +14,11 @@ from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject
+from rekindle.model.cluster import JobObject, JobView
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.policy.intake import JobView, Tell, TellKind, problems
+from rekindle.policy.intake import Tell, TellKind
+from rekindle.policy.ranks import problems
 from rekindle.settings import Settings
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace

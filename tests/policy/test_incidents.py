@@ -181,12 +181,15 @@ def test_a_verdict_lowers_the_policy_once() -> None:
 
 
 def test_our_own_label_is_not_the_owners_policy() -> None:
-    """A job registered again with the label of its downgrade keeps the owner's policy for the day when it is lifted."""
+    """A job registered again with the label of its downgrade keeps the owner's policy for the day when it is lifted, and on that
+    day, before the label is taken back."""
     lowered = incidents.downgraded(STATE, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
     labelled = JOB.model_copy(update={"sub_health": SubHealthStrategy.IGNORE, "annotations": {DOWNGRADED: "r"}})
     again = incidents.registered(lowered, labelled)
     assert again.policy is SubHealthStrategy.IGNORE
-    assert again.model_copy(update={"downgrade": None}).policy is SubHealthStrategy.HOT_SWITCH
+    lifted = again.model_copy(update={"downgrade": None})
+    assert lifted.policy is SubHealthStrategy.HOT_SWITCH
+    assert incidents.registered(lifted, labelled).policy is SubHealthStrategy.HOT_SWITCH
     assert incidents.registered(STATE, JOB) == STATE
 
 

@@ -8,14 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model import keys
-from rekindle.model.cluster import Condition, JobObject, JobSpec, Node, NodeStatus, ObjectMeta, Pod, PodPhase, PodSpec, PodStatus
+from rekindle.model.cluster import (
+    Condition,
+    JobObject,
+    JobSpec,
+    JobView,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodPhase,
+    PodSpec,
+    PodStatus,
+)
 from rekindle.model.cluster import PodTemplate as Template
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.policy import incidents, requests
-from rekindle.policy.intake import MORE_PROBLEMS, TOLD_PROBLEMS, JobView, Tell, TellKind, Told, after, due, observe, problems
+from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
+from rekindle.policy.ranks import MORE_PROBLEMS, TOLD_PROBLEMS, problems
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REGISTERED = Told(known=True, registered=True)

@@ -7,7 +7,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy
 from rekindle.model.recovery import Outcome
-from tests.support.plant import a_job, a_mindio_job, plant, sub_health, training
+from tests.support.plant import a_job, a_mindio_job, plant, register, sub_health, training
 
 C = Capability
 
@@ -47,6 +47,21 @@ async def test_before_the_first_step_it_is_refused_and_judged_again_at_it(tempor
         assert peer.orders == []
         await world.first_step()
         assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_another_policy_counts_from_its_registration_on(temporal: WorkflowEnvironment) -> None:
+    """A sub-health that its owner ignored is hot-switched as soon as the owner says so; the next one is ignored again."""
+    job = a_job(sub_health=SubHealthStrategy.IGNORE)
+    async with training(temporal, job) as (world, peer):
+        await world.fault(sub_health())
+        assert (await world.judged()).startswith("ignored: ")
+        assert peer.orders == []
+        await register(world.client, job.model_copy(update={"sub_health": SubHealthStrategy.HOT_SWITCH}))
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        await register(world.client, job)
+        await world.fault(sub_health(0, "node-0", "another"))
+        assert (await world.judged(0)).startswith("ignored: ")
+        assert (await world.status()).state.incidents == 1
 
 
 async def test_without_a_stream_it_is_refused_and_judged_again_at_the_attach(temporal: WorkflowEnvironment) -> None:
