@@ -124,8 +124,8 @@ class Told(Value):
 
 
 def observe(told: Told, view: JobView) -> Told:
-    """Remembers the pods, so that one that vanishes is missed; a rank that somebody else holds misses nobody. And the
-    job's problems, and whether it is only observed."""
+    """Remembers the pods, so that one that vanishes is missed; a rank that somebody else holds misses nobody. And what the job
+    says, its problems, and whether it is only observed."""
     here = {pod.metadata.uid for pod in view.pods}
     held = {seen.rank for seen in map(_seen, view.pods) if seen and not seen.leaving and not seen.backup}
     lost = [seen for seen in told.pods if seen.uid not in here and not seen.leaving and seen.rank not in held]
@@ -168,14 +168,14 @@ def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
     if reason := _end(view.job):
         return (Tell(kind=TellKind.END, reason=reason),) if told.known else ()
     assert view.job is not None
+    register = Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes)
     if not told.registered:
-        return (Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes),)
+        return (register,)
     faults = (*_lost_nodes(view, now), *_failed(view, now), *_vanished(told, view, now), *_sub_healths(view, now))
-    again = [Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes)] if told.stale else []
     news = [Tell(kind=TellKind.FAULT, fault=fault) for fault in faults if fault.episode not in told.episodes]
     illnesses = {_illness(node, condition) for node, condition in _sick(view)}
     over = [Tell(kind=TellKind.CLEARED, episode=one.episode) for one in told.open if one.illness not in illnesses]
-    return (*again, *news, *over, *_problems_due(told))
+    return (*([register] if told.stale else []), *news, *over, *_problems_due(told))
 
 
 def _problems_due(told: Told) -> list[Tell]:
