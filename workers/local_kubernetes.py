@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--state-dir", type=Path, required=True, help="database, certificates, kubeconfig and logs")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--accelerators-per-node", type=int, default=2, help=f"of the resource {ACCELERATOR}")
-    parser.add_argument("--emulate", default="", metavar="1.33", help="behave as this earlier minor version; three back at most")
+    parser.add_argument("--oldest", action="store_true", help="behave as the oldest version that the programs can emulate")
     parser.add_argument("--socket", type=Path, help="serve the local cluster's API on this Unix socket too")
     return parser.parse_args()
 
@@ -48,7 +48,7 @@ async def main(options: argparse.Namespace) -> None:
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     binaries = await asyncio.to_thread(control_plane_binaries, _progress)
-    servers = Servers(binaries, directory, options.emulate)
+    servers = Servers(binaries, directory, oldest=options.oldest)
     try:
         await servers.start()
         async with Api(servers.kubeconfig) as api:

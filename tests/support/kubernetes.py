@@ -16,15 +16,13 @@ from tests.support.cluster import environment
 
 WAIT_LIMIT = 40.0
 ACCELERATOR = "huawei.com/Ascend910"
-OLDEST = "1.33"
-"""The oldest minor version that the programs of `deploy/control-plane` emulate."""
 
 
 @contextmanager
 def local_kubernetes(state_dir: Path) -> Iterator[Path]:
     """The administrator's kubeconfig. The first one of a machine builds the programs, which takes minutes. It behaves as the
     oldest version that it can: what later ones allow besides is not relied on; the demonstration runs over the newest."""
-    command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={state_dir}", f"--emulate={OLDEST}"]
+    command = [sys.executable, "-P", "-m", "workers.local_kubernetes", f"--state-dir={state_dir}", "--oldest"]
     with (state_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)
     with process:

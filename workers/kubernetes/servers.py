@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import secrets
 import shutil
 import ssl
@@ -51,13 +52,14 @@ class Endpoint:
 class Servers:
     """One control plane in one directory."""
 
-    def __init__(self, binaries: Path, directory: Path, emulated: str = "") -> None:
+    def __init__(self, binaries: Path, directory: Path, *, oldest: bool) -> None:
         """Args:
-        emulated: an earlier minor version that they behave as; empty: as what they are.
+        oldest: they behave as the oldest version that they can.
         """
         self._binaries = binaries
         self._directory = directory
-        self._version = [f"--emulated-version={emulated}"] if emulated else []
+        self._oldest = oldest
+        self._version: list[str] = []
         self._etcd, self._peer, self._port = free_ports(3)
         self.endpoint = Endpoint(
             url=f"https://127.0.0.1:{self._port}",
@@ -75,6 +77,8 @@ class Servers:
             Unavailable: a server did not start; the message has the end of its log.
         """
         (self._directory / "certificates").mkdir(parents=True, exist_ok=True)
+        if self._oldest:
+            self._version = await self._emulation()
         await self._make_key()
         self._write_tokens()
         self.endpoint.write_kubeconfig(self.kubeconfig)
@@ -143,6 +147,14 @@ class Servers:
                 await asyncio.sleep(0.1)  # nothing tells when it listens
 
     # ---- what they are told
+
+    async def _emulation(self) -> list[str]:
+        """Programs from before 1.31 are what they are."""
+        server = str(self._binaries / "kube-apiserver")
+        process = await asyncio.create_subprocess_exec(server, "--help", stdout=asyncio.subprocess.PIPE)
+        text, _ = await process.communicate()
+        found = re.search(rb"--emulated-version.*?kube=(\d+\.\d+)\.\.", text, re.DOTALL)
+        return [f"--emulated-version={found[1].decode()}"] if found else []
 
     async def _make_key(self) -> None:
         """Signs the tokens of service accounts."""
