@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-import inspect
+from types import CoroutineType
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -53,7 +53,7 @@ async def test_a_worker_that_stops_drops_its_workflows_without_a_word(
         world.cluster.pods_are_placed = False
         await world.fault(fault)
         await world.phase(phase)
-        runs = [thing for thing in gc.get_objects() if inspect.iscoroutine(thing) and thing.__qualname__ in RUNS]
+        runs = [thing for thing in gc.get_objects() if type(thing) is CoroutineType and thing.__qualname__ in RUNS]
         await world.control.stop()
         assert runs
         for run in runs:
