@@ -221,12 +221,16 @@ def _change(line: bytes) -> Change:
 
 
 def _refusal(code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
-    """The server's own words: for 403 they name verb, resource and namespace."""
+    """The server's own words: for 403 they name verb, resource and namespace. To change an object under the UID of another one is
+    `Invalid` to the server; to us its name has passed on."""
     try:
-        words = str(json.loads(body)["message"])
+        status = json.loads(body)
+        words = str(status["message"])
     except (ValueError, TypeError, KeyError):
-        words = body.decode(errors="replace").strip()[:500]
+        status, words = {}, body.decode(errors="replace").strip()[:500]
     words = words or f"code {code}"
+    if code == 422 and any(cause.get("field") == "metadata.uid" for cause in (status.get("details") or {}).get("causes") or ()):
+        return Conflict(words)
     if known := ERRORS.get(code):
         return known(words)
     return ClusterUnavailable(f"{code}: {words}", retry_after=_seconds(headers.get("Retry-After", "")))

@@ -17,7 +17,9 @@ from activities import kube
 from activities.errors import crossing
 from activities.kube import Api, check_version
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
+from tests.support.worlds import pod_spec
 
 MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
 
@@ -42,6 +44,19 @@ async def test_a_deletion_names_the_very_object(namespace: Namespace) -> None:
     with pytest.raises(Conflict, match="UID"):
         await namespace.api.delete(namespace.path("configmaps", "map"), "of-another-life")
     assert await namespace.api.get(namespace.path("configmaps", "map"))
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "pods"])
+async def test_a_change_names_the_very_object(namespace: Namespace, kind: str) -> None:
+    """Under the UID of another object it is a Conflict, which may be over when the caller looks again, and nothing is changed."""
+    body = MAP if kind == "configmaps" else {"metadata": {"name": "map"}, "spec": pod_spec(FOREVER, 0)}
+    created = await namespace.api.create(namespace.path(kind), body)
+    change = {"labels": {"changed": "yes"}}
+    with pytest.raises(Conflict, match=r"metadata\.uid"):
+        await namespace.api.patch(namespace.path(kind, "map"), {"metadata": {"uid": "of-another-life", **change}})
+    assert "labels" not in (await namespace.api.get(namespace.path(kind, "map")))["metadata"]
+    own = {"metadata": {"uid": created["metadata"]["uid"], **change}}
+    assert (await namespace.api.patch(namespace.path(kind, "map"), own))["metadata"]["labels"] == {"changed": "yes"}
 
 
 async def test_an_object_that_the_server_refuses_names_its_field(namespace: Namespace) -> None:
