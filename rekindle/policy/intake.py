@@ -168,14 +168,18 @@ def due(told: Told, view: JobView, now: datetime) -> tuple[Tell, ...]:
     if reason := _end(view.job):
         return (Tell(kind=TellKind.END, reason=reason),) if told.known else ()
     assert view.job is not None
-    register = Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes)
+    again = [] if told.registered and not told.stale else [_register(told, view)]
     if not told.registered:
-        return (register,)
+        return tuple(again)
     faults = (*_lost_nodes(view, now), *_failed(view, now), *_vanished(told, view, now), *_sub_healths(view, now))
     news = [Tell(kind=TellKind.FAULT, fault=fault) for fault in faults if fault.episode not in told.episodes]
     illnesses = {_illness(node, condition) for node, condition in _sick(view)}
     over = [Tell(kind=TellKind.CLEARED, episode=one.episode) for one in told.open if one.illness not in illnesses]
-    return (*([register] if told.stale else []), *news, *over, *_problems_due(told))
+    return (*again, *news, *over, *_problems_due(told))
+
+
+def _register(told: Told, view: JobView) -> Tell:
+    return Tell(kind=TellKind.REGISTER, problems=problems(view), change=told.changes)
 
 
 def _problems_due(told: Told) -> list[Tell]:
