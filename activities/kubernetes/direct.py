@@ -7,12 +7,13 @@ resume, as queueing systems do it; pods that nobody controls are remembered as P
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Protocol, TypeVar
 
 from activities.kube import Api, Object
 from activities.kubernetes import pods as made
-from activities.kubernetes.kinds import BARE, BATCH_JOB, TRAINING_JOB, Workload, rank_of
+from activities.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, COMPLETION_INDEX, TRAINING_JOB, Workload, rank_of
 from activities.kubernetes.objects import failure_of
 from activities.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
@@ -71,13 +72,14 @@ class DirectDriver:
 
     async def ensure_promoted(self, job: Workload, pod: Object) -> None:
         await self._join(pod)
+        await self._end_doubles(job, pod)
         marks = (keys.POD_TYPE, keys.BACKUP_SOURCE)
         if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
             change = {"uid": pod["metadata"]["uid"], "annotations": dict.fromkeys(marks), "labels": {made.BACKUP_OF: None}}
             await self._api.patch(path_of(pod), {"metadata": change})
 
     async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None:
-        if job.kind.withheld and made.controller_of(pod):
+        if job.kind.withheld:
             await self._hand_over(job, pod)
         await self._delete(pod, grace_seconds)
 
@@ -97,6 +99,19 @@ class DirectDriver:
     async def _join(self, backup: Object) -> None:
         if change := made.joined(backup):
             await self._api.patch(path_of(backup), change)
+
+    async def _end_doubles(self, job: Workload, backup: Object) -> None:
+        """A Job's controller that looked between the two patches of the hand-over made a pod for the empty index. It ends one of
+        the two by itself, but a second later, and until then two pods hold the rank. One that it counts must not fail."""
+        labels = backup["metadata"].get("labels", {})
+        if not {BATCH_JOB_NAME, COMPLETION_INDEX} <= labels.keys():
+            return
+        selector = f"{BATCH_JOB_NAME}={labels[BATCH_JOB_NAME]},{COMPLETION_INDEX}={labels[COMPLETION_INDEX]}"
+        for pod in (await self._api.list(f"/api/v1/namespaces/{job.namespace}/pods", labelSelector=selector)).items:
+            if pod["metadata"]["uid"] != backup["metadata"]["uid"] and made.controller_of(pod) and _is_active(pod):
+                with suppress(NotFound):
+                    await self._api.patch(path_of(pod), made.released(pod, job))
+                await self._delete(pod, 0)
 
     async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         await self._delete_all([pod for pod in pods if is_backup(pod)], grace_seconds)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.kube import Api
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
 from workers.kubernetes.binaries import control_plane_binaries, kubectl
@@ -30,7 +31,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 async def setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setting]:
-    async with a_setting(kubeconfig, namespace) as setting:
+    async with a_setting(Api(kubeconfig), namespace) as setting:
         yield setting
 
 

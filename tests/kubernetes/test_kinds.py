@@ -12,11 +12,11 @@ import pytest
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Change, Object
-from rekindle.errors import Invalid
+from rekindle.errors import ClusterUnavailable, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, WatchEvent
 from tests.support.controller import annotations_of, is_terminating, labels_of
-from tests.support.foreign import Setting
+from tests.support.foreign import Setting, a_setting
 from tests.support.kubeflow import (
     PATHS,
     SUBMIT,
@@ -30,6 +30,7 @@ from tests.support.kubeflow import (
     train_jobs_path,
     train_spec,
 )
+from tests.support.kubernetes import Namespace
 from tests.support.worlds import NODES, rank_of
 
 WAIT_LIMIT = 30.0
@@ -228,6 +229,45 @@ async def test_a_rank_can_be_switched_again_and_again(setting: Setting, kind: st
 
 def any_of(pods: Sequence[Pod], pod: Pod) -> bool:
     return pod.metadata.uid in {one.metadata.uid for one in pods}
+
+
+class Lossy(Api):
+    """An API server that is away when something is to take over, once."""
+
+    lost = False
+
+    async def patch(self, path: str, body: Object) -> Object:
+        takes_over = any(owner.get("controller") for owner in body.get("metadata", {}).get("ownerReferences", ()))
+        if takes_over and not self.lost:
+            self.lost = True
+            raise ClusterUnavailable("away")
+        return await super().patch(path, body)
+
+
+async def test_a_pod_that_the_controller_made_meanwhile_does_not_share_the_rank(kubeconfig: Path, namespace: Namespace) -> None:
+    """A Job's controller fills the index between two writes of a hand-over; a backup that is promoted has the rank alone."""
+    async with a_setting(Lossy(kubeconfig), namespace) as setting:
+        jobs = [replicated_job("workers", pod_template({"resources": accelerators(1)}), pods=5)]
+        uid = await setting.running(await submit(job_sets_path, namespace, ASKS, {"replicatedJobs": jobs}), pods=5)
+        pods = await setting.cluster.pods(uid)
+        used = Counter(pod.spec.node_name for pod in pods)
+        old = next(pod for pod in pods if used[pod.spec.node_name] == 2)
+        rank = rank_of(old)
+        backup = await setting.until_runs(uid, await setting.cluster.ensure_backup(old, "spare", ()))
+        with pytest.raises(ClusterUnavailable):
+            await setting.cluster.ensure_deleted(uid, old.metadata.name, old.metadata.uid, 0)
+        await setting.until(uid, lambda pods: len(with_rank(rank, pods)) == 3)
+        await setting.cluster.ensure_deleted(uid, old.metadata.name, old.metadata.uid, 0)
+        await setting.until_gone(uid, old)
+        await setting.cluster.ensure_promoted(uid, backup.metadata.name, backup.metadata.uid)
+        pods = with_rank(rank, await setting.cluster.pods(uid))
+        assert [pod.metadata.name for pod in pods if not pod.metadata.deletion_timestamp] == ["spare"]
+        await setting.settled(backup)
+        assert any_of(await setting.cluster.pods(uid), backup)
+
+
+def with_rank(rank: str | None, pods: Sequence[Pod]) -> list[Pod]:
+    return [pod for pod in pods if rank_of(pod) == rank]
 
 
 @every_kind

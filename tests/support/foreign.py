@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Object
@@ -67,10 +66,12 @@ class Setting(Watching):
 
 
 @asynccontextmanager
-async def a_setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setting]:
+async def a_setting(api: Api, namespace: Namespace) -> AsyncIterator[Setting]:
+    """Args:
+    api: how the port asks.
+    """
     await apply_crds(namespace.api)
-    settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig, namespaces=(namespace.name,))
-    cluster = KubernetesCluster(Api(kubeconfig), settings)
+    cluster = KubernetesCluster(api, Settings(cluster="kubernetes", namespaces=(namespace.name,)))
     async with kubeflow(namespace) as peers:
         try:
             yield Setting(namespace, cluster, peers)
