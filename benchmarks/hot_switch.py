@@ -28,7 +28,7 @@ class Sample(Value):
     """One hot switch; all in seconds."""
 
     pause: float
-    """Largest gap between two completed steps around the switch, less the median gap."""
+    """Largest gap between two completed steps around the switch, less the median gap before the fault."""
     first_order: float
     """Fault seen by the watcher to the first order on the stream."""
     control_plane: float

@@ -67,13 +67,14 @@ def gaps(records: Sequence[StepRecord]) -> list[float]:
 
 
 def pause_seconds(records: Sequence[StepRecord], since: float) -> float:
-    """The largest gap between consecutive completed steps, less the median gap.
+    """The largest gap between consecutive completed steps, less the median gap before the fault.
 
     Args:
         since: when the fault was seen, seconds since the epoch. What was slow before it (the first checkpoint) is no pause.
     """
     around = gaps([record for record in records if record.end >= since - BEFORE])
-    return max(around) - median(gaps(records)) if around else 0.0
+    usual = gaps([record for record in records if record.end <= since]) or around
+    return max(around) - median(usual) if around else 0.0
 
 
 def steps_lost(records: Sequence[StepRecord]) -> int:

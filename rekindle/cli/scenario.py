@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -95,11 +96,16 @@ class Step(Value):
     step: int = 0
 
 
-def manifest(options: Options, step_ms: float = STEP_MS) -> str:
-    """The job as a user would write it."""
+def manifest(options: Options, step_ms: float = STEP_MS, paced_until: Path | None = None) -> str:
+    """The job as a user would write it.
+
+    Args:
+        paced_until: once this file is there, steps take no longer than they need.
+    """
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
     command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
+    command += [f"--step-ms-until={paced_until}"] if paced_until else []
     return json.dumps(
         {
             "apiVersion": "rekindle.io/v1",
@@ -136,6 +142,7 @@ class Scenario:
         self._cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
         self._step_ms = STEP_MS
+        self._paced_until = directory / f"concluded-{secrets.token_hex(4)}"
         self.job_id = ""
         self.job_directory = directory
 
@@ -144,7 +151,7 @@ class Scenario:
         self._rekindle = await Rekindle.connect(self._stack.addresses.temporal)
         try:
             reference = await self._reference()
-            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms)))
+            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms, self._paced_until)))
             self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
             await self._trains_until(self._options.at_step)
             await self._make_node_sub_healthy()
@@ -155,6 +162,7 @@ class Scenario:
             if self._meanwhile:
                 await self._meanwhile()
             incident = await self._incident()
+            self._paced_until.touch()
             await self._trains_until(self._options.steps)
             await self._ends()
             return await self._result(incident, reference)

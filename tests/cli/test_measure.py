@@ -30,6 +30,12 @@ def test_what_was_slow_before_the_fault_is_no_pause() -> None:
     assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=4.3), 6) == 0.5
 
 
+def test_steps_that_are_quicker_after_the_fault_make_no_pause_longer() -> None:
+    """The demo keeps a pace until its recovery has ended: what a step usually takes is what it took before the fault."""
+    ends = [0.1, 0.2, 0.3, 0.4, 1.0, *(1.1 + step / 100 for step in range(20))]
+    assert round(measure.pause_seconds([record(step, end) for step, end in enumerate(ends, 1)], since=0.45), 6) == 0.5
+
+
 def test_a_step_is_completed_when_its_last_rank_has_completed_it() -> None:
     """The slowest rank decides when a step is over."""
     records = [record(1, 1.0), record(1, 2.0, rank=1), record(2, 3.0), record(2, 3.0, rank=1)]

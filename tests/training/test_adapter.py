@@ -5,12 +5,14 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 import torch
 
 from rekindle_training import examples
 from rekindle_training.adapter import own, state
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.environment import RankEnvironment
+from rekindle_training.examples.gpt_model import at_least
 
 EXAMPLES = Path(examples.__path__[0])
 
@@ -45,6 +47,17 @@ def test_an_adapted_script_differs_in_a_handful_of_lines() -> None:
     code = [line for line in difflib.ndiff(plain, adapted) if line[:2] in ("+ ", "- ")]
     added = [line for line in code if line.startswith("+ ") and line[2:].strip()]
     assert len(added) <= 14, "\n".join(added)
+
+
+def test_a_step_of_the_example_keeps_its_pace_until_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the rest of its time, and no more once the file is there."""
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    for _ in range(2):
+        with at_least(1e6, str(tmp_path / "told")):
+            pass
+        (tmp_path / "told").touch()
+    assert len(waits) == 1
 
 
 def test_the_digest_sees_every_tensor_and_number() -> None:
