@@ -27,7 +27,10 @@ async def output(client: ClusterClient, name: str, *, follow: bool = False, tail
 
 async def test_a_pod_finds_its_place_in_its_environment(client: ClusterClient) -> None:
     """Each pod gets the contract's variables, then those of its template; the job's directory has its folders."""
-    job = await client.submit(job_object(command=("env",), pods=2, env={"MINE": "yes"}, manager=("env",)))
+    told = '"$REKINDLE_JOB_DIR/logs/told"'  # the manager has spoken: it is stopped when the workers succeed
+    speaks = ("sh", "-c", f"env; touch {told}; exec sleep 1000")
+    waits = ("sh", "-c", f"until test -e {told}; do sleep 0.05; done; exec env")
+    job = await client.submit(job_object(command=waits, pods=2, env={"MINE": "yes"}, manager=speaks))
     await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.SUCCEEDED)
     worker = dict(line.split("=", 1) for line in (await output(client, "demo-worker-1", follow=True)).splitlines())
     manager = dict(line.split("=", 1) for line in (await output(client, "demo-manager-0", follow=True)).splitlines())

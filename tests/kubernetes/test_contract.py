@@ -1,7 +1,7 @@
 """What every driver of the port `Cluster` does alike. A driver is a row of `WORLDS`; API server and scheduler are real."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -10,9 +10,9 @@ import pytest
 from activities.cluster import Snapshot
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import ClusterEvent, Pod, PodPhase
+from rekindle.model.cluster import ClusterEvent, PodPhase
 from tests.support.cluster import FOREVER
-from tests.support.worlds import NODES, WORLDS, World, rank_of
+from tests.support.worlds import NODES, WORLDS, World, rank_of, tried
 
 
 def stubborn(directory: Path) -> tuple[str, ...]:
@@ -182,16 +182,6 @@ async def test_a_restarted_job_has_new_pods_of_one_generation(world: World, tmp_
     if world.by_our_hand:
         assert {pod.metadata.labels[keys.GENERATION] for pod in new} == {"second"}
         assert "node-0" not in {pod.spec.node_name for pod in running}
-
-
-async def tried(call: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
-    """As Temporal tries it: a controller's status may be a moment behind its pods."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await call()
-            except Conflict:
-                await asyncio.sleep(0.1)
 
 
 async def test_metadata_of_a_job_is_merged(world: World) -> None:

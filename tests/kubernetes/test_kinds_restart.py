@@ -1,21 +1,20 @@
 """Whole jobs of other people's kinds that stop and start again, and what a Job's real controller counts meanwhile."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from activities.kube import Object
-from rekindle.errors import Conflict, Invalid
+from rekindle.errors import Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
 from tests.support.controller import annotations_of, labels_of
 from tests.support.foreign import Setting
 from tests.support.kubeflow import PATHS, SUBMIT, accelerators, job_sets_path, pod_template, submit_job_set
-from tests.support.worlds import rank_of
+from tests.support.worlds import rank_of, tried
 
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
@@ -43,19 +42,10 @@ async def restarted(setting: Setting, uid: str, generation: str, avoid: Sequence
     """What a restart asks of the port; a Conflict is asked again, as Temporal does."""
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)
-    async with asyncio.timeout(WAIT_LIMIT):
-        pods = await asked_again(lambda: setting.cluster.ensure_pods(uid, generation, avoid))
+    pods = await tried(lambda: setting.cluster.ensure_pods(uid, generation, avoid))
     assert len(pods) == len(stopped)
     assert not {pod.metadata.uid for pod in stopped} & {pod.metadata.uid for pod in pods}
     return pods
-
-
-async def asked_again(ask: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
-    while True:
-        try:
-            return await ask()
-        except Conflict:
-            await asyncio.sleep(0.05)  # nothing that may be watched says when a template is open to changes
 
 
 @every_kind

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
-from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind
+from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from workers.kubernetes.installation import DEPLOY, install, kubeconfig_of
 from workers.kubernetes.servers import Endpoint
 from workers.operator import Operator
@@ -114,12 +114,11 @@ def endpoint_of(kubeconfig: Path) -> Endpoint:
 
 
 async def recover(world: KubernetesWorld, marker: Path) -> str:
-    """All that recoveries do to a job. Its manager fails once, when the marker appears."""
-    once = f"test -e {marker} && exec sleep 1000; while ! test -e {marker}; do sleep 0.05; done; exit 1"
+    """All that recoveries do to a job. Its first manager fails when the marker appears."""
+    once = f"mkdir {marker}.first || exec sleep 1000; while ! test -e {marker}; do sleep 0.05; done; exit 1"
     job = await world.job(2, manager=("sh", "-c", once))
     if isinstance(world, OwnKind):
-        marker.touch()
-        await until_the_manager_is_back(world, job)
+        await until_the_manager_is_back(world, job, marker.touch)
         await begin_anew(world)
     cluster = world.cluster
     await cluster.ensure_job_metadata(job, {}, {keys.TOPOLOGY: "kubernetes.io/os"})
@@ -132,7 +131,7 @@ async def recover(world: KubernetesWorld, marker: Path) -> str:
     await cluster.ensure_promoted(job, backup.metadata.name, backup.metadata.uid)
     stopped = await cluster.ensure_stopped(job, 0)
     await world.until_gone(job, *stopped)
-    await cluster.ensure_pods(job, "second", ())
+    await tried(lambda: cluster.ensure_pods(job, "second", ()))
     await cluster.ensure_job_metadata(job, {keys.SUB_HEALTHY_STRATEGY: "ignore"}, {})
     await cluster.record(job, EVENT)
     return job
@@ -189,9 +188,10 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
     assert not any(missing.values()), missing
 
 
-async def until_the_manager_is_back(world: KubernetesWorld, job: str) -> None:
+async def until_the_manager_is_back(world: KubernetesWorld, job: str, fail: Callable[[], None]) -> None:
     """The operator makes it anew."""
     first = {pod.metadata.uid for pod in await world.cluster.pods(job)}
+    fail()
 
     def runs_again(pods: Sequence[Pod]) -> bool:
         return any(pod.status.phase is PodPhase.RUNNING and pod.metadata.uid not in first for pod in pods)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
+from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.settings import Settings
@@ -101,6 +102,16 @@ class World(Watching, ABC):
         expected = pods + (manager is not None and self.shows_managers)
         await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
         return job_id
+
+
+async def tried(call: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
+    """As Temporal tries it: a controller may be a moment behind, or write between our reading and our writing."""
+    async with asyncio.timeout(WAIT_LIMIT):
+        while True:
+            try:
+                return await call()
+            except Conflict:
+                await asyncio.sleep(0.1)  # nothing that may be watched says when a template is open to changes
 
 
 def rank_of(pod: Pod) -> str | None:
