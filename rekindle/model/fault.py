@@ -1,9 +1,10 @@
-"""Something broken, or something degraded that still works."""
+"""What is wrong with a job: differences between the world and a job that trains undisturbed."""
 
 from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.ranks import Ranks
 
 
 class FaultKind(StrEnum):
@@ -12,7 +13,7 @@ class FaultKind(StrEnum):
     NODE = "node"
     """A node is lost or not ready."""
     POD = "pod"
-    """A pod failed or is gone."""
+    """A pod failed, or a pod rank lost the pod that held it."""
     PROCESS = "process"
     """The training side reported faulty ranks."""
 
@@ -25,30 +26,86 @@ class FaultType(StrEnum):
     NETWORK = "2"
 
 
-class Fault(Value):
-    """One episode of a fault, from its start until it is cleared."""
+class FaultyRanks(Value):
+    """Ranks whose fault is of one type, on one device, with one code."""
 
-    episode: str
-    """Identifies the episode: object uid, code and transition time. The same episode is taken once."""
+    ranks: Ranks
+    type: FaultType = FaultType.OTHER
+    device: str = ""
+    code: str = ""
+
+
+class Fault(Value):
+    """One difference, from when it is seen until it is gone."""
+
+    id: str
+    """Names the difference for as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
 
     kind: FaultKind
-    type: FaultType = FaultType.OTHER
-    pod_ranks: tuple[int, ...] = ()
-    ranks: tuple[int, ...] = ()
+    pod_ranks: Ranks = ()
+    ranks: Ranks = ()
+    details: tuple[FaultyRanks, ...] = ()
+    """Type, device and code rank by rank, where the training side told them."""
+
     node: str = ""
     pod: str = ""
-    """Name of the pod, where the fault is a pod's."""
+    """Name of a pod that it is about, the first of several."""
 
-    pod_uid: str = ""
+    pod_uids: tuple[str, ...] = ()
+    """UIDs of the first ten pods that it is about."""
+
+    generation: str = ""
+    """Which restart of the whole job created these pods; empty: unknown, or about no pod."""
+
     backup: bool = False
-    """The pod is a backup pod that has not taken over: the running hot switch's own affair, not a real fault."""
+    """The pods are backup pods that have not taken over: the running hot switch's own affair, not a real fault."""
 
     device: str = ""
     code: str = ""
     message: str = ""
-    seen_at: datetime
-    """By the clock of who saw it. Kubernetes writes its own times in whole seconds: a fault right behind a restart of the job
-    would be of the time before it."""
+    seen_at: datetime | None = None
+    """By the clock of who saw it; decides nothing."""
+
+    accepted_at: datetime | None = None
+    """By the workflow's clock, when the job's workflow took it; None: not taken yet."""
+
+    session: str = ""
+    """The training side's subscription at the time of its report."""
 
     source: str
     """Who saw it: `watcher`, `training-side`, `operator`, ..."""
+
+    def same_as(self, other: "Fault") -> bool:
+        """Whether it is the same difference, seen again."""
+        untimed = {"seen_at": None, "accepted_at": None}
+        return self.model_copy(update=untimed) == other.model_copy(update=untimed)
+
+
+class FaultReport(Value):
+    """Update `report_faults`: news from who sees no whole job, such as the training side or a person."""
+
+    faults: tuple[Fault, ...] = ()
+    cleared: tuple[str, ...] = ()
+    """Ids of its faults that are over."""
+
+
+class Sighting(Value):
+    """A job's pods and their nodes at one moment, as the watcher and the activity `survey` see them: all that matters of them.
+
+    A 5,000-pod job fits into 256 KiB: holders cost 11 bytes each, lists are bounded by who makes them.
+    """
+
+    holders: tuple[str, ...] = ()
+    """By pod rank: the first eight characters of the UID of the pod that holds it (live, no backup); empty: nobody does."""
+
+    generation: str = ""
+    """Of the pods that hold ranks: which restart of the whole job created them."""
+
+    manager: str = ""
+    """Which process the training side's manager is, where it has a pod of its own: the pod's UID and when it started."""
+
+    faults: tuple[Fault, ...] = ()
+    """What is visibly wrong: failed pods, nodes that are lost or sub-healthy with live pods of the job on them."""
+
+    problems: tuple[str, ...] = ()
+    """Why the pods cannot be told apart, in words; no recovery begins while there are any."""

@@ -3,12 +3,13 @@
 from datetime import datetime
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault
+from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Verdict
 
 KEPT_INCIDENTS = 20
-KEPT_EPISODES = 200
+KEPT_ANSWERS = 20
+KEPT_SESSIONS = 5
 
 
 class Downgrade(Value):
@@ -19,62 +20,73 @@ class Downgrade(Value):
     before: SubHealthStrategy
 
 
-class SubHealthyPod(Value):
-    """A pod on a sub-healthy node, waiting for a decision or already judged."""
+class Standing(Value):
+    """A fault that is there now, waiting for a decision or already judged."""
 
-    pod_rank: int
     fault: Fault
     judged: str = ""
-    """Why nothing is done; empty: to be judged (again)."""
+    """Why nothing is done about it; empty: to be judged (again)."""
 
 
-class Problems(Value):
-    """Why a job cannot be recovered as its pods are, in words; none: it can."""
+class Registration(Value):
+    """Update `register`: a job as the watcher sees it."""
 
-    found: tuple[str, ...] = ()
-
-
-class Registration(Job):
-    """A job as who registers it sees it: on the wire a `Job` with one field more."""
-
-    problems: tuple[str, ...] | None = None
+    job: Job
+    sighting: Sighting | None = None
     """None: who registers it does not look at its pods."""
 
-    @classmethod
-    def of(cls, job: Job, problems: tuple[str, ...]) -> "Registration":
-        return cls(**dict(job), problems=problems)
 
-    @property
-    def job(self) -> Job:
-        return Job(**{name: getattr(self, name) for name in Job.model_fields})
+class Pending(Value):
+    """A recovery that somebody asked for and that has not begun."""
+
+    id: str
+    request: ModeRequest
+
+
+class Answered(Value):
+    """A request that came to its end: repeated, it is answered and never begun again."""
+
+    id: str
+    verdict: Verdict
 
 
 class JobState(Value):
     job: Job
-    initialized: bool = False
-    registered: bool = False
+    introduced: bool = False
+    """A training side has attached at some time."""
+
     attachment: Attachment | None = None
+    ended_sessions: tuple[str, ...] = ()
+    """Subscriptions that ended lately: a late word of one attaches nothing."""
+
     progress: Progress | None = None
     downgrade: Downgrade | None = None
-    sub_healthy: tuple[SubHealthyPod, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    """Real faults that wait for their incident."""
+    holders: tuple[str, ...] = ()
+    """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
+
+    generation: str = ""
+    """Of these pods."""
+
+    manager: str = ""
+    """The process of the training side's manager; see `Sighting.manager`."""
+
+    faults: tuple[Standing, ...] = ()
+    """What is wrong now."""
 
     problems: tuple[str, ...] = ()
     """Why the job cannot be recovered as its pods are. No incident begins while there are any."""
 
-    held: tuple[str, ...] = ()
-    """Episodes of `faults` that were declined because of the problems, and wait until these are over."""
-
-    requests: tuple[ModeRequest, ...] = ()
-    seen: tuple[str, ...] = ()
-    """Episodes taken recently: the server's own deduplication does not cross runs."""
-
+    request: Pending | None = None
+    answers: tuple[Answered, ...] = ()
     incidents: int = 0
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
     """When the job's pods were started anew, lately: too often needs a person."""
 
+    lost_recovery: str = ""
+    """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""
+
+    retry_at: datetime | None = None
     ended: str = ""
     """Why the job's workflow ends; empty: it lives."""
 
@@ -94,3 +106,5 @@ class JobStatus(Value):
 
     state: JobState
     running: Mode | None = None
+    recovery: str = ""
+    """Workflow id of the recovery that runs; empty: none does."""
