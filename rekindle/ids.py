@@ -1,5 +1,8 @@
 """Every name on which processes agree: workflow ids, task queues, and the names of updates, signals, queries and activities."""
 
+from rekindle.model.job import Job
+from rekindle.model.recovery import Mode
+
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
@@ -8,8 +11,9 @@ def job_workflow(job_id: str) -> str:
     return f"job/{job_id}"
 
 
-def recovery_workflow(job_id: str) -> str:
-    return f"recovery/{job_id}"
+def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
+    """Id that people read in a list: which job, which incident, which mode. The end of it tells jobs of one name apart."""
+    return f"recovery/{job.namespace}.{job.name}/{incident}-{mode.replace(' ', '-')}/{job.id[:8]}"
 
 
 def request_workflow(job_id: str, request: str) -> str:
@@ -32,32 +36,33 @@ class Updates:
     """Updates of `TrainingJob`; `REPORT` is also an update of every mode."""
 
     REGISTER = "register"
-    INITIALIZE = "initialize"
-    REGISTER_CLIENT = "register_client"
+    SIGHTING = "sighting"
+    END = "end"
     ATTACH = "attach"
     DETACH = "detach"
-    REPORT = "report"
-    FAULT = "fault"
-    CLEARED = "cleared"
-    PROBLEMS = "problems"
     PROGRESS = "progress"
-    REQUEST = "request"
+    REPORT = "report"
+    REPORT_FAULTS = "report_faults"
+    RECOVER = "recover"
+    WITHDRAW = "withdraw"
     LIFT = "lift"
-    END = "end"
 
 
 class Signals:
+    """To the running mode, except for `VERDICT`."""
+
     ATTACHED = "attached"
+    DETACHED = "detached"
     PROGRESSED = "progressed"
-    POD_FAILED = "pod_failed"
-    REAL_FAULT = "real_fault"
+    FAULTS = "faults"
+    """All that is broken now: what is gone from it has healed."""
     VERDICT = "verdict"
-    WITHDRAWN = "withdrawn"
-    """To `TrainingJob`, from a front that was cancelled."""
+    """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
 
 
 class Queries:
     STATUS = "status"
+    CONTACT = "contact"
 
 
 class ErrorTypes:
@@ -71,5 +76,9 @@ class ErrorTypes:
     RECOVERY_OFF = "job.recovery_off"
     REPORT_UNEXPECTED = "report.unexpected"
     BETWEEN_MODES = "report.between_modes"
+    REPORT_ELSEWHERE = "report.elsewhere"
+    """The message is the id of the workflow that waits for it."""
+    KNOWN = "known"
+    """The update would change nothing, and is not stored."""
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"

@@ -82,6 +82,14 @@ class Receipt(Value):
     info: str = ""
 
 
+class Progress(Value):
+    """The first completed step of one life of the training side."""
+
+    incarnation: str
+    step: int
+    steps_lost: int = 0
+
+
 class Attachment(Value):
     """Where the job's stream is."""
 
@@ -92,14 +100,11 @@ class Attachment(Value):
     """One value for each subscription."""
 
     since: datetime
+    client: str = ""
+    """Which process the client is, as well as can be known; empty: unknown."""
 
-
-class Progress(Value):
-    """The first completed step of one life of the training side."""
-
-    incarnation: str
-    step: int
-    steps_lost: int = 0
+    progress: Progress | None = None
+    """The last that this gateway was told."""
 
 
 class PodRef(Value):
@@ -145,8 +150,8 @@ class Verdict(Value):
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
-    removed_pods: tuple[str, ...] = ()
-    """UIDs of pods that the mode removed: faults of theirs are done with."""
+    handled: tuple[str, ...] = ()
+    """Ids of the faults that the mode has dealt with, beyond those that it was started for."""
 
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
@@ -164,7 +169,7 @@ class Situation(Value):
 
 
 class RecoveryContext(Value):
-    """What only the `TrainingJob` knows. A mode without it is a front."""
+    """Second argument of every mode, given by the `TrainingJob`: what only that knows. A mode without it is a front."""
 
     job: Job
     incident: int
@@ -176,30 +181,20 @@ class RecoveryContext(Value):
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
 
 
-class ModeInput(Value):
-    """Input of every mode. A client gives `job_id` and, for a hot switch, `pod_rank`."""
+class ModeRequest(Value):
+    """Argument of the update `recover`, and first argument of every mode: what somebody asks for."""
 
-    job_id: str
+    job: str = ""
+    """Id or name of the job, where a client starts the mode's workflow; the update is sent to the job itself."""
+
+    mode: Mode | None = None
+    """Which mode, for the update; a mode's workflow knows its own."""
+
     pod_rank: int | None = None
     force: bool = False
     """Hot switch: also a pod that nobody reported as sub-healthy."""
 
     requested_by: str = ""
-    context: RecoveryContext | None = None
-    """Filled by the `TrainingJob` only."""
-
-
-class ModeRequest(Value):
-    """A front's question to the `TrainingJob`, and the question's place in its queue."""
-
-    mode: Mode
-    pod_rank: int | None = None
-    force: bool = False
-    requested_by: str = ""
-    front: str = ""
-    """Workflow id that waits for the verdict; empty: nobody waits."""
-
-    front_run: str = ""
 
 
 class Incident(Value):

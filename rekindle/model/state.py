@@ -1,6 +1,7 @@
 """The state of the entity `TrainingJob`: argument of its workflow, carried from run to run."""
 
 from datetime import datetime
+from typing import Self, TypedDict, Unpack
 
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, Sighting
@@ -28,12 +29,29 @@ class Standing(Value):
     """Why nothing is done about it; empty: to be judged (again)."""
 
 
+class Remembered(Value):
+    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow of the job, should this one be lost."""
+
+    incidents: int = 0
+    recovery: str = ""
+    """Workflow id of the recovery that runs; empty: none does."""
+
+    downgrade: str = ""
+    """Why the sub-health policy became `ignore`; empty: it did not."""
+
+    policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
+    restarts: tuple[datetime, ...] = ()
+
+
 class Registration(Value):
     """Update `register`: a job as the watcher sees it."""
 
     job: Job
     sighting: Sighting | None = None
     """None: who registers it does not look at its pods."""
+
+    remembered: Remembered = Remembered()
+    """Counts for a workflow that was just started only."""
 
 
 class Pending(Value):
@@ -50,8 +68,35 @@ class Answered(Value):
     verdict: Verdict
 
 
+class JobStateChanges(TypedDict, total=False):
+    """The fields of `JobState`, for `with_`; a test holds the two together."""
+
+    job: Job
+    registered: bool
+    introduced: bool
+    attachment: Attachment | None
+    ended_sessions: tuple[str, ...]
+    progress: Progress | None
+    downgrade: Downgrade | None
+    holders: tuple[str, ...]
+    generation: str
+    manager: str
+    faults: tuple[Standing, ...]
+    problems: tuple[str, ...]
+    request: Pending | None
+    answers: tuple[Answered, ...]
+    incidents: int
+    history: tuple[Incident, ...]
+    restarts: tuple[datetime, ...]
+    lost_recovery: str
+    ended: str
+
+
 class JobState(Value):
     job: Job
+    registered: bool = False
+    """The watcher has registered it since its first workflow was started."""
+
     introduced: bool = False
     """A training side has attached at some time."""
 
@@ -86,7 +131,6 @@ class JobState(Value):
     lost_recovery: str = ""
     """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""
 
-    retry_at: datetime | None = None
     ended: str = ""
     """Why the job's workflow ends; empty: it lives."""
 
@@ -94,6 +138,10 @@ class JobState(Value):
     def of(cls, job: Job) -> "JobState":
         """The state of a job that was never seen."""
         return cls(job=job)
+
+    def with_(self, **changes: Unpack[JobStateChanges]) -> Self:
+        """The state with these fields changed."""
+        return self.model_copy(update=dict(changes))
 
     @property
     def policy(self) -> SubHealthStrategy:

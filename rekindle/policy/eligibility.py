@@ -5,6 +5,7 @@ from collections.abc import Callable
 from rekindle.model.base import Value
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE
+from rekindle.model.state import JobState
 
 
 class Readiness(Value):
@@ -16,6 +17,12 @@ class Readiness(Value):
 
 
 Check = Callable[[Job, int, Readiness], str]
+
+
+def readiness(state: JobState) -> Readiness:
+    """What the state says of the training side. Only our own tells its first step; MindIO's is taken as done."""
+    ours = state.job.training_side is TrainingSide.REKINDLE
+    return Readiness(attached=state.attachment is not None, completed_a_step=state.progress is not None or not ours)
 
 
 def _rank_0(job: Job, pod_rank: int, ready: Readiness) -> str:
@@ -82,12 +89,21 @@ def recovery_is_on(job: Job) -> bool:
     return ours or job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
 
 
-def hot_switch(job: Job, pod_rank: int, ready: Readiness) -> tuple[str, ...]:
+def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Why this pod cannot be hot-switched now; empty: it can."""
+    if pod_rank is None:
+        return ("a hot switch moves one pod rank",)
+    job, ready = state.job, readiness(state)
     checks = JOB_CHECKS if job.observe else (*JOB_CHECKS, *READY_CHECKS)
     return tuple(reason for check in checks if (reason := check(job, pod_rank, ready)))
 
 
-def provided(job: Job, pod_rank: int, ready: Readiness) -> tuple[str, ...]:
-    """What would have to hold besides, of a job that is only observed."""
+def always(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Nothing speaks against the last mode."""
+    return ()
+
+
+def provided(state: JobState, pod_rank: int) -> tuple[str, ...]:
+    """What would have to hold besides for a hot switch, of a job that is only observed."""
+    job, ready = state.job, readiness(state)
     return tuple(words for check, words in READY_CHECKS.items() if check(job, pod_rank, ready)) if job.observe else ()

@@ -1,15 +1,12 @@
-"""Which modes are tried for a fault, in which order."""
+"""Which modes are tried for a fault, in which order. The order itself is `modes.LADDER`."""
 
 from rekindle.model.base import Value
+from rekindle.model.fault import FaultKind
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy import eligibility
-
-LADDER: tuple[Mode, ...] = (
-    Mode.HOT_SWITCH,  # sub-health only: the pod moves, training pauses for a moment
-    Mode.JOB_RESCHEDULING,  # all pods start again on healthy nodes, from the last checkpoint
-)
+from rekindle.policy.modes import LADDER, LAST, row_of
 
 
 class Plan(Value):
@@ -23,33 +20,35 @@ class Plan(Value):
     ignored: str = ""
 
 
-def readiness(state: JobState) -> eligibility.Readiness:
-    """What the state says of the training side. Only our own tells its first step; MindIO's is taken as done."""
-    ours = state.job.training_side == "rekindle"
-    return eligibility.Readiness(attached=state.attachment is not None, completed_a_step=state.progress is not None or not ours)
-
-
 def for_sub_health(state: JobState, pod_rank: int) -> Plan:
     """The plan for a sub-healthy pod, by the policy in force."""
     if state.policy is not SubHealthStrategy.HOT_SWITCH:
         return Plan(ignored=_why_ignored(state.policy, state.downgrade))
-    return for_hot_switch(state, pod_rank)
+    return _from_above(state, FaultKind.SUB_HEALTH, pod_rank)
 
 
-def for_hot_switch(state: JobState, pod_rank: int) -> Plan:
-    """The plan for a hot switch that somebody asked for, whatever the policy."""
-    ready = readiness(state)
-    reasons = (blocked(state),) if state.problems else eligibility.hot_switch(state.job, pod_rank, ready)
-    if reasons:
-        return Plan(refused="; ".join(reasons))
-    return Plan(modes=LADDER, provided=eligibility.provided(state.job, pod_rank, ready))
-
-
-def for_real_fault(state: JobState) -> Plan:
-    """The plan for something broken."""
+def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
+    """The plan for what is broken: every mode that serves all of it and that nothing speaks against."""
     if state.problems:
         return Plan(refused=blocked(state))
-    return Plan(modes=tuple(mode for mode in LADDER if mode is not Mode.HOT_SWITCH))
+    rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
+    return Plan(modes=tuple(row.mode for row in rows if not row.reasons_against(state, None)))
+
+
+def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
+    """The plan for a mode that somebody asked for, whatever the policy: that one, and the last one if it fails."""
+    if state.problems:
+        return Plan(refused=blocked(state))
+    if reasons := row_of(mode).reasons_against(state, pod_rank):
+        return Plan(refused="; ".join(reasons))
+    return Plan(modes=tuple(dict.fromkeys((mode, LAST.mode))))
+
+
+def _from_above(state: JobState, kind: FaultKind, pod_rank: int) -> Plan:
+    """The first mode that serves this fault, if nothing speaks against it, and the last one below it."""
+    first = next(row for row in LADDER if kind in row.serves)
+    plan = for_request(state, first.mode, pod_rank)
+    return plan if plan.refused else Plan(modes=plan.modes, provided=eligibility.provided(state, pod_rank))
 
 
 def blocked(state: JobState) -> str:

@@ -1,17 +1,22 @@
 """What is wrong with a request or a fault, before anything is started. Used by the validators of `TrainingJob`."""
 
-from rekindle.model.fault import Fault
+from collections.abc import Iterable
+
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.policy import ladder, observing
+from rekindle.policy.modes import About, row_of
 
 
 def invalid(state: JobState, request: ModeRequest) -> str:
     """The field that is wrong, and what is accepted; empty: all are right."""
-    if request.mode is not Mode.HOT_SWITCH:
+    if request.mode is None:
+        return f"mode: missing, accepted are {', '.join(Mode)}"
+    if row_of(request.mode).about is not About.POD:
         return ""
-    last = len(state.job.pods) - 1
+    last = state.job.pods - 1
     if request.pod_rank is None:
         return f"pod_rank: missing, accepted are 0 to {last}"
     if not 0 <= request.pod_rank <= last:
@@ -21,24 +26,27 @@ def invalid(state: JobState, request: ModeRequest) -> str:
 
 def refused(state: JobState, request: ModeRequest) -> str:
     """Why a well-formed request cannot be served now; empty: it can."""
+    assert request.mode is not None
     if state.job.observe:
         return observing.ONLY
     if state.problems:
         return ladder.blocked(state)
-    if request.mode is not Mode.HOT_SWITCH or request.pod_rank is None:
-        return ""
-    healthy = request.pod_rank not in {pod.pod_rank for pod in state.sub_healthy}
-    if healthy and not request.force:
+    if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
         return f"pod rank {request.pod_rank} is healthy: nobody reported it as sub-healthy (force moves it all the same)"
-    return ladder.for_hot_switch(state, request.pod_rank).refused
+    return ladder.for_request(state, request.mode, request.pod_rank).refused
 
 
-def fault_problem(job: Job, fault: Fault) -> str:
+def _is_sub_healthy(state: JobState, pod_rank: int | None) -> bool:
+    sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
+    return any(pod_rank in fault.pod_ranks for fault in sub_healths)
+
+
+def fault_problem(job: Job, faults: Iterable[Fault]) -> str:
     """The field of a fault that does not fit the job; empty: all do."""
-    for rank in fault.ranks:
-        if not 0 <= rank < job.ranks:
-            return f"ranks: {rank} is not a rank of job {job.name}, accepted are 0 to {job.ranks - 1}"
-    for pod_rank in fault.pod_ranks:
-        if not 0 <= pod_rank < len(job.pods):
-            return f"pod_ranks: {pod_rank} is not a pod rank of job {job.name}, accepted are 0 to {len(job.pods) - 1}"
+    for fault in faults:
+        told = [*fault.ranks, *(rank for detail in fault.details for rank in detail.ranks)]
+        if wrong := [rank for rank in told if not 0 <= rank < job.ranks]:
+            return f"ranks: {wrong[0]} is not a rank of job {job.name}, accepted are 0 to {job.ranks - 1}"
+        if wrong := [rank for rank in fault.pod_ranks if not 0 <= rank < job.pods]:
+            return f"pod_ranks: {wrong[0]} is not a pod rank of job {job.name}, accepted are 0 to {job.pods - 1}"
     return ""

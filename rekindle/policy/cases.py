@@ -1,0 +1,127 @@
+"""What a job's workflow does next: from everything that it knows to the case that comes first."""
+
+from datetime import datetime, timedelta
+
+from rekindle.model.base import Value
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.recovery import Mode
+from rekindle.model.state import JobState, Pending, Standing
+from rekindle.policy import ladder, requests
+from rekindle.policy.modes import LAST, About, row_of
+
+RESTARTS = 5
+"""Job reschedulings of one job within `RESTARTS_WITHIN`, after which the next is given up: a job that dies again and again by its
+own fault must not hold its nodes for ever."""
+RESTARTS_WITHIN = timedelta(hours=1)
+TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
+
+NAMED = 3
+"""Faults that a summary names; of the others it says how many they are."""
+
+
+class Case(Value):
+    """What an incident is about, decided before it starts."""
+
+    plan: ladder.Plan
+    summary: str
+    pod_rank: int | None = None
+    faults: tuple[Fault, ...] = ()
+    request: Pending | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that is, or would be, the first to be tried."""
+        if self.plan.modes:
+            return self.plan.modes[0]
+        if self.request and self.request.request.mode:
+            return self.request.request.mode
+        return LAST.mode if self.pod_rank is None else Mode.HOT_SWITCH
+
+
+def next_case(state: JobState, now: datetime) -> Case | None:
+    """Real faults come first, then what somebody asked for, then sub-healthy pods; None: there is nothing to do now."""
+    if state.lost_recovery:
+        return _lost_recovery(state)
+    if real := _real_faults_due(state, now):
+        return _real_faults(state, real)
+    if state.request:
+        return _request(state, state.request)
+    for standing in state.faults:
+        if standing.fault.kind is FaultKind.SUB_HEALTH and not standing.judged:
+            return _sub_health(state, standing.fault)
+    return None
+
+
+def next_due(state: JobState, now: datetime) -> datetime | None:
+    """When a fault that is still given time will count; None: no such fault."""
+    later = [due for one in _real(state) if not one.judged and (due := _due(state, one.fault)) > now]
+    return min(later, default=None)
+
+
+def _real(state: JobState) -> list[Standing]:
+    return [one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup]
+
+
+def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
+    """All of them as soon as one that was not judged counts: they are recovered together."""
+    real = _real(state)
+    if not any(not one.judged and _due(state, one.fault) <= now for one in real):
+        return ()
+    return tuple(one.fault for one in real)
+
+
+def _due(state: JobState, fault: Fault) -> datetime:
+    """When a fault counts. A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
+    assert fault.accepted_at is not None
+    others = [one.fault for one in _real(state) if one.fault.kind is not FaultKind.NODE]
+    if fault.kind is not FaultKind.NODE or others:
+        return fault.accepted_at
+    return fault.accepted_at + state.job.limits.node_lost
+
+
+def _lost_recovery(state: JobState) -> Case:
+    plan = ladder.Plan(modes=(LAST.mode,))
+    return Case(plan=plan, summary=f"recovery {state.lost_recovery} was lost with the job's workflow")
+
+
+def _real_faults(state: JobState, faults: tuple[Fault, ...]) -> Case:
+    words = "; ".join(describe(fault) for fault in faults[:NAMED])
+    more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+    plan = ladder.for_real_faults(state, tuple(dict.fromkeys(fault.kind for fault in faults)))
+    return Case(plan=plan, summary=f"{words}{more}", faults=faults)
+
+
+def _request(state: JobState, pending: Pending) -> Case:
+    request = pending.request
+    assert request.mode is not None
+    about_pod = row_of(request.mode).about is About.POD
+    refused = requests.refused(state, request)  # something may have come before it since it was accepted
+    plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
+    what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
+    concerned = [one.fault for one in state.faults if about_pod and request.pod_rank in one.fault.pod_ranks]
+    return Case(
+        plan=plan,
+        summary=f"{what}, requested by {request.requested_by or 'a client'}",
+        pod_rank=request.pod_rank if about_pod else None,
+        faults=tuple(concerned),
+        request=pending,
+    )
+
+
+def _sub_health(state: JobState, fault: Fault) -> Case:
+    pod_rank = fault.pod_ranks[0] if fault.pod_ranks else 0
+    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=describe(fault), pod_rank=pod_rank, faults=(fault,))
+
+
+def may_restart(state: JobState, now: datetime) -> bool:
+    """Whether the job was not restarted too often lately."""
+    recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
+    return len(recent) < RESTARTS
+
+
+def describe(fault: Fault) -> str:
+    """One line on a fault, for summaries."""
+    where = fault.node or fault.pod or (f"ranks {list(fault.ranks[:16])}" if fault.ranks else "")
+    code = f" {fault.code}" if fault.code else ""
+    words = f": {fault.message}" if fault.message else ""
+    return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()

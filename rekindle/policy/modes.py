@@ -1,0 +1,88 @@
+"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and where its procedure is.
+
+The order is the ladder: for one fault, what stands further up is tried first. A new mode is a row here, its word in
+`rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from rekindle.model.fault import FaultKind
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode
+from rekindle.model.state import JobState
+from rekindle.policy import eligibility
+
+
+class About(Enum):
+    """What a mode moves or restarts."""
+
+    POD = "one pod rank, which a request must name"
+    JOB = "the whole job"
+
+
+@dataclass(frozen=True)
+class ModeRow:
+    mode: Mode
+    workflow: str
+    """Workflow type: a client starts it, the `TrainingJob` runs it as its child."""
+
+    procedure: str
+    """Module that defines it."""
+
+    about: About
+    serves: tuple[FaultKind, ...]
+    """Faults for which it is tried unasked."""
+
+    reasons_against: Callable[[JobState, int | None], tuple[str, ...]]
+    """Why it may not be tried now for this pod rank, in words; none: it may."""
+
+    limits: tuple[str, ...]
+    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline."""
+
+    def deadline(self, limits: Limits) -> timedelta:
+        """When the mode is ended if it has not ended by itself."""
+        return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
+
+
+REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
+
+LADDER: tuple[ModeRow, ...] = (
+    ModeRow(  # the pod moves to a spare node, training pauses for a moment
+        mode=Mode.HOT_SWITCH,
+        workflow="HotSwitch",
+        procedure="workflows.hot_switch",
+        about=About.POD,
+        serves=(FaultKind.SUB_HEALTH,),
+        reasons_against=eligibility.hot_switch,
+        limits=(
+            "order",  # three orders at most are waited for at length
+            "order",
+            "order",
+            "backup_scheduled",
+            "backup_start",
+            "pause",
+            "old_pod_deleted",
+            "migration_delivered",
+            "resume",
+            "old_pod_deleted",
+        ),
+    ),
+    ModeRow(  # all pods start again on healthy nodes, from the last checkpoint; it sweeps what any other mode left behind
+        mode=Mode.JOB_RESCHEDULING,
+        workflow="JobRescheduling",
+        procedure="workflows.rescheduling",
+        about=About.JOB,
+        serves=REAL,
+        reasons_against=eligibility.always,
+        limits=("pods_stopped", "pods_stopped", "pods_running", "restart"),
+    ),
+)
+
+LAST = LADDER[-1]
+
+
+def row_of(mode: Mode) -> ModeRow:
+    return next(row for row in LADDER if row.mode is mode)

@@ -1,0 +1,214 @@
+"""What is wrong with a job now: the differences between the world and what the job's workflow holds to be right. Pure.
+
+The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their source
+clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rekindle.model.fault import Fault, FaultKind, FaultReport, FaultyRanks, Sighting
+from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.state import JobState, Standing
+from rekindle.policy.cases import Case
+
+WATCHER = "watcher"
+"""Source of faults that each sighting tells anew."""
+
+TRAINING_SIDE = "training-side"
+"""Source of reports about processes, which merge into one fault for as long as it stands."""
+
+HOLDERS = "holders"
+"""Id of the fault of pod ranks that lost the pod that held them."""
+
+UNKNOWN = "?"
+"""Holder of a rank that two pods claim."""
+
+KEPT_REPORTED = 100
+"""Reported faults that stand at a time; beyond it the oldest go. What is left leads to the same recovery."""
+
+KEPT_OF_AN_INCIDENT = 20
+KEPT_RANKS = 64
+"""Ranks of a fault in the history: all of them, twenty times over, would not fit into one payload."""
+
+
+def short(uid: str) -> str:
+    """How a holder is remembered; see `Sighting.holders`."""
+    return uid[:8]
+
+
+# ---- taken
+
+
+def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
+    """The watcher's faults are what it sees now, and the ranks whose holder changed without our doing."""
+    holders = _grown(state.holders, sighting.holders)
+    changed = [] if restarting else _changed(holders, sighting)
+    if changed and _is_another_life(holders, sighting.holders):
+        holders, changed = _grown((), sighting.holders), []
+    lost = [_lost(state, changed, sighting)] if changed else []
+    others = [one for one in state.faults if one.fault.source != WATCHER]
+    known = [one for one in state.faults if one.fault.source == WATCHER]
+    taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
+    state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
+    return _after_news(state, known)
+
+
+def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
+    """Faults of a source that sees no whole job. One that is told again is no news."""
+    known = [one for one in state.faults if one.fault.id not in report.cleared]
+    standing = list(known)
+    for fault in (part for told in report.faults for part in _split(told)):
+        same = next((one for one in standing if _is_same(one.fault, fault)), None)
+        merged = _merged(same.fault, fault) if same else fault
+        if same:
+            standing.remove(same)
+        standing.append(_taken([same] if same else [], merged, now))
+    told = [one for one in standing if one.fault.source != WATCHER][-KEPT_REPORTED:]
+    kept = [one for one in standing if one.fault.source == WATCHER or one in told]
+    return _after_news(state.with_(faults=tuple(kept)), known)
+
+
+def _split(fault: Fault) -> list[Fault]:
+    """A sub-health is decided rank by rank: the one may be moved, another not."""
+    if fault.kind is not FaultKind.SUB_HEALTH or len(fault.pod_ranks) < 2:
+        return [fault]
+    return [fault.model_copy(update={"pod_ranks": (rank,)}) for rank in fault.pod_ranks]
+
+
+def _merged(known: Fault, told: Fault) -> Fault:
+    """Reports about processes add up, rank by rank; any other fault is as it was told last."""
+    if told.kind is not FaultKind.PROCESS:
+        return told
+    ranks = tuple(sorted({*known.ranks, *told.ranks}))
+    groups: dict[tuple[str, str, str], set[int]] = {}
+    claimed: set[int] = set()
+    for detail in (*told.details, *known.details):  # the newer word on a rank holds
+        fresh = {rank for rank in detail.ranks if rank not in claimed}
+        claimed |= fresh
+        groups.setdefault((detail.type, detail.device, detail.code), set()).update(fresh)
+    details = tuple(
+        FaultyRanks(ranks=tuple(sorted(of)), type=kind, device=device, code=code)
+        for (kind, device, code), of in sorted(groups.items())
+        if of
+    )
+    pod_ranks = tuple(sorted({*known.pod_ranks, *told.pod_ranks}))
+    return told.model_copy(update={"ranks": ranks, "pod_ranks": pod_ranks, "details": details})
+
+
+def _taken(known: Sequence[Standing], fault: Fault, now: datetime) -> Standing:
+    """A fault that stands already keeps its time; what was judged of it holds unless it grew."""
+    before = next((one for one in known if _is_same(one.fault, fault)), None)
+    if before is None:
+        return Standing(fault=fault.model_copy(update={"accepted_at": now}))
+    stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
+    if stamped.same_as(before.fault) or _is_part(stamped, before.fault):
+        return Standing(fault=stamped, judged=before.judged)
+    return Standing(fault=fault.model_copy(update={"accepted_at": now}))
+
+
+def _is_same(one: Fault, other: Fault) -> bool:
+    """A sub-health is the same on the same rank only."""
+    same = (one.source, one.id) == (other.source, other.id)
+    return same and (one.kind is not FaultKind.SUB_HEALTH or one.pod_ranks == other.pod_ranks)
+
+
+def _is_part(fault: Fault, of: Fault) -> bool:
+    return set(fault.pod_ranks) <= set(of.pod_ranks) and set(fault.ranks) <= set(of.ranks)
+
+
+def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
+    """A real fault that is new is a reason to judge the others again, and sub-healths too."""
+    moments = {one.fault.accepted_at for one in known}
+    news = [one for one in state.faults if not one.judged and one.fault.accepted_at not in moments]
+    real = any(one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup for one in news)
+    return rejudged(state, every=True) if real else state
+
+
+# ---- who holds a rank
+
+
+def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """Ranks that nobody held yet are held by whoever is seen first."""
+    known = before if len(before) == len(now) else ("",) * len(now)
+    return tuple(old or ("" if new == UNKNOWN else new) for old, new in zip(known, now, strict=True))
+
+
+def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:
+    """Ranks that are not held by the pod that held them, and that no other fault of this sighting explains."""
+    explained = {rank for fault in sighting.faults if not fault.backup and _explains(fault) for rank in fault.pod_ranks}
+    pairs = enumerate(zip(holders, sighting.holders, strict=True))
+    return [rank for rank, (old, new) in pairs if old and new not in (old, UNKNOWN) and rank not in explained]
+
+
+def _explains(fault: Fault) -> bool:
+    return fault.kind in (FaultKind.POD, FaultKind.NODE)
+
+
+def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
+    """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
+    return all(new and new != UNKNOWN and new != old for old, new in zip(holders, now, strict=True))
+
+
+def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
+    named = ", ".join(str(rank) for rank in ranks[:10]) + (f" and {len(ranks) - 10} more" if len(ranks) > 10 else "")
+    whose = "pod rank" if len(ranks) == 1 else "pod ranks"
+    held = all(sighting.holders[rank] for rank in ranks)
+    what = "passed to another pod, whose processes are new" if held else "lost the pod that held it"
+    each = state.job.ranks_per_pod
+    return Fault(
+        id=HOLDERS,
+        kind=FaultKind.POD,
+        pod_ranks=tuple(ranks),
+        ranks=tuple(rank for pod_rank in ranks for rank in range(pod_rank * each, (pod_rank + 1) * each)),
+        generation=sighting.generation,
+        message=f"{whose} {named} {what}",
+        source=WATCHER,
+    )
+
+
+# ---- judged, and over
+
+
+def rejudged(state: JobState, *, every: bool = False) -> JobState:
+    """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
+    real faults are too: something about the job itself changed."""
+    again = [one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults]
+    return state.with_(faults=tuple(again))
+
+
+def judged(standing: Iterable[Standing], about: Sequence[Fault], why: str) -> list[Standing]:
+    return [
+        Standing(fault=one.fault, judged=why) if any(_is_same(one.fault, fault) for fault in about) else one for one in standing
+    ]
+
+
+def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
+    """What stands after an incident. What the watcher sees is left to the next look at the world."""
+    recovered = incident.verdict is Outcome.RECOVERED
+    restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
+    handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
+
+    def is_over(one: Standing) -> bool:
+        fault = one.fault
+        if fault.source == WATCHER or not recovered:
+            return False
+        if fault.id in handled or any(_is_same(fault, about) for about in case.faults):
+            return True
+        return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
+
+    return [one for one in state.faults if not is_over(one)]
+
+
+def _before(fault: Fault, moment: datetime) -> bool:
+    return fault.accepted_at is not None and fault.accepted_at < moment
+
+
+def _of_an_older_stream(fault: Fault, state: JobState) -> bool:
+    here = state.attachment.session if state.attachment else ""
+    return fault.session not in ("", here)
+
+
+def brief(fault: Fault) -> Fault:
+    """As the history keeps it."""
+    return fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS], "pod_ranks": fault.pod_ranks[:KEPT_RANKS], "details": ()})

@@ -1,0 +1,178 @@
+"""One incident: a case is checked again, its modes run one after the other until one of them ends it, and what it did is remembered.
+
+Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, FailureError
+
+from rekindle.ids import Signals
+from rekindle.model.asks import RememberRequest, Survey
+from rekindle.model.base import Value
+from rekindle.model.fault import FaultKind
+from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
+from rekindle.model.state import JobState
+from rekindle.policy import cases, observing
+from rekindle.policy.cases import Case
+from rekindle.policy.modes import LAST, About, row_of
+from workflows import faults, memory, steps
+from workflows.child import Child
+from workflows.journal import Journal
+
+
+class Memory:
+    """The state of a job, and who is to hear when it changes. Shared by the entity and its incidents."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self.sightings = 0
+        """How many came in this run: a look of our own that one of them overtook is older than that one."""
+
+
+class IncidentRun:
+    def __init__(self, case: Case, known: Memory, journal: Journal, shown: Callable[[], None]) -> None:
+        """Args:
+        shown: renews the job's row and page in the Temporal UI.
+        """
+        self.case = case
+        self._known, self._journal, self._show = known, journal, shown
+        self._child: Child | None = None
+        self._situation = Situation(faults=case.faults)
+        self._began = workflow.now()
+        self._ending = False
+
+    # ---- what the entity passes on
+
+    @property
+    def mode(self) -> Mode | None:
+        return self._child.mode if self._child else None
+
+    @property
+    def recovery(self) -> str:
+        """Workflow id of the mode that runs; empty between two modes."""
+        return self._child.id if self._child else ""
+
+    @property
+    def restarts_pods(self) -> bool:
+        """A mode replaces all pods of the job: what becomes of them is its affair."""
+        return self.mode is not None and row_of(self.mode).about is About.JOB
+
+    def describe(self) -> str:
+        return f"{self.mode or 'an incident'}: {self.case.summary}"
+
+    def tell(self, signal: str, payload: Value | str) -> None:
+        """Lets the running mode hear of something; between two modes the next one starts with what is known then."""
+        if self._child:
+            self._child.tell(signal, payload)
+
+    def end(self) -> None:
+        """The job ends: whatever runs is cancelled, and nothing comes after it."""
+        self._ending = True
+        if self._child:
+            self._child.cancel("the job ends")
+
+    def withdraw(self, request_id: str) -> None:
+        """Who asked gives up: the mode that was asked for is cancelled, which goes to its end where it must not stop half-way. A
+        mode that had to come after it is nobody's wish."""
+        asked = self.case.request
+        if asked and asked.id == request_id and self._child and self._child.mode is asked.request.mode:
+            self._child.cancel("cancelled by request")
+
+    def verdict_told(self, verdict: Verdict) -> None:
+        if self._child:
+            self._child.told = verdict
+
+    # ---- the procedure
+
+    async def run(self) -> None:
+        state = self._known.state = memory.begun(self._known.state, self.case)
+        self._number = state.incidents
+        verdicts: list[Verdict] = []
+        while mode := self._next_mode(verdicts):
+            verdicts.append(await self._run_mode(mode))
+            await self._apply(verdicts[-1])
+        await self._look_again(verdicts)
+        await self._conclude(verdicts)
+
+    def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
+        """The next one of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
+        if not verdicts:
+            return self.case.plan.modes[0]
+        last = verdicts[-1]
+        interrupted = last.outcome is Outcome.CANCELLED and last.next_mode is not None
+        if self._ending or not (last.outcome is Outcome.ESCALATE or interrupted):
+            return None
+        left = [mode for mode in self.case.plan.modes if mode not in self._situation.tried]
+        return last.next_mode if last.next_mode in left else next(iter(left), None)
+
+    async def _run_mode(self, mode: Mode) -> Verdict:
+        """A failure of ours becomes a verdict too."""
+        state = self._known.state
+        if mode is LAST.mode and not self.case.request and not cases.may_restart(state, workflow.now()):
+            return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
+        self._child = Child(mode, self.case, self._number, state.job)
+        self._show()
+        self._journal.soon(self._journal.remember(self._to_remember))
+        try:
+            verdict = await self._child.run(self._context())
+        except (FailureError, TimeoutError) as error:
+            verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
+        finally:
+            self._child = None
+        tried = (*self._situation.tried, mode)
+        self._situation = Situation(attempt=self._situation.attempt, faults=self.case.faults, tried=tried, unread=verdict.unread)
+        return verdict
+
+    def _context(self) -> RecoveryContext:
+        """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
+        state = self._known.state
+        standing = [one.fault for one in state.faults]
+        known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
+        return RecoveryContext(
+            job=state.job,
+            incident=self._number,
+            attachment=state.attachment,
+            situation=Situation(
+                attempt=self._situation.attempt,
+                faults=(*self.case.faults, *known),
+                tried=self._situation.tried,
+                unread=self._situation.unread,
+            ),
+            incarnation=state.progress.incarnation if state.progress else "",
+            policy=state.policy,
+        )
+
+    def _to_remember(self) -> RememberRequest:
+        state = self._known.state
+        return RememberRequest(job_id=state.job.id, memory=memory.to_remember(state, self.recovery))
+
+    async def _apply(self, verdict: Verdict) -> None:
+        """A downgrade is written where the scheduler reads it before the next mode starts pods."""
+        before = self._known.state
+        self._known.state = memory.downgraded(before, verdict, workflow.now())
+        if self._known.state.policy is not before.policy:
+            await self._journal.publish_policy(lambda: self._known.state)
+            words = f"sub-health is ignored from now on: {verdict.reason}"
+            await self._journal.record(self._known.state, "SubHealthDowngraded", words, warning=True)
+
+    async def _look_again(self, verdicts: list[Verdict]) -> None:
+        """Behind a mode that moved pods, the world is looked at before anything else is decided: much may have changed meanwhile."""
+        ...
+
+    async def _conclude(self, verdicts: list[Verdict]) -> None:
+        last = verdicts[-1] = self._final(verdicts[-1])
+        incident = Incident(
+            number=self._number,
+            summary=self.case.summary,
+            started_at=self._began,
+            seconds=(workflow.now() - self._began).total_seconds(),
+            verdict=last.outcome,
+            ladder=tuple(verdict.without_reports() for verdict in verdicts),
+            policy_after=self._known.state.policy,
+            faults=self.case.faults,
+        )
+        self._known.state = memory.concluded(self._known.state, self.case, incident)

@@ -1,0 +1,68 @@
+"""What the cluster is told of a job: events on its object, the sub-health policy in force, and what a lost workflow must find again.
+
+Used by `TrainingJob` and its incidents. Nothing here may cost a recovery: a record that cannot be written is logged.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from temporalio import workflow
+
+from rekindle.model.asks import PolicyRequest, RememberRequest
+from rekindle.model.cluster import ClusterEvent
+from rekindle.model.state import JobState
+from workflows import steps
+
+TOLD_AT_ONCE = 5
+"""Events of one change of the job's problems: its page lists them all."""
+
+
+class Journal:
+    def __init__(self) -> None:
+        # Writes of one kind follow one another, and each writes what holds when its turn comes: the last one stays.
+        self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
+        self._writing: list[asyncio.Task[None]] = []
+
+    @property
+    def is_quiet(self) -> bool:
+        return all(writing.done() for writing in self._writing)
+
+    def soon(self, writing: Coroutine[object, object, None]) -> None:
+        """For handlers, and where training waits: nobody waits until the cluster has taken it."""
+        self._writing = [task for task in self._writing if not task.done()]
+        self._writing.append(asyncio.create_task(writing))
+
+    async def record(self, state: JobState, reason: str, message: str, *, warning: bool) -> None:
+        job = state.job
+        event = ClusterEvent(
+            name=job.name,
+            kind=job.kind,
+            reason=reason,
+            message=message,
+            type="Warning" if warning else "Normal",
+            timestamp=workflow.now(),
+        )
+        await steps.record_event(job.id, event)
+
+    async def publish_policy(self, now: Callable[[], JobState]) -> None:
+        """Writes the sub-health policy in force where the scheduler reads it, with its reason."""
+        async with self._one_policy:
+            state = now()
+            reason = state.downgrade.reason if state.downgrade else ""
+            await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
+
+    async def remember(self, now: Callable[[], RememberRequest]) -> None:
+        """Writes onto the job's object what a later workflow of the job must find."""
+        async with self._one_memory:
+            await steps.remember(now())
+
+    def problems(self, state: JobState, before: tuple[str, ...]) -> None:
+        """Events about what keeps the job from being recovered, as far as it is new."""
+        news = [problem for problem in state.problems if problem not in before]
+        more = f" (and {len(news) - TOLD_AT_ONCE} more)" if len(news) > TOLD_AT_ONCE else ""
+        for number, problem in enumerate(news[:TOLD_AT_ONCE], 1):
+            words = f"{problem}{more}" if number == TOLD_AT_ONCE else problem
+            self.soon(self.record(state, "JobProblem", words, warning=True))
+        if before and not state.problems:
+            words = "its pods are in order: the job can be recovered"
+            self.soon(self.record(state, "JobProblemsOver", words, warning=False))

@@ -1,0 +1,189 @@
+"""What a job's workflow knows, and how each message changes it: one pure function a message, from state to state.
+
+Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, which are differences, have `workflows.faults`.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rekindle.model.fault import FaultReport, Sighting
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.keys import DOWNGRADED
+from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
+from rekindle.model.state import (
+    KEPT_ANSWERS,
+    KEPT_INCIDENTS,
+    KEPT_SESSIONS,
+    Answered,
+    Downgrade,
+    JobState,
+    Pending,
+    Registration,
+    Remembered,
+)
+from rekindle.policy.cases import RESTARTS, Case
+from workflows import faults
+
+KEPT_WHOLE = 3
+"""Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
+
+
+# ---- what the watcher tells
+
+
+def registered(state: JobState, registration: Registration, now: datetime) -> JobState:
+    """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
+    job = registration.job
+    if not state.registered:
+        state = _remembered(state, registration, now).with_(registered=True)
+    if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
+        job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
+    return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
+
+
+def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
+    """A workflow that was just started finds on the job's object what the one before it wrote there."""
+    known = registration.remembered
+    restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery)
+    if not known.downgrade:
+        return state
+    return state.with_(downgrade=Downgrade(reason=known.downgrade, since=now, before=known.policy_before))
+
+
+def to_remember(state: JobState, recovery: str) -> Remembered:
+    """What the job's object keeps for the case that this workflow is lost."""
+    down = state.downgrade
+    return Remembered(
+        incidents=state.incidents,
+        recovery=recovery,
+        downgrade=down.reason if down else "",
+        policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
+        restarts=state.restarts,
+    )
+
+
+def _owners_word(state: JobState) -> SubHealthStrategy:
+    return state.downgrade.before if state.downgrade else state.job.sub_health
+
+
+def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool) -> JobState:
+    """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
+    if state.problems[:1] != sighting.problems[:1]:
+        state = faults.rejudged(state, every=True)
+    state = state.with_(problems=sighting.problems, manager=sighting.manager or state.manager)
+    return faults.seen(state, sighting, now, restarting=restarting)
+
+
+# ---- what the training side tells
+
+
+def attached(state: JobState, attachment: Attachment) -> JobState:
+    """The job's stream is at this gateway. What could not be done without it is judged again."""
+    progress = attachment.progress or state.progress
+    return faults.rejudged(state.with_(introduced=True, attachment=attachment, progress=progress))
+
+
+def detached(state: JobState, session: str) -> JobState:
+    """This subscription ended; a newer one stays."""
+    ended = (*state.ended_sessions, session)[-KEPT_SESSIONS:]
+    here = state.attachment
+    return state.with_(ended_sessions=ended, attachment=None if here and here.session == session else here)
+
+
+def progressed(state: JobState, progress: Progress) -> JobState:
+    """The first completed step of one life of the training side."""
+    return faults.rejudged(state.with_(progress=progress))
+
+
+def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
+    """Faults that the training side or a person told."""
+    return faults.reported(state, report, now)
+
+
+# ---- requests
+
+
+def requested(state: JobState, request: Pending) -> JobState:
+    return state.with_(request=request)
+
+
+def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
+    """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
+    answer = Answered(id=request_id, verdict=_short(verdict))
+    waiting = None if state.request and state.request.id == request_id else state.request
+    return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
+
+
+def answer_of(state: JobState, request_id: str) -> Verdict | None:
+    return next((answer.verdict for answer in state.answers if answer.id == request_id), None)
+
+
+# ---- the sub-health policy
+
+
+def downgraded(state: JobState, case: Case, verdict: Verdict, now: datetime) -> JobState:
+    """A verdict may lower the sub-health policy to `ignore`, if it is `hotSwitch`: no other is ours to lower."""
+    lowers = verdict.policy_after is SubHealthStrategy.IGNORE and state.policy is SubHealthStrategy.HOT_SWITCH
+    if not lowers or state.job.observe:
+        return state
+    return state.with_(downgrade=Downgrade(reason=verdict.reason, since=now, before=state.policy))
+
+
+def lifted(state: JobState) -> JobState:
+    return faults.rejudged(state.with_(downgrade=None))
+
+
+# ---- incidents
+
+
+def begun(state: JobState, case: Case) -> JobState:
+    """An incident of this case begins: it has its number, and its request waits no more."""
+    waiting = None if case.request else state.request
+    return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
+
+
+def judged(state: JobState, case: Case, why: str) -> JobState:
+    """Nothing more is done about the faults of a case as they are."""
+    return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
+
+
+def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
+    """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over."""
+    restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
+    state = state.with_(
+        history=_kept((*state.history, incident)),
+        restarts=(*state.restarts, *restarts)[-RESTARTS:],
+        holders=_held(state.holders, incident),
+        faults=tuple(faults.left(state, case, incident)),
+    )
+    last = incident.ladder[-1]
+    return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
+
+
+def _held(holders: tuple[str, ...], incident: Incident) -> tuple[str, ...]:
+    """After a restart whoever is seen next holds the ranks."""
+    if any(verdict.restarted_at for verdict in incident.ladder):
+        return ()
+    moved = {one.pod_rank: one.after.uid for verdict in incident.ladder for one in verdict.switched}
+    return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(holders))
+
+
+def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:
+    incidents = list(history)[-KEPT_INCIDENTS:]
+    older = [_outline(incident) for incident in incidents[:-KEPT_WHOLE]]
+    return (*older, *(_bounded(incident) for incident in incidents[-KEPT_WHOLE:]))
+
+
+def _bounded(incident: Incident) -> Incident:
+    kept = tuple(faults.brief(fault) for fault in incident.faults[: faults.KEPT_OF_AN_INCIDENT])
+    return incident.model_copy(update={"faults": kept})
+
+
+def _outline(incident: Incident) -> Incident:
+    return incident.model_copy(update={"faults": (), "ladder": tuple(_short(verdict) for verdict in incident.ladder)})
+
+
+def _short(verdict: Verdict) -> Verdict:
+    return verdict.model_copy(update={"phases": (), "unread": (), "handled": ()})
+

@@ -1,0 +1,87 @@
+"""What people read in the Temporal UI of a job and of a recovery: functions from what is known to text. Pure."""
+
+from datetime import datetime
+
+from rekindle.model.fault import Fault
+from rekindle.model.job import Job
+from rekindle.model.recovery import Incident, Mode
+from rekindle.model.state import JobState, Standing
+from rekindle.policy import cases
+from rekindle.policy.cases import Case
+
+SHOWN_INCIDENTS = 5
+SHOWN_FAULTS = 20
+
+
+def job_phase(state: JobState, running: Mode | None) -> str:
+    """The job in one word or two, for the list of workflows."""
+    if running:
+        return "recovering"
+    if state.job.observe:
+        return "observed"
+    if state.problems:
+        return "cannot be recovered"
+    if state.downgrade:
+        return "sub-health ignored"
+    if state.attachment is None:
+        return "waits for training" if not state.introduced else "not attached"
+    return "training" if state.progress or not _tells_steps(state.job) else "loading"
+
+
+def _tells_steps(job: Job) -> bool:
+    return job.training_side == "rekindle"
+
+
+def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
+    """The job's page: what holds now, what is wrong, and its last incidents, newest first. Markdown."""
+    lines = [f"**{state.job.name}**: {job_phase(state, running)}"]
+    if recovery:
+        lines.append(f"- running: {running} (workflow `{recovery}`)")
+    if state.job.observe:
+        lines.append("- only observed: what would be done is shown, nothing is ordered")
+    lines.extend(f"- cannot be recovered: {problem}" for problem in state.problems)
+    lines.append(f"- sub-health policy: {state.policy}")
+    if state.downgrade:
+        lines.append(f"  (downgraded {_moment(state.downgrade.since)}: {state.downgrade.reason})")
+    lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
+    lines.extend(_fault(one) for one in state.faults[:SHOWN_FAULTS])
+    if len(state.faults) > SHOWN_FAULTS:
+        lines.append(f"- and {len(state.faults) - SHOWN_FAULTS} more faults")
+    lines.extend(_incident(incident) for incident in reversed(state.history[-SHOWN_INCIDENTS:]))
+    return "\n".join(lines)
+
+
+def _fault(one: Standing) -> str:
+    since = f" since {_moment(one.fault.accepted_at)}" if one.fault.accepted_at else ""
+    return f"- fault{since}: {cases.describe(one.fault)}" + (f" ({one.judged})" if one.judged else "")
+
+
+def _incident(incident: Incident) -> str:
+    tried = ", ".join(f"{verdict.mode} {verdict.outcome}" for verdict in incident.ladder)
+    return f"- incident {incident.number}: {incident.summary} -> {tried} in {incident.seconds:.1f} s"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
+    """The one line of a recovery in the list of workflows."""
+    return f"{mode} of {job.name}: {case.summary}"
+
+
+def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
+    """What a recovery is about, what is tried, and how long each wait may take. Markdown."""
+    faults = "\n".join(_line(fault) for fault in case.faults[:SHOWN_FAULTS])
+    ladder = " -> ".join(f"**{m}**" if m is mode else m for m in case.plan.modes)
+    limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
+    return (
+        f"Incident {incident} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
+        f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
+        f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"
+    )
+
+
+def _line(fault: Fault) -> str:
+    words = " ".join(part for part in (fault.kind, fault.node, fault.pod, fault.code, fault.message) if part)
+    return f"- {words} (seen by {fault.source})"
