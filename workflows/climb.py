@@ -146,7 +146,7 @@ class Climb:
         ladder = " -> ".join(f"**{m}**" if m is mode else m for m in self.case.plan.modes)
         limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
         return (
-            f"Incident {self._number} of job `{job.name}` ({job.id}), {len(job.pods)} pods, {job.ranks} ranks, "
+            f"Incident {self._number} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
             f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
             f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"
         )

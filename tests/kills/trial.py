@@ -191,7 +191,7 @@ class Trials:
                 pod = event.object
                 if isinstance(pod, Pod) and pod.metadata.owner_uid == job.id and pod.status.phase is PodPhase.RUNNING:
                     running |= {pod.metadata.uid} - older
-                if len(running) == len(job.pods):
+                if len(running) == job.pods:
                     return
 
     async def _succeed(self, job: Job, peer: Manager) -> None:

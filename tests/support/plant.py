@@ -46,7 +46,8 @@ def a_job(**changes: Any) -> Job:
         "id": JobId(f"job-{number}"),
         "name": f"gpt-{number}",
         "capabilities": (Capability.REPLACE_RANK_0,),
-        "pods": ((0, 1), (2, 3)),
+        "pods": 2,
+        "ranks_per_pod": 2,
         "sub_health": SubHealthStrategy.HOT_SWITCH,
     }
     return Job(**{**values, **changes})

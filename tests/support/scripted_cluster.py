@@ -46,7 +46,7 @@ class ScriptedCluster:
         self.ends_only_by_force: set[str] = set()
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
-        for rank in range(len(job.pods)):
+        for rank in range(job.pods):
             self._put(self._pod(f"{job.name}-worker-{rank}", rank, self.node_names[rank], PodPhase.RUNNING))
 
     # ---- the script
@@ -145,7 +145,7 @@ class ScriptedCluster:
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
         free = [node for node in self.node_names if node not in avoid_nodes]
-        for rank in range(len(self.job_model.pods)):
+        for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"
             if name not in self.pods_by_name:
                 self.writes.append(f"create {name}")
