@@ -30,7 +30,7 @@ from tests.support.cluster import FOREVER
 from tests.support.peer import Call, Script, ScriptedPeer
 from tests.support.plant import register, sub_health
 from tests.support.processes import Processes
-from workers.jobs import Jobs
+from workers.gateway.temporal import Jobs
 
 HANG = 60.0
 """Seconds after which a recovery counts as hanging."""

@@ -28,8 +28,8 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
-from workers.gateway import Gateway
-from workers.streams import KEEP_ALIVE
+from workers.gateway.server import Gateway
+from workers.gateway.streams import KEEP_ALIVE
 from workflows.training_job import TrainingJob
 
 _numbers = itertools.count(1)
