@@ -12,6 +12,7 @@ from typing import Any
 from activities.kube import Object
 from rekindle.model.cluster import LOOSE_PODS
 from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
+from rekindle.model.sizes import LONGEST_RANK
 
 BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -225,7 +226,7 @@ def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
     if job.kind is TRAIN_JOB and labels.get(REPLICATED_JOB, NODE) != NODE:
         return ""
     index = str(labels.get(REPLICA_INDEX) or annotations.get(COMPLETION_INDEX) or labels.get(COMPLETION_INDEX) or "")
-    if not index.isdecimal():
+    if not index.isdecimal() or len(index) > LONGEST_RANK:
         return index
     return str(int(index) + _before(job, labels))
 

@@ -27,6 +27,7 @@ from rekindle.model.cluster import (
     PodTemplate,
 )
 from rekindle.model.job import TrainingSide
+from rekindle.model.sizes import size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
@@ -165,6 +166,8 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         BadInput: a field, an annotation or a number means nothing.
     """
     read = _training_job(job) if job.kind is TRAINING_JOB else _foreign(job)
+    if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
+        raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
     return read.model_copy(update={"kind": job.kind.name, "status": status, "observe": observe})
 
@@ -202,13 +205,21 @@ def _foreign(job: Workload) -> JobObject:
 def _ranks_per_pod(job: Workload, spec: Object) -> int:
     """Annotation, environment, accelerators: the first that says something; otherwise one."""
     if said := job.annotation(keys.RANKS_PER_POD):
-        if not said.isdecimal() or int(said) < 1:
-            raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said!r} is not accepted, use a whole number from 1")
-        return int(said)
+        if not _count(said):
+            raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said[:40]!r} is not accepted, use a whole number from 1")
+        return _count(said)
     containers = spec.get("containers", ())
     environment = {entry["name"]: str(entry.get("value", "")) for one in containers for entry in one.get("env", ())}
-    counts = (int(environment[name]) for name in RANK_COUNTS if environment.get(name, "").isdecimal())
-    return next(counts, 0) or sum(_accelerators(_limits(container)) for container in containers) or 1
+    return (
+        next((count for name in RANK_COUNTS if (count := _count(environment.get(name, "")))), 0)
+        or sum(_accelerators(_limits(container)) for container in containers)
+        or 1
+    )
+
+
+def _count(text: str) -> int:
+    """A number that somebody wrote, 0 where it is none. Of very many digits a few do: it is refused as too large all the same."""
+    return int(text[:10]) if text.isascii() and text.isdecimal() else 0
 
 
 def _own_limits(job: Workload) -> dict[str, float | str]:
@@ -266,7 +277,7 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
         "creationTimestamp": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods) or None,
     }
     template = {"spec": speaker["spec"] if "spec" in speaker else speaker["template"]["spec"]}
-    spec: Object = {"pods": int(said) if said.isdecimal() else len(workers), "template": template}
+    spec: Object = {"pods": _count(said) or len(workers), "template": template}
     done = {pod["metadata"]["name"] for pod in workers if pod.get("status", {}).get("phase") == "Succeeded"}
     phase = {"phase": "Succeeded"} if len(done) >= spec["pods"] else {}
     return Workload(BARE, {"metadata": metadata, "spec": spec, "status": {"speaker": own["name"], **phase}})
