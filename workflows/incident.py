@@ -3,25 +3,24 @@
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """
 
-import asyncio
 from collections.abc import Callable
-from datetime import datetime
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.ids import Signals
-from rekindle.model.asks import RememberRequest, Survey
+from rekindle.model.asks import RememberRequest, SurveyRequest
 from rekindle.model.base import Value
-from rekindle.model.fault import FaultKind
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import cases, observing
+from rekindle.policy import cases
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import faults, memory, steps
+from workflows import memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
+
+LOOKED_AT = 100
+"""Nodes that one look of our own asks for: as many as a sighting names."""
 
 
 class Memory:
@@ -95,7 +94,6 @@ class IncidentRun:
         while mode := self._next_mode(verdicts):
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
-        await self._look_again(verdicts)
         await self._conclude(verdicts)
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
@@ -159,10 +157,6 @@ class IncidentRun:
             words = f"sub-health is ignored from now on: {verdict.reason}"
             await self._journal.record(self._known.state, "SubHealthDowngraded", words, warning=True)
 
-    async def _look_again(self, verdicts: list[Verdict]) -> None:
-        """Behind a mode that moved pods, the world is looked at before anything else is decided: much may have changed meanwhile."""
-        ...
-
     async def _conclude(self, verdicts: list[Verdict]) -> None:
         last = verdicts[-1] = self._final(verdicts[-1])
         incident = Incident(
@@ -171,8 +165,42 @@ class IncidentRun:
             started_at=self._began,
             seconds=(workflow.now() - self._began).total_seconds(),
             verdict=last.outcome,
-            ladder=tuple(verdict.without_reports() for verdict in verdicts),
+            ladder=tuple(verdict.with_(unread=()) for verdict in verdicts),
             policy_after=self._known.state.policy,
             faults=self.case.faults,
         )
-        self._known.state = memory.concluded(self._known.state, self.case, incident)
+        known = self._known
+        known.state = memory.concluded(known.state, self.case, incident)
+        self._journal.soon(self._journal.remember(self._to_remember))
+        if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
+            await look(known)
+        if self.case.request:
+            known.state = memory.answered(known.state, self.case.request.id, last)
+        warning = last.outcome is not Outcome.RECOVERED
+        reason = f"Recovery{last.outcome.title().replace('_', '')}"
+        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+
+    def _final(self, verdict: Verdict) -> Verdict:
+        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
+        if verdict.outcome is Outcome.ESCALATE:
+            return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
+        if verdict.outcome is Outcome.CANCELLED and self._known.state.ended:
+            return verdict.with_(reason=f"{self._known.state.ended} before the recovery ended")
+        return verdict
+
+
+async def look(known: Memory) -> bool:
+    """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
+
+    A sighting that came meanwhile is newer, or is followed by one that is.
+    """
+    state, before = known.state, known.sightings
+    nodes = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
+    try:
+        survey = await steps.survey(SurveyRequest(job_id=state.job.id, nodes=tuple(nodes)))
+    except ActivityError as error:
+        workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+        return False
+    if known.sightings == before:
+        known.state = memory.surveyed(known.state, survey, workflow.now())
+    return True

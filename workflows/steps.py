@@ -22,16 +22,20 @@ from rekindle.model.asks import (
     EventRequest,
     PodsRequest,
     PolicyRequest,
+    RememberRequest,
     Scheduled,
     Started,
     StartRequest,
     StopRequest,
+    Survey,
+    SurveyRequest,
     Swap,
     SwapRequest,
     TerminateRequest,
+    WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.recovery import ModeRequest, Order, PodRef, Receipt
+from rekindle.model.recovery import Order, PodRef, Verdict
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)
@@ -50,6 +54,11 @@ WRITE = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 WAIT = ActivityConfig(
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
+)
+HOLD = ActivityConfig(
+    start_to_close_timeout=timedelta(days=365),  # the server wants some limit; a verdict comes by the limits of its mode
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
@@ -186,15 +195,31 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
         workflow.logger.warning("not recorded", extra={"error": str(error.cause)})
 
 
-async def ask_job(job_id: str, request: ModeRequest) -> Receipt:
+async def survey(request: SurveyRequest) -> Survey:
     return await workflow.execute_activity_method(
-        JobActivities.ask_job,
-        AskRequest(job_id=job_id, request=request),
-        summary=f"ask job {job_id} for a {request.mode}",
-        start_to_close_timeout=timedelta(seconds=10),
-        schedule_to_close_timeout=timedelta(minutes=2),
-        heartbeat_timeout=HEARTBEAT,
+        PodActivities.survey, request, **named(READ, "look at the job's pods")
     )
+
+
+async def remember(request: RememberRequest) -> None:
+    await _journal_write(
+        workflow.start_activity_method(PodActivities.remember, request, **named(JOURNAL, "note what must be found again"))
+    )
+
+
+async def find_job(job: str) -> str:
+    return await workflow.execute_activity_method(JobActivities.find_job, job, **named(READ, f"find job {job}"))
+
+
+async def hold_request(request: AskRequest) -> Verdict:
+    """For as long as the mode takes: its own limits end it."""
+    return await workflow.execute_activity_method(
+        JobActivities.hold_request, request, **named(HOLD, f"ask for a {request.request.mode} and wait for the verdict")
+    )
+
+
+async def withdraw_request(request: WithdrawRequest) -> None:
+    await workflow.execute_activity_method(JobActivities.withdraw_request, request, **named(WRITE, "withdraw the request"))
 
 
 async def terminate(workflow_id: str, reason: str) -> None:

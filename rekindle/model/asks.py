@@ -4,7 +4,9 @@ from datetime import datetime
 
 from rekindle.model.base import Value
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.fault import Sighting
 from rekindle.model.recovery import ModeRequest, PodRef
+from rekindle.model.state import Remembered
 
 
 class BackupRequest(Value):
@@ -81,9 +83,36 @@ class EndSession(Value):
     reason: str
 
 
+class RememberRequest(Value):
+    job_id: str
+    memory: Remembered
+
+
+class SurveyRequest(Value):
+    job_id: str
+    nodes: tuple[str, ...] = ()
+    """Names of nodes that are looked at; of others nothing is known."""
+
+
+class Survey(Value):
+    """The job as the cluster shows it at this moment."""
+
+    exists: bool
+    sighting: Sighting = Sighting()
+    nodes: tuple[str, ...] = ()
+    """Those that were asked for."""
+
+
 class AskRequest(Value):
     job_id: str
     request: ModeRequest
+    request_id: str
+    """Id of the update: who asks again with it is answered, and nothing is begun again."""
+
+
+class WithdrawRequest(Value):
+    job_id: str
+    request_id: str
 
 
 class TerminateRequest(Value):

@@ -48,6 +48,10 @@ class Limits(Written):
     restart: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Job rescheduling: from running pods until the first completed step (MindIO: until its stream is attached)."""
 
+    node_lost: timedelta = Field(default=timedelta(seconds=20), ge=timedelta(0))
+    """How long a node may be not ready until it counts as lost. Skipped when a pod failed or the training side reported a fault.
+    Source: ours; a kubelet that restarts is back within seconds."""
+
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""
 

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Self, TypedDict, Unpack
 
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultType
@@ -133,6 +134,18 @@ class Switched(Value):
     after: PodRef
 
 
+class VerdictChanges(TypedDict, total=False):
+    """The fields of `Verdict` that are changed behind a mode, for `with_`."""
+
+    outcome: Outcome
+    reason: str
+    seconds: float
+    phases: tuple[Phase, ...]
+    next_mode: Mode | None
+    handled: tuple[str, ...]
+    unread: tuple[Report, ...]
+
+
 class Verdict(Value):
     """How one recovery ended; reads as a post-mortem."""
 
@@ -157,6 +170,10 @@ class Verdict(Value):
     """When the mode started the job's pods anew: faults seen before are done with."""
 
     unread: tuple[Report, ...] = ()
+
+    def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
+        """The verdict with these fields changed."""
+        return self.model_copy(update=dict(changes))
 
 
 class Situation(Value):

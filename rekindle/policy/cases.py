@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState, Pending, Standing
 from rekindle.policy import ladder, requests
@@ -71,10 +71,10 @@ def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
 
 
 def _due(state: JobState, fault: Fault) -> datetime:
-    """When a fault counts. A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
+    """When a fault counts. A node that is seen not ready may come back; with a dead pod or a word of the training side it is lost."""
     assert fault.accepted_at is not None
     others = [one.fault for one in _real(state) if one.fault.kind is not FaultKind.NODE]
-    if fault.kind is not FaultKind.NODE or others:
+    if fault.kind is not FaultKind.NODE or fault.source != WATCHER or others:
         return fault.accepted_at
     return fault.accepted_at + state.job.limits.node_lost
 
