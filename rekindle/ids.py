@@ -48,6 +48,7 @@ class Updates:
 
 class Signals:
     ATTACHED = "attached"
+    DETACHED = "detached"
     PROGRESSED = "progressed"
     POD_FAILED = "pod_failed"
     REAL_FAULT = "real_fault"

@@ -18,7 +18,7 @@ from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, trai
 from rekindle_wire import recover_pb2 as wire
 from workers import messages
 from workers.jobs import Jobs, Rejected
-from workers.senders import Senders
+from workers.senders import Senders, address_of
 from workers.streams import Stream, Streams
 
 OK = 0
@@ -119,7 +119,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the gateway holds as many streams as it may")
         refused = False
         try:
-            attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC))
+            client = address_of(context.peer())
+            attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC), client=client)
             receipt = await self._desk.answer(
                 context, job_id, lambda: self._jobs.ask(job_id, Updates.ATTACH, attachment), UNREGISTERED
             )

@@ -275,8 +275,11 @@ class TrainingJob:
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
         """The stream of this subscription ended; a newer one stays."""
-        if self.state.attachment and self.state.attachment.session == session:
+        ended = self.state.attachment
+        if ended and ended.session == session:
             self.state = self.state.model_copy(update={"attachment": None})
+            if self.climb:
+                self.climb.tell(Signals.DETACHED, ended)
         return Receipt(info="detached")
 
     def _attached(self, attachment: Attachment) -> None:

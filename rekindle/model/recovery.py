@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultType
+from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 
 
@@ -92,6 +92,8 @@ class Attachment(Value):
     """One value for each subscription."""
 
     since: datetime
+    client: str = ""
+    """Which process the client is, as well as it is known: see `rekindle.policy.clients`."""
 
 
 class Progress(Value):
@@ -126,6 +128,12 @@ class Switched(Value):
     pod_rank: int
     before: PodRef
     after: PodRef
+
+    def left_behind(self, fault: Fault) -> bool:
+        """Whether a fault is only about the pod that was replaced, or about the node that it was on."""
+        other_pods = set(fault.pod_ranks) - {self.pod_rank}
+        of_the_node = fault.kind is FaultKind.NODE and fault.node == self.before.node and not other_pods
+        return of_the_node or (bool(fault.pod_uid) and fault.pod_uid == self.before.uid)
 
 
 class Verdict(Value):
