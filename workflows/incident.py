@@ -63,7 +63,7 @@ class IncidentRun:
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
 
-    def tell(self, signal: str, payload: Value | str) -> None:
+    def tell(self, signal: str, payload: Value) -> None:
         """Lets the running mode hear of something; between two modes the next one starts with what is known then."""
         if self._child:
             self._child.tell(signal, payload)

@@ -132,7 +132,7 @@ def await_running(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Act
 async def swap(job_id: str, old: PodRef, backup: PodRef) -> Swap:
     request = SwapRequest(job_id=job_id, old=old, backup=backup)
     return await workflow.execute_activity_method(
-        PodActivities.swap, request, **named(READ, f"delete {old.name} if {backup.name} is alive")
+        PodActivities.swap, request, **named(WRITE, f"delete {old.name} if {backup.name} is alive")
     )
 
 

@@ -248,9 +248,10 @@ class TrainingJob:
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
         """The stream of this subscription ended; a newer one stays."""
+        ended = self.state.attachment
         self.known.state = attachments.detached(self.state, session)
-        if self.incident:
-            self.incident.tell(Signals.DETACHED, session)
+        if self.incident and ended and ended.session == session:
+            self.incident.tell(Signals.DETACHED, ended)
         self._show()
         return Receipt(info="detached")
 

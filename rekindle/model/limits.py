@@ -18,7 +18,11 @@ class Limits(Written):
     """From the node until the backup pod runs; an image may have to be pulled. Beyond it: the backup pod fails to run."""
 
     pause: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """From the order `new pod running` until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+    """From the moment when the backup pod runs until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+
+    pause_lost: timedelta = Field(default=timedelta(seconds=90), gt=timedelta(0))
+    """MindIO: after an outage in which the report of the pause may have been lost, until it is looked whether the pods still run.
+    A library whose report was lost gives up after 60 s, seen after 72 s. Source: tried with the real client."""
 
     pause_crossing: timedelta = Field(default=timedelta(seconds=2), gt=timedelta(0))
     """After the end of a backup pod: how long a report of the pause may take that crossed it. Then training goes on where it was,

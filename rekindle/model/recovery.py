@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Self, TypedDict, Unpack
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultType
+from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 
 
@@ -102,7 +102,7 @@ class Attachment(Value):
 
     since: datetime
     client: str = ""
-    """Which process the client is, as well as can be known; empty: unknown."""
+    """Which process the client is, as well as it is known: see `rekindle.policy.clients`."""
 
     progress: Progress | None = None
     """The last that this gateway was told."""
@@ -132,6 +132,13 @@ class Switched(Value):
     pod_rank: int
     before: PodRef
     after: PodRef
+
+    def left_behind(self, fault: Fault) -> bool:
+        """Whether a fault is only about the pod that was replaced, or about the node that it was on."""
+        other_pods = set(fault.pod_ranks) - {self.pod_rank}
+        of_the_node = fault.kind is FaultKind.NODE and fault.node == self.before.node and not other_pods
+        of_the_rank = fault.kind is FaultKind.POD and not other_pods and bool(fault.pod_ranks)
+        return of_the_node or of_the_rank or fault.pod_uids == (self.before.uid,)
 
 
 class VerdictChanges(TypedDict, total=False):

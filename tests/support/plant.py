@@ -21,11 +21,11 @@ from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Incident, Mode, ModeInput, Progress, Receipt, Verdict
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeInput, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
-from tests.support.peer import Script, ScriptedPeer
+from tests.support.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 from workers.gateway.server import Gateway
@@ -175,7 +175,10 @@ class Plant:
                 await handle.terminate("the test is over")
 
     def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
-        return ScriptedPeer(self.gateways[at].address, self.job.id, script)
+        address = self.gateways[at].address
+        if self.job.training_side is TrainingSide.MINDIO:
+            return MindioPeer(address, self.job.id, script, self.cluster.backup_runs)
+        return ScriptedPeer(address, self.job.id, script)
 
     async def tell(self, update: str, argument: Any = None) -> Receipt:
         arguments = [] if argument is None else [argument]
@@ -187,6 +190,24 @@ class Plant:
 
     async def first_step(self, incarnation: str = "life-1", steps_lost: int = 0) -> None:
         await self.tell(ids.Updates.PROGRESS, Progress(incarnation=incarnation, step=1, steps_lost=steps_lost))
+
+    async def attached_as(self, client: str) -> None:
+        """Another subscription of the job's client at the first gateway, as the gateway and the cluster know that process."""
+        session = f"session-{next(_numbers)}"
+        queue = ids.gateway_queue(self.gateway.name)
+        await self.tell(ids.Updates.ATTACH, Attachment(queue=queue, session=session, since=NOW, client=client))
+
+    async def looked_at(self, activity: str, times: int) -> None:
+        """Waits until the running recovery has had an activity carried out so often."""
+        async with asyncio.timeout(30):
+            while True:
+                events = (await self.recovery.fetch_history()).events
+                scheduled = [event.activity_task_scheduled_event_attributes for event in events]
+                done = {event.activity_task_completed_event_attributes.scheduled_event_id for event in events}
+                named = [event for event, asked in zip(events, scheduled, strict=True) if asked.activity_type.name == activity]
+                if len([event for event in named if event.event_id in done]) >= times:
+                    return
+                await asyncio.sleep(0.03)
 
     async def restarted(self, number: int = 1, life: str = "life-2") -> Incident:
         """Lets a job rescheduling come to its first step; the incident that it ended."""
@@ -268,6 +289,7 @@ async def training(
         await world.first_step()
         yield world, peer
         assert not peer.exited, peer.exited
+        assert not peer.broken_rules, peer.broken_rules
 
 
 def _judged(status: JobStatus, pod_rank: int) -> str:

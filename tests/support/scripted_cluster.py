@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 
 from activities.cluster import Snapshot
@@ -58,6 +59,13 @@ class ScriptedCluster:
 
     def backup(self) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if "-hot-" in pod.metadata.name)
+
+    async def backup_runs(self) -> None:
+        """Waits until a backup pod runs."""
+        async with aclosing(self.follow(self.job_model.id)) as views:
+            async for pods in views:
+                if any(POD_TYPE in pod.metadata.annotations and pod.status.phase is PodPhase.RUNNING for pod in pods):
+                    return
 
     def fail(self, name: str, message: str = "exit code 1") -> Pod:
         pod = self.pods_by_name[name]

@@ -72,8 +72,8 @@ async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
     world.cluster.fail(world.cluster.backup().metadata.name, "image cannot be pulled")
 
 
-async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
-    await peer.until(lambda: "new pod running" in peer.orders)
+async def _dies_while_loading(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.phase("backup loads, training pauses")
     backup = world.cluster.fail(world.cluster.backup().metadata.name)
     await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
 
@@ -244,30 +244,27 @@ async def test_with_mindio_a_backup_that_dies_after_the_pause_leaves_the_old_pod
     temporal: WorkflowEnvironment,
 ) -> None:
     """The old pod is kept, `migration` lets training go on, and the verdict is `ignored`, as is sub-health from then on."""
-    job = a_mindio_job()
-    cluster = ScriptedCluster(job)
-
-    def the_backup_dies() -> None:
-        cluster.fail(cluster.backup().metadata.name, "uncorrectable memory error")
-
-    async with training(temporal, job, Script(before_pause=the_backup_dies), cluster) as (world, peer):
+    async with training(temporal, a_mindio_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
-        await _is_rescued(world, peer, "uncorrectable memory error")
+        await world.phase("backup loads, training pauses")
+        world.cluster.fail(world.cluster.backup().metadata.name, "uncorrectable memory error")
+        await peer.pause()
+        await _is_rescued(world, peer, ["hot switch", "migration"], "uncorrectable memory error")
 
 
 async def test_training_that_went_on_where_it_was_keeps_its_old_pod(temporal: WorkflowEnvironment) -> None:
     """Ours says on which pod it goes on; that counts, also while the backup's end has not reached the cluster yet."""
     async with training(temporal, a_job(), Script(went_on="continue")) as (world, peer):
         await world.fault(sub_health())
-        await _is_rescued(world, peer, "scripted")
+        await _is_rescued(world, peer, [*PREPARED, "migration"], "scripted")
 
 
-async def _is_rescued(world: Plant, peer: ScriptedPeer, reason: str) -> None:
+async def _is_rescued(world: Plant, peer: ScriptedPeer, orders: list[str], reason: str) -> None:
     old = world.cluster.holder(1)
     incident = await world.incident()
     assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
     assert reason in incident.ladder[0].reason
-    assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+    assert peer.carried_out == orders
     assert world.cluster.holder(1) == old
     assert f"kill {old.metadata.name}" not in world.cluster.writes
     assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
@@ -305,7 +302,7 @@ async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is
         await peer.pause()
         incident = await world.incident()
         assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
-        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert peer.carried_out == ["hot switch", "migration"]
 
 
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:

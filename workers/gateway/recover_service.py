@@ -17,7 +17,7 @@ from rekindle.model.recovery import Attachment, Progress, Receipt, Report
 from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
-from workers.gateway.senders import Senders
+from workers.gateway.senders import Senders, address_of
 from workers.gateway.streams import Stream, Streams
 from workers.gateway.temporal import Jobs, Rejected
 
@@ -119,7 +119,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the gateway holds as many streams as it may")
         refused = False
         try:
-            attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC))
+            client = address_of(context.peer())
+            attachment = Attachment(queue=self._queue, session=session, since=datetime.now(UTC), client=client)
             receipt = await self._desk.answer(
                 context, job_id, lambda: self._jobs.ask(job_id, Updates.ATTACH, attachment), UNREGISTERED
             )
