@@ -9,10 +9,13 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 from rekindle.ids import Workflows, recovery_workflow
+from rekindle.model import bounds
 from rekindle.model.base import Value
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, ModeInput, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
+from rekindle.policy import incidents
+from rekindle.policy import nodes as policy_nodes
 from rekindle.policy.incidents import Case
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from workflows import steps
@@ -32,8 +35,9 @@ LIMITS_OF: dict[Mode, tuple[str, ...]] = {
         "resume",
         "old_pod_deleted",
     ),
-    Mode.JOB_RESCHEDULING: ("pods_stopped", "pods_stopped", "pods_running", "restart"),
 }
+"""Not of the last mode: each of its steps has a limit, except for the wait for a cluster that does not answer, which ends with
+the outage. Nothing would come after it."""
 
 CONFLICT_PAUSE = timedelta(seconds=1)
 """Before a child is started again whose id is still held by the last one."""
@@ -104,8 +108,8 @@ class Climb:
         attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(Attributes.JOB, job.name),
             SearchAttributePair(Attributes.MODE, mode.value),
-            SearchAttributePair(Attributes.NODE, nodes),
-            SearchAttributePair(Attributes.FAULT, self.case.summary[:200]),
+            SearchAttributePair(Attributes.NODE, bounds.keywords(nodes)),
+            SearchAttributePair(Attributes.FAULT, bounds.keyword(self.case.summary)),
         ]
         if self.case.faults:
             attributes.append(SearchAttributePair(Attributes.FAULT_AT, self.case.faults[0].seen_at))
@@ -119,7 +123,7 @@ class Climb:
                     parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                     task_timeout=TASK_TIMEOUT,
                     search_attributes=TypedSearchAttributes(attributes),
-                    static_summary=f"{mode} of {job.name}: {self.case.summary}"[:200],
+                    static_summary=bounds.summary(f"{mode} of {job.name}: {self.case.summary}"),
                     static_details=self._details(mode, state),
                 )
             except WorkflowAlreadyStartedError:
@@ -133,7 +137,9 @@ class Climb:
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
-            situation=self._situation.model_copy(update={"faults": faults}),
+            situation=self._situation.model_copy(update={"faults": faults[: incidents.KEPT_FAULTS]}),
+            avoid_nodes=policy_nodes.to_avoid(faults, state.policy),
+            lost_nodes=policy_nodes.lost(faults),
             incarnation=self._incarnation,
             policy=state.policy,
         )
@@ -146,7 +152,7 @@ class Climb:
         )
         ladder = " -> ".join(f"**{m}**" if m is mode else m for m in self.case.plan.modes)
         limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
-        return (
+        return bounds.details(
             f"Incident {self._number} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
             f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
             f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"
@@ -154,20 +160,21 @@ class Climb:
 
     async def _verdict(self, child: ChildWorkflowHandle[object, Verdict], limits: Limits) -> Verdict:
         assert self.mode is not None
-        until, patience = workflow.now() + deadline(self.mode, limits), limits.clean_up
+        limit, patience = deadline(self.mode, limits), limits.clean_up
+        until = workflow.now() + limit if limit else None
         stopping = late = False
         while not child.done():
             try:
                 await workflow.wait_condition(
                     lambda: child.done() or bool(self._news) or (self._is_to_stop() and not stopping),  # noqa: B023
-                    timeout=max(until - workflow.now(), timedelta(0)),
+                    timeout=max(until - workflow.now(), timedelta(0)) if until else None,
                     timeout_summary=f"deadline of the {self.mode}",
                 )
             except TimeoutError:
                 if late:
                     await steps.terminate(child.id, f"did not end {patience} after its cancellation")
                     break
-            if self._cancelled or until <= workflow.now():
+            if self._cancelled or (until and until <= workflow.now()):
                 late, until = True, until if late else workflow.now() + patience
             if (late or self._is_to_stop()) and not stopping:
                 stopping = True
@@ -195,6 +202,8 @@ class Climb:
                 workflow.logger.info("the mode has ended", extra={"signal": signal, "error": str(error)})
 
 
-def deadline(mode: Mode, limits: Limits) -> timedelta:
-    """When a mode that has not ended is ended: the sum of its limits, and time to clean up."""
+def deadline(mode: Mode, limits: Limits) -> timedelta | None:
+    """When a mode that has not ended is ended: the sum of its limits, and time to clean up. None: never."""
+    if mode not in LIMITS_OF:
+        return None
     return sum((getattr(limits, name) for name in LIMITS_OF[mode]), limits.clean_up)

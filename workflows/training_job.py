@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, recovery_workflow
+from rekindle.model import bounds
 from rekindle.model.asks import EndSession, PolicyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
@@ -219,7 +220,7 @@ class TrainingJob:
         if state.history:
             attributes.append(Attributes.VERDICT.value_set(state.history[-1].verdict))
         workflow.upsert_search_attributes(attributes)
-        workflow.set_current_details("\n".join(lines))
+        workflow.set_current_details(bounds.details("\n".join(lines)))
 
     # ---- handlers
 

@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.ranks import Ranks
 
 
@@ -41,12 +42,18 @@ class Fault(Value):
     """Name of the pod, where the fault is a pod's."""
 
     pod_uid: str = ""
+    generation: str = ""
+    """Label of the pod: which restart of the job made it."""
+
+    pod_born: datetime | None = None
+    """When the pod was created, by the cluster's clock."""
+
     backup: bool = False
     """The pod is a backup pod that has not taken over: the running hot switch's own affair, not a real fault."""
 
     device: str = ""
     code: str = ""
-    message: str = ""
+    message: Text = ""
     seen_at: datetime
     """By the clock of who saw it. Kubernetes writes its own times in whole seconds: a fault right behind a restart of the job
     would be of the time before it."""

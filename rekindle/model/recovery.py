@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 
@@ -117,7 +118,7 @@ class Phase(Value):
 
     name: str
     seconds: float
-    note: str = ""
+    note: Text = ""
 
 
 class Switched(Value):
@@ -133,7 +134,7 @@ class Verdict(Value):
 
     mode: Mode
     outcome: Outcome
-    reason: str
+    reason: Text
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
@@ -146,10 +147,16 @@ class Verdict(Value):
 
     switched: tuple[Switched, ...] = ()
     removed_pods: tuple[str, ...] = ()
-    """UIDs of pods that the mode removed: faults of theirs are done with."""
+    """UIDs of the few pods that a hot switch removed: faults of theirs are done with."""
 
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
+
+    generation: str = ""
+    """Label of the pods that it started."""
+
+    stopped_until: datetime | None = None
+    """When the youngest of the pods that it stopped was created: faults of such pods are done with."""
 
     unread: tuple[Report, ...] = ()
 
@@ -174,6 +181,11 @@ class RecoveryContext(Value):
     """The life of the training side that the incident met."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
+    avoid_nodes: tuple[str, ...] = ()
+    """Where new pods of the job must not go."""
+
+    lost_nodes: tuple[str, ...] = ()
+    """Whose pods nobody ends gracefully."""
 
 
 class ModeInput(Value):
@@ -206,7 +218,7 @@ class Incident(Value):
     """A fault and all the recoveries that it took."""
 
     number: int
-    summary: str
+    summary: Text
     started_at: datetime
     seconds: float
     verdict: Outcome

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
@@ -21,15 +22,19 @@ TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: i
 KEPT_RANKS = 64
 """Ranks of a fault that stay in the history: all of them, twenty times over, would not fit into one payload."""
 
-KEPT_HELD = 100
-"""Real faults that wait until the job's problems are over. Beyond it the oldest go: what is left leads to the same recovery."""
+KEPT_FAULTS = 64
+"""Real faults that wait, and faults that a recovery is given. Beyond it the oldest go: the rest leads to the same recovery."""
+
+KEPT_OF_THE_LAST = 20
+KEPT_OF_OLDER = 2
+"""Faults of an incident that stay in the history."""
 
 
 class Case(Value):
     """What an incident is about, decided before it starts."""
 
     plan: ladder.Plan
-    summary: str
+    summary: Text
     pod_rank: int | None = None
     faults: tuple[Fault, ...] = ()
     request: ModeRequest | None = None
@@ -37,20 +42,26 @@ class Case(Value):
 
 def take_fault(state: JobState, fault: Fault) -> JobState:
     """The state with a fault noted: a sub-health by pod, a real one in the backlog. A known episode changes nothing."""
-    if fault.episode in (*state.seen, *state.held) or fault.backup or _is_removed(state, fault.pod_uid):
+    if fault.episode in (*state.seen, *state.held) or fault.backup or _is_removed(state, fault):
         return state
     seen = (*state.seen, fault.episode)[-KEPT_EPISODES:]
     if fault.kind is not FaultKind.SUB_HEALTH:
         rejudged = rejudge(state)
-        return rejudged.model_copy(update={"seen": seen, "faults": (*state.faults, fault)})
+        return rejudged.model_copy(update={"seen": seen, "faults": (*state.faults, fault)[-KEPT_FAULTS:]})
     known = {(pod.pod_rank, pod.fault.episode) for pod in state.sub_healthy}
     pods = tuple(SubHealthyPod(pod_rank=rank, fault=fault) for rank in fault.pod_ranks if (rank, fault.episode) not in known)
     return state.model_copy(update={"seen": seen, "sub_healthy": (*state.sub_healthy, *pods)})
 
 
-def _is_removed(state: JobState, pod_uid: str) -> bool:
-    """Whether a recovery removed this very pod: its end, seen late, is no news."""
-    return bool(pod_uid) and any(pod_uid in v.removed_pods for incident in state.history for v in incident.ladder)
+def _is_removed(state: JobState, fault: Fault) -> bool:
+    """Whether a recovery removed the fault's pod: its end, seen late, is no news."""
+    return any(_removed(verdict, fault) for incident in state.history for verdict in incident.ladder)
+
+
+def _removed(verdict: Verdict, fault: Fault) -> bool:
+    """Whether this recovery did; a restart removes all pods that are not of its own generation and not younger than the old."""
+    of_old_life = fault.pod_born and verdict.stopped_until and fault.pod_born <= verdict.stopped_until
+    return fault.pod_uid in verdict.removed_pods or bool(of_old_life and fault.generation != verdict.generation)
 
 
 def registered(state: JobState, job: Job) -> JobState:
@@ -146,8 +157,7 @@ def without(state: JobState, case: Case) -> JobState:
     if case.pod_rank is None and case.plan.modes:
         return state.model_copy(update={"faults": tuple(f for f in state.faults if f not in case.faults)})
     if case.pod_rank is None:
-        kept = state.faults[-KEPT_HELD:]
-        return state.model_copy(update={"faults": kept, "held": tuple(fault.episode for fault in kept)})
+        return state.model_copy(update={"held": tuple(fault.episode for fault in state.faults)})
     return state
 
 
@@ -160,24 +170,35 @@ def judged(state: JobState, pod_rank: int, why: str) -> JobState:
 def concluded(state: JobState, incident: Incident) -> JobState:
     """The state after an incident: history, pods that moved, faults that are done with. Pods that were started anew and are on a
     sub-healthy node again are another episode."""
-    removed = {uid for verdict in incident.ladder for uid in verdict.removed_pods}
     moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
     restarted = max((verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at), default=None)
     pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in moved)
-    faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
-    history = (*state.history, incident.model_copy(update={"faults": _kept(incident.faults)}))[-KEPT_INCIDENTS:]
+    done_with = [fault for fault in state.faults if any(_removed(verdict, fault) for verdict in incident.ladder)]
+    faults = tuple(fault for fault in state.faults if fault not in done_with and not _before(fault, restarted))
+    last = incident.model_copy(update={"faults": _kept(incident.faults)})
+    history = (*(_shortened(older) for older in state.history), last)[-KEPT_INCIDENTS:]
     restarts = (*state.restarts, *((restarted,) if restarted else ()))[-RESTARTS:]
     return state.model_copy(update={"history": history, "restarts": restarts, "sub_healthy": pods, "faults": faults})
 
 
 def _kept(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    return tuple(fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS]}) for fault in faults)
+    few = faults[:KEPT_OF_THE_LAST]
+    return tuple(
+        fault.model_copy(update={"ranks": fault.ranks[:KEPT_RANKS], "pod_ranks": fault.pod_ranks[:KEPT_RANKS]}) for fault in few
+    )
+
+
+def _shortened(incident: Incident) -> Incident:
+    """An incident that is not the last one: how long each phase took can be read in its recoveries' own histories."""
+    ladder = tuple(verdict.model_copy(update={"phases": ()}) for verdict in incident.ladder)
+    return incident.model_copy(update={"ladder": ladder, "faults": incident.faults[:KEPT_OF_OLDER]})
 
 
 def is_told(state: JobState, case: Case, reason: str) -> bool:
     """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike."""
     faults = _kept(case.faults)
-    return any(incident.faults == faults and incident.ladder[-1].reason == reason for incident in state.history)
+    told = (incident for incident in state.history if incident.ladder[-1].reason == reason)
+    return any(incident.faults in (faults, faults[:KEPT_OF_OLDER]) for incident in told)
 
 
 def _before(fault: Fault, restarted: datetime | None) -> bool:
