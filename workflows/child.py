@@ -15,6 +15,7 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 from rekindle.ids import ErrorTypes, recovery_workflow
+from rekindle.model import bounds
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
 from rekindle.policy.cases import Case
@@ -78,8 +79,8 @@ class Child:
         attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(Attributes.JOB, self._job.name),
             SearchAttributePair(Attributes.MODE, self.mode.value),
-            SearchAttributePair(Attributes.NODE, sorted({fault.node for fault in faults if fault.node})),
-            SearchAttributePair(Attributes.FAULT, self._case.summary),
+            SearchAttributePair(Attributes.NODE, bounds.keywords(sorted({fault.node for fault in faults if fault.node}))),
+            SearchAttributePair(Attributes.FAULT, bounds.keyword(self._case.summary)),
         ]
         if faults and (since := faults[0].accepted_at):
             attributes.append(SearchAttributePair(Attributes.FAULT_AT, since))
@@ -88,21 +89,21 @@ class Child:
     # ---- its life
 
     async def _watch(self, child: ChildWorkflowHandle[object, Verdict]) -> Verdict:
-        limits = self._job.limits
-        until, patience = workflow.now() + self._row.deadline(limits), limits.clean_up
+        limit, patience = self._row.deadline(self._job.limits), self._job.limits.clean_up
+        until = workflow.now() + limit if limit else None
         stopping = False
         while not child.done():
             try:
                 await workflow.wait_condition(
                     lambda: child.done() or bool(self._news) or bool(self._why_cancelled and not stopping),  # noqa: B023
-                    timeout=max(until - workflow.now(), timedelta(0)),
+                    timeout=max(until - workflow.now(), timedelta(0)) if until else None,
                     timeout_summary=f"deadline of the {self.mode}",
                 )
             except TimeoutError:
                 if self._late:
                     await steps.terminate(child.id, f"did not end {patience} after its cancellation")
                     break
-            if until <= workflow.now():
+            if until and until <= workflow.now():
                 until = until if self._late else workflow.now() + patience
                 self._late = True
             if (self._late or self._why_cancelled) and not stopping:

@@ -12,12 +12,15 @@ from rekindle.model.asks import RememberRequest, SurveyRequest
 from rekindle.model.base import Value
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import cases
+from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
+
+GIVEN = 64
+"""Faults that a mode is given; more of them lead to the same procedure."""
 
 LOOKED_AT = 100
 """Nodes that one look of our own asks for: as many as a sighting names."""
@@ -130,18 +133,21 @@ class IncidentRun:
         state = self._known.state
         standing = [one.fault for one in state.faults]
         known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
+        everything = (*self.case.faults, *known)
         return RecoveryContext(
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
             situation=Situation(
                 attempt=self._situation.attempt,
-                faults=(*self.case.faults, *known),
+                faults=everything[:GIVEN],
                 tried=self._situation.tried,
                 unread=self._situation.unread,
             ),
             incarnation=state.progress.incarnation if state.progress else "",
             policy=state.policy,
+            avoid_nodes=nodes.to_avoid(everything, state.policy),
+            lost_nodes=nodes.lost(everything),
         )
 
     def _to_remember(self) -> RememberRequest:
@@ -195,9 +201,9 @@ async def look(known: Memory) -> bool:
     A sighting that came meanwhile is newer, or is followed by one that is.
     """
     state, before = known.state, known.sightings
-    nodes = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
+    named = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
     try:
-        survey = await steps.survey(SurveyRequest(job_id=state.job.id, nodes=tuple(nodes)))
+        survey = await steps.survey(SurveyRequest(job_id=state.job.id, nodes=tuple(named)))
     except ActivityError as error:
         workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
         return False

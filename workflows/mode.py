@@ -15,6 +15,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
+from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind, FaultsNow
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
@@ -261,7 +262,7 @@ class ModeWorkflow:
         lines = [f"- [{'x' if not p.note else '!'}] {p.name}: {p.seconds:.3f} s" for p in self.phases]
         if self.current:
             lines.append(f"- [ ] **{self.current}** ...")
-        workflow.set_current_details("\n".join(lines))
+        workflow.set_current_details(bounds.details("\n".join(lines)))
 
     async def compensate(self) -> None:
         """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""

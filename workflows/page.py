@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from rekindle.model import bounds
 from rekindle.model.fault import Fault
 from rekindle.model.job import Job
 from rekindle.model.recovery import Incident, Mode
@@ -48,7 +49,7 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     if len(state.faults) > SHOWN_FAULTS:
         lines.append(f"- and {len(state.faults) - SHOWN_FAULTS} more faults")
     lines.extend(_incident(incident) for incident in reversed(state.history[-SHOWN_INCIDENTS:]))
-    return "\n".join(lines)
+    return bounds.details("\n".join(lines))
 
 
 def _fault(one: Standing) -> str:
@@ -67,7 +68,7 @@ def _moment(moment: datetime) -> str:
 
 def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
     """The one line of a recovery in the list of workflows."""
-    return f"{mode} of {job.name}: {case.summary}"
+    return bounds.summary(f"{mode} of {job.name}: {case.summary}")
 
 
 def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
@@ -75,7 +76,7 @@ def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
     faults = "\n".join(_line(fault) for fault in case.faults[:SHOWN_FAULTS])
     ladder = " -> ".join(f"**{m}**" if m is mode else m for m in case.plan.modes)
     limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
-    return (
+    return bounds.details(
         f"Incident {incident} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
         f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
         f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"

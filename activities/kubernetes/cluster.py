@@ -116,10 +116,10 @@ class KubernetesCluster:
         await self._driver(job).ensure_no_backups(job, pods, grace_seconds)
         return self._read(job, [pod for pod in pods if is_backup(pod)])
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         job = await self._reader.job(job_id)
         pods = await self._reader.pods(job)
-        await self._driver(job).ensure_stopped(job, pods, grace_seconds)
+        await self._driver(job).ensure_stopped(job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:

@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.ranks import Ranks
 
 
@@ -72,7 +73,7 @@ class Fault(Value):
 
     device: str = ""
     code: str = ""
-    message: str = ""
+    message: Text = ""
     seen_at: datetime | None = None
     """By the clock of who saw it; decides nothing."""
 

@@ -43,8 +43,15 @@ class Limits(Written):
     status_lost: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """After an outage behind `migration`: how long a MindIO job must run on until its lost status counts as 0."""
 
+    pods_deleted: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
+    """Job rescheduling: until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
+    neither here nor in the limits below."""
+
     pods_stopped: timedelta = Field(default=timedelta(minutes=2), gt=timedelta(0))
     """Job rescheduling: from the deletion of the pods until all are gone; then they are forced."""
+
+    pods_created: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Job rescheduling: from the end of the old pods until all new ones are made, by us or by the job's controller."""
 
     pods_running: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Job rescheduling: from the creation of the pods until all of them run."""
@@ -55,6 +62,10 @@ class Limits(Written):
     node_lost: timedelta = Field(default=timedelta(seconds=20), ge=timedelta(0))
     """How long a node may be not ready until it counts as lost. Skipped when a pod failed or the training side reported a fault.
     Source: ours; a kubelet that restarts is back within seconds."""
+
+    pods_stay: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
+    """Job rescheduling with MindIO, which tells no step: how long the pods must run on once its stream is attached. Source: ours,
+    from measured 1.6-2 s between the two."""
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""

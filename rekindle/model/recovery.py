@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Self, TypedDict, Unpack
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 
@@ -123,7 +124,7 @@ class Phase(Value):
 
     name: str
     seconds: float
-    note: str = ""
+    note: Text = ""
 
 
 class Switched(Value):
@@ -158,7 +159,7 @@ class Verdict(Value):
 
     mode: Mode
     outcome: Outcome
-    reason: str
+    reason: Text
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
@@ -203,6 +204,11 @@ class RecoveryContext(Value):
     """The life of the training side that the incident met."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
+    avoid_nodes: tuple[str, ...] = ()
+    """Where new pods of the job must not go."""
+
+    lost_nodes: tuple[str, ...] = ()
+    """Whose pods nobody ends gracefully."""
 
 
 class ModeRequest(Value):
@@ -225,7 +231,7 @@ class Incident(Value):
     """A fault and all the recoveries that it took."""
 
     number: int
-    summary: str
+    summary: Text
     started_at: datetime
     seconds: float
     verdict: Outcome

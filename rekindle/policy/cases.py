@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState, Pending, Standing
@@ -23,7 +24,7 @@ class Case(Value):
     """What an incident is about, decided before it starts."""
 
     plan: ladder.Plan
-    summary: str
+    summary: Text
     pod_rank: int | None = None
     faults: tuple[Fault, ...] = ()
     request: Pending | None = None

@@ -71,6 +71,9 @@ class SeenPod(Value):
     leaving: bool
     """Told to end, or over: its absence is no surprise."""
 
+    generation: str = ""
+    born: datetime | None = None
+
 
 class OpenEpisode(Value):
     """A sub-health that was told and not cleared."""
@@ -240,6 +243,8 @@ def _seen(pod: Pod) -> SeenPod | None:
         node=pod.spec.node_name,
         backup=pod.metadata.annotations.get(POD_TYPE) == PodRole.BACKUP,
         leaving=over or pod.metadata.deletion_timestamp is not None,
+        generation=pod.metadata.labels.get(GENERATION, ""),
+        born=pod.metadata.creation_timestamp,
     )
 
 
@@ -275,6 +280,8 @@ def _pod_fault(view: JobView, seen: SeenPod, what: str, message: str, seen_at: d
         node=seen.node,
         pod=seen.name,
         pod_uid=seen.uid,
+        generation=seen.generation,
+        pod_born=seen.born,
         backup=seen.backup,
         message=message,
         seen_at=seen_at,

@@ -39,11 +39,14 @@ class ModeRow:
     reasons_against: Callable[[JobState, int | None], tuple[str, ...]]
     """Why it may not be tried now for this pod rank, in words; none: it may."""
 
-    limits: tuple[str, ...]
-    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline."""
+    limits: tuple[str, ...] | None
+    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline. None: it has no
+    deadline as a whole."""
 
-    def deadline(self, limits: Limits) -> timedelta:
-        """When the mode is ended if it has not ended by itself."""
+    def deadline(self, limits: Limits) -> timedelta | None:
+        """How long the mode may take until it is ended; None: until it ends by itself."""
+        if self.limits is None:
+            return None
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
@@ -77,7 +80,7 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.JOB,
         serves=REAL,
         reasons_against=eligibility.always,
-        limits=("pods_stopped", "pods_stopped", "pods_running", "restart"),
+        limits=None,  # each step has a limit but the wait for a cluster that does not answer, and nothing would come after it
     ),
 )
 

@@ -2,25 +2,29 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
 from activities.cluster import Snapshot
-from rekindle.errors import Invalid, NotFound
+from rekindle.errors import ClusterUnavailable, Invalid, NotFound
 from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
     JobObject,
+    JobObjectStatus,
+    JobPhase,
+    JobSpec,
     ObjectMeta,
     Pod,
     PodPhase,
     PodSpec,
     PodStatus,
+    PodTemplate,
     WatchEvent,
 )
 from rekindle.model.job import Job
-from rekindle.model.keys import BACKUP_SOURCE, POD_TYPE, RANK_INDEX
+from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX
 
 
 class ScriptedCluster:
@@ -50,6 +54,11 @@ class ScriptedCluster:
         self.takes_metadata.set()
         self.metadata_is_written = asyncio.Event()
         """Set by the first such write, also while it waits."""
+        self.phase: JobPhase | None = JobPhase.RUNNING
+        """Of the job object; None: there is none."""
+        self.unreachable = False
+        self.refused_calls = 0
+        """Since it is unreachable."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
         for rank in range(job.pods):
@@ -83,9 +92,20 @@ class ScriptedCluster:
     # ---- the port
 
     async def job(self, job_id: str) -> JobObject:
-        raise NotFound(job_id)
+        self._answers()
+        if self.phase is None:
+            raise NotFound(job_id)
+        spec = JobSpec(pods=self.job_model.pods, ranks_per_pod=self.job_model.ranks_per_pod, template=PodTemplate(command=("x",)))
+        metadata = ObjectMeta(name=self.job_model.name, uid=job_id)
+        return JobObject(metadata=metadata, spec=spec, status=JobObjectStatus(phase=self.phase))
+
+    def _answers(self) -> None:
+        if self.unreachable:
+            self.refused_calls += 1
+            raise ClusterUnavailable("nobody answers at this address")
 
     async def pods(self, job_id: str) -> list[Pod]:
+        self._answers()
         return list(self.pods_by_name.values())
 
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
@@ -148,15 +168,18 @@ class ScriptedCluster:
             [pod for pod in self.pods_by_name.values() if POD_TYPE in pod.metadata.annotations], grace_seconds
         )
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        return await self._delete(list(self.pods_by_name.values()), grace_seconds)
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        self._answers()
+        return await self._delete(list(self.pods_by_name.values()), grace_seconds, lost_nodes)
 
-    async def _delete(self, pods: list[Pod], grace_seconds: int) -> list[Pod]:
+    async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         for pod in pods:
-            await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace_seconds)
+            grace = 0 if pod.spec.node_name in lost_nodes else grace_seconds
+            await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+        self._answers()
         free = [node for node in self.node_names if node not in avoid_nodes]
         for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"
@@ -164,7 +187,7 @@ class ScriptedCluster:
                 self.writes.append(f"create {name}")
                 phase = PodPhase.RUNNING if self.pods_start else PodPhase.FAILED
                 node = free[rank % len(free)] if self.pods_are_placed and free else ""
-                self._put(self._pod(name, rank, node, phase if node else PodPhase.PENDING))
+                self._put(self._pod(name, rank, node, phase if node else PodPhase.PENDING, generation))
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
@@ -181,7 +204,7 @@ class ScriptedCluster:
 
     # ---- inside
 
-    def _pod(self, name: str, rank: int, node: str, phase: PodPhase) -> Pod:
+    def _pod(self, name: str, rank: int, node: str, phase: PodPhase, generation: str = "0") -> Pod:
         version = next(self._versions)
         scheduled = Condition(
             type="PodScheduled",
@@ -192,7 +215,12 @@ class ScriptedCluster:
             else f"0/{len(self.node_names)} nodes are available: {len(self.node_names)} Insufficient accelerators.",
         )
         meta = ObjectMeta(
-            name=name, uid=f"uid-{name}-{version}", annotations={RANK_INDEX: str(rank)}, owner_uid=self.job_model.id
+            name=name,
+            uid=f"uid-{name}-{version}",
+            labels={GENERATION: generation},
+            annotations={RANK_INDEX: str(rank)},
+            owner_uid=self.job_model.id,
+            creation_timestamp=datetime.now(UTC),
         )
         spec = PodSpec(command=("train",), node_name=node)
         return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase, conditions=(scheduled,)))
