@@ -32,8 +32,6 @@ class Updates:
     """Updates of `TrainingJob`; `REPORT` is also an update of every mode."""
 
     REGISTER = "register"
-    INITIALIZE = "initialize"
-    REGISTER_CLIENT = "register_client"
     ATTACH = "attach"
     DETACH = "detach"
     REPORT = "report"
@@ -58,6 +56,7 @@ class Signals:
 
 class Queries:
     STATUS = "status"
+    CONTACT = "contact"
 
 
 class ErrorTypes:
@@ -69,6 +68,8 @@ class ErrorTypes:
     NOT_INITIALIZED = "job.not_initialized"
     NOT_REGISTERED = "job.not_registered"
     RECOVERY_OFF = "job.recovery_off"
+    ATTACHMENT_KNOWN = "attachment.known"
+    ATTACHMENT_OVER = "attachment.over"
     REPORT_UNEXPECTED = "report.unexpected"
     BETWEEN_MODES = "report.between_modes"
     REQUEST_INVALID = "request.invalid"

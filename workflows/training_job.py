@@ -16,8 +16,9 @@ from rekindle.model.asks import EndSession, PolicyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
-from rekindle.model.state import JobState, JobStatus, Problems, Registration
-from rekindle.policy import eligibility, incidents, observing, requests
+from rekindle.model.state import Contact, JobState, JobStatus, Problems, Registration
+from rekindle.policy import attachments, eligibility, incidents, observing, requests
+from rekindle.policy.attachments import Standing
 from rekindle.policy.incidents import Case
 from rekindle.temporal import Attributes
 from workflows import steps
@@ -239,54 +240,38 @@ class TrainingJob:
         if registration.id != self.state.job.id:
             raise _rejected(ErrorTypes.REQUEST_INVALID, f"id: {registration.id} is not this job, {self.state.job.id}")
 
-    @workflow.update(name=Updates.INITIALIZE)
-    def initialize(self) -> Receipt:
-        self.state = self.state.model_copy(update={"initialized": True})
-        return Receipt(info=f"job(uid={self.state.job.id}) init success")
-
-    @initialize.validator
-    def _recovery_is_on(self) -> None:
-        if not eligibility.recovery_is_on(self.state.job):
-            raise _rejected(
-                ErrorTypes.RECOVERY_OFF,
-                "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job",
-            )
-
-    @workflow.update(name=Updates.REGISTER_CLIENT)
-    def register_client(self) -> Receipt:
-        self.state = self.state.model_copy(update={"registered": True})
-        return Receipt(info="register success")
-
-    @register_client.validator
-    def _is_initialized(self) -> None:
-        if not self.state.initialized:
-            raise _rejected(ErrorTypes.NOT_INITIALIZED, "Init comes before Register")
-
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
-        self._attached(attachment)
+        """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
+        before = self.state.attachment
+        self.state = incidents.rejudge(attachments.attached(self.state, attachment))
+        if before and before.queue != attachment.queue:
+            ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
+            self._background = asyncio.create_task(steps.end_session(before.queue, ended))
+        if self.climb and self.state.attachment and self.state.attachment != before:
+            self.climb.tell(Signals.ATTACHED, self.state.attachment)
         return Receipt(info="attached")
 
     @attach.validator
-    def _is_registered(self, attachment: Attachment) -> None:
-        if not self.state.registered:
-            raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
+    def _is_news(self, attachment: Attachment) -> None:
+        standing = attachments.standing(self.state, attachment)
+        if standing is Standing.KNOWN:
+            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "attached already")
+        if standing is Standing.OVER:
+            raise _rejected(ErrorTypes.ATTACHMENT_OVER, "another subscriber took over")
+        if not eligibility.recovery_is_on(self.state.job):
+            raise _rejected(ErrorTypes.RECOVERY_OFF, eligibility.RECOVERY_OFF)
 
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
         """The stream of this subscription ended; a newer one stays."""
-        if self.state.attachment and self.state.attachment.session == session:
-            self.state = self.state.model_copy(update={"attachment": None})
+        self.state = attachments.detached(self.state, session)
         return Receipt(info="detached")
 
-    def _attached(self, attachment: Attachment) -> None:
-        before = self.state.attachment
-        if before and before.queue != attachment.queue:
-            ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
-            self._background = asyncio.create_task(steps.end_session(before.queue, ended))
-        self.state = incidents.rejudge(self.state.model_copy(update={"attachment": attachment}))
-        if self.climb:
-            self.climb.tell(Signals.ATTACHED, attachment)
+    @detach.validator
+    def _ends_something(self, session: str) -> None:
+        if attachments.end_is_known(self.state, session):
+            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "detached already")
 
     @workflow.update(name=Updates.REPORT)
     def report(self, report: Report) -> Receipt:
@@ -294,7 +279,7 @@ class TrainingJob:
 
     @report.validator
     def _nothing_waits(self, report: Report) -> None:
-        if not self.state.registered:
+        if not self.state.introduced:
             raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
         if self.climb:
             raise _rejected(ErrorTypes.BETWEEN_MODES, "between two modes, try again")
@@ -399,6 +384,16 @@ class TrainingJob:
         if self.climb:
             self.climb.cancel()
         return Receipt(info="the job's workflow ends")
+
+    @workflow.query(name=Queries.CONTACT)
+    def contact(self) -> Contact:
+        return Contact(
+            ended=self.state.ended,
+            recovery_on=eligibility.recovery_is_on(self.state.job),
+            introduced=self.state.introduced,
+            recovering=self.climb is not None or incidents.next_case(self.state) is not None,
+            progress=self.state.progress,
+        )
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:

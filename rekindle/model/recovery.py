@@ -82,6 +82,14 @@ class Receipt(Value):
     info: str = ""
 
 
+class Progress(Value):
+    """The first completed step of one life of the training side."""
+
+    incarnation: str
+    step: int
+    steps_lost: int = 0
+
+
 class Attachment(Value):
     """Where the job's stream is."""
 
@@ -92,14 +100,8 @@ class Attachment(Value):
     """One value for each subscription."""
 
     since: datetime
-
-
-class Progress(Value):
-    """The first completed step of one life of the training side."""
-
-    incarnation: str
-    step: int
-    steps_lost: int = 0
+    progress: Progress | None = None
+    """The last one that the gateway was told: for a `TrainingJob` that has lost its own."""
 
 
 class PodRef(Value):

@@ -51,9 +51,16 @@ class Registration(Job):
 
 class JobState(Value):
     job: Job
-    initialized: bool = False
-    registered: bool = False
+    introduced: bool = False
+    """A manager of the job has attached; before that nothing that it reports is expected."""
+
     attachment: Attachment | None = None
+    replaced: tuple[str, ...] = ()
+    """Sessions in whose place another one was attached, the last ones."""
+
+    detached: tuple[str, ...] = ()
+    """Sessions that have ended, the last ones."""
+
     progress: Progress | None = None
     downgrade: Downgrade | None = None
     sub_healthy: tuple[SubHealthyPod, ...] = ()
@@ -87,6 +94,20 @@ class JobState(Value):
     def policy(self) -> SubHealthStrategy:
         """The sub-health policy in force."""
         return SubHealthStrategy.IGNORE if self.downgrade else self.job.sub_health
+
+
+class Contact(Value):
+    """Answer of the query `contact`: what a gateway must know of a job when its manager comes."""
+
+    ended: str = ""
+    """Why the job's workflow is about to end; empty: it lives."""
+
+    recovery_on: bool = False
+    introduced: bool = False
+    recovering: bool = False
+    """An incident is under way, or about to be: its manager is waited for."""
+
+    progress: Progress | None = None
 
 
 class JobStatus(Value):

@@ -1,0 +1,63 @@
+"""Which of a job's streams counts. What gateways say of streams may arrive late or twice; pure bookkeeping of `TrainingJob`.
+
+Clocks of two gateways are never compared: an attachment is older than the job's own if that one has replaced it.
+"""
+
+from enum import StrEnum
+
+from rekindle.model.recovery import Attachment
+from rekindle.model.state import JobState
+
+KEPT_SESSIONS = 8
+"""Sessions that are remembered after their end: more of one job are not on their way at once."""
+
+
+class Standing(StrEnum):
+    """What an attachment is to the job."""
+
+    NEWS = "news"
+    KNOWN = "known"
+    """It is the job's own, with nothing new in it."""
+    OVER = "over"
+    """Its session was detached, or another one replaced it."""
+
+
+def standing(state: JobState, offered: Attachment) -> Standing:
+    """What an attachment that a gateway offers is to the job. A session that was replaced comes back when the other has gone."""
+    current = state.attachment
+    if offered.session in state.detached:
+        return Standing.OVER
+    if current is None:
+        return Standing.NEWS
+    if current.session == offered.session:
+        brings_progress = offered.progress is not None and state.progress is None
+        return Standing.NEWS if brings_progress else Standing.KNOWN
+    return Standing.OVER if offered.session in state.replaced else Standing.NEWS
+
+
+def attached(state: JobState, offered: Attachment) -> JobState:
+    """The state with an attachment. The progress that it brings counts only where none is known: it may be an older one."""
+    current = state.attachment
+    replaced = tuple(session for session in state.replaced if session != offered.session)
+    if current and current.session != offered.session:
+        replaced = (*replaced, current.session)[-KEPT_SESSIONS:]
+    news = {
+        "introduced": True,
+        "attachment": offered.model_copy(update={"progress": None}),
+        "progress": state.progress or offered.progress,
+        "replaced": replaced,
+    }
+    return state.model_copy(update=news)
+
+
+def end_is_known(state: JobState, session: str) -> bool:
+    """Whether the end of a session changes nothing. That of a session that was never seen does: its attachment may come later."""
+    return session in state.detached or session in state.replaced
+
+
+def detached(state: JobState, session: str) -> JobState:
+    """The state when a session has ended; a newer one stays."""
+    ended = (*state.detached, session)[-KEPT_SESSIONS:]
+    current = state.attachment
+    left = None if current and current.session == session else current
+    return state.model_copy(update={"attachment": left, "detached": ended})
