@@ -13,8 +13,11 @@ from typing import Any, Self
 
 import grpc
 
+from rekindle.model.recovery import Progress
+from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.elsewhere import Elsewhere
 
 LOOP = 0.1
@@ -278,6 +281,13 @@ class ScriptedPeer:
         faults = [wire.FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
         message = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=faults)
         return await self._report("fault", lambda stub: stub.ReportProcessFault(message))
+
+    async def report_progress(self, progress: Progress) -> int:
+        """The first step of a life, as our own manager tells it."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            stub: Any = ProgressStub(channel)
+            message = training_pb2.ProgressReport(job_id=self.job_id, protocol=PROTOCOL, **progress.model_dump())
+            return int((await stub.ReportProgress(message)).code)
 
     async def _report(self, kind: str, call: Call) -> int:
         """As the Go client: each report on a new connection, up to four times on gRPC errors; answers are noted and ignored."""

@@ -28,6 +28,7 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
+from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway
 from workers.gateway.streams import KEEP_ALIVE
 from workflows.training_job import TrainingJob
@@ -120,6 +121,7 @@ class GatewayProcess:
     client: Client
     name: str
     keep_alive: float = KEEP_ALIVE
+    offer_again: float = ROUND
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None
@@ -132,7 +134,8 @@ class GatewayProcess:
 
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
-        self._gateway = gateway = Gateway(self.client, Settings(gateway_port=port, gateway_instance=self.name), self.keep_alive)
+        settings = Settings(gateway_port=port, gateway_instance=self.name)
+        self._gateway = gateway = Gateway(self.client, settings, self.keep_alive, offer_again=self.offer_again)
         self.address = f"127.0.0.1:{await gateway.start()}"
         self._stop = asyncio.Event()
         self._serving = asyncio.create_task(gateway.run_until(self._stop))
@@ -317,11 +320,12 @@ async def plant(
     modes: tuple[type, ...] = (),
     gateways: int = 1,
     keep_alive: float = KEEP_ALIVE,
+    offer_again: float = ROUND,
 ) -> AsyncIterator[Plant]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
     control = Control(env.client, cluster, modes)
-    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive) for number in range(gateways)]
+    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive, offer_again) for number in range(gateways)]
     world = Plant(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():
         await control.start()

@@ -309,8 +309,6 @@ async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(te
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
     async with plant(temporal, job) as world:
-        await world.tell(ids.Updates.INITIALIZE)
-        await world.tell(ids.Updates.REGISTER_CLIENT)
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()
         await world.fault(sub_health())
