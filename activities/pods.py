@@ -3,6 +3,7 @@
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 from temporalio import activity
@@ -28,6 +29,9 @@ from rekindle.model.asks import (
 from rekindle.model.cluster import Pod, PodPhase, condition_of
 from rekindle.model.keys import DOWNGRADED, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
+
+HOT = re.compile(r"(-hot-[0-9]{4,})+$")
+"""What an earlier hot switch added to the name of a pod: the next one replaces it."""
 
 
 def ref(pod: Pod) -> PodRef:
@@ -56,7 +60,7 @@ class PodActivities:
         with crossing():
             async with beating():
                 old = await self._holder(request.job_id, request.pod_rank)
-                name = f"{old.metadata.name}-hot-{request.name_suffix}"
+                name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup))

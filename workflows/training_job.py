@@ -15,6 +15,7 @@ from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, recov
 from rekindle.model.asks import EndSession, PolicyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import ManagerLost
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import JobState, JobStatus, Problems, Registration
 from rekindle.policy import eligibility, incidents, observing, requests
@@ -212,6 +213,8 @@ class TrainingJob:
         lines.append(f"- sub-health policy: {state.policy}")
         if state.downgrade:
             lines.append(f"  (downgraded {state.downgrade.since:%Y-%m-%d %H:%M:%S}: {state.downgrade.reason})")
+        if state.manager_lost:
+            lines.append(f"- its manager was lost: {state.manager_lost}")
         lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
         for incident in reversed(state.history[-5:]):
             tried = ", ".join(f"{v.mode} {v.outcome}" for v in incident.ladder)
@@ -287,9 +290,27 @@ class TrainingJob:
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self._background = asyncio.create_task(steps.end_session(before.queue, ended))
-        self.state = incidents.rejudge(self.state.model_copy(update={"attachment": attachment}))
+        lost = self.state.manager_lost
+        restarting = self.climb is not None and self.climb.mode is Mode.JOB_RESCHEDULING
+        self.state = incidents.attached(self.state, attachment, restarting=restarting)
+        if self.state.manager_lost not in ("", lost):
+            self._manager_is_lost(attachment)
         if self.climb:
             self.climb.tell(Signals.ATTACHED, attachment)
+
+    def _manager_is_lost(self, attachment: Attachment) -> None:
+        lost, restarts = self.state.manager_lost, self.state.job.manager_lost is ManagerLost.RESTART
+        self._record_soon("ManagerLost", f"{lost}; {'the job is restarted' if restarts else 'training goes on'}", warning=True)
+        if restarts:
+            fault = Fault(
+                episode=f"manager/{attachment.session}",
+                kind=FaultKind.PROCESS,
+                message=f"the manager was lost: {lost}",
+                seen_at=workflow.now(),
+                source="gateway",
+            )
+            self.state = incidents.take_fault(self.state, fault)
+        self._show()
 
     @workflow.update(name=Updates.REPORT)
     def report(self, report: Report) -> Receipt:

@@ -54,6 +54,12 @@ class JobState(Value):
     initialized: bool = False
     registered: bool = False
     attachment: Attachment | None = None
+    client: str = ""
+    """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""
+
+    manager_lost: str = ""
+    """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
+
     progress: Progress | None = None
     downgrade: Downgrade | None = None
     sub_healthy: tuple[SubHealthyPod, ...] = ()

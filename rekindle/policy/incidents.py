@@ -4,11 +4,12 @@ from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.job import Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Incident, Mode, ModeRequest, Verdict
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Verdict
 from rekindle.model.state import KEPT_EPISODES, KEPT_INCIDENTS, Downgrade, JobState, SubHealthyPod
 from rekindle.policy import ladder, requests
+from rekindle.policy.clients import Identity, identity
 
 RESTARTS = 5
 """Job reschedulings of one job within `RESTARTS_WITHIN`, after which the next is given up: a job that dies again and again by its
@@ -72,6 +73,18 @@ def found_problems(state: JobState, problems: tuple[str, ...]) -> JobState:
     same_reason = state.problems[:1] == problems[:1]
     state = state.model_copy(update={"problems": problems})
     return state if same_reason else rejudge(state.model_copy(update={"held": ()}))
+
+
+def attached(state: JobState, attachment: Attachment, *, restarting: bool) -> JobState:
+    """The state with a stream. A MindIO job whose stream comes from another process has lost its manager, unless its pods start
+    anew just now."""
+    state = rejudge(state)
+    lost = "" if restarting else state.manager_lost
+    another = identity(state.client, attachment.client) is Identity.ANOTHER
+    if another and not restarting and state.job.training_side is TrainingSide.MINDIO:
+        lost = f"{attachment.client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
+    client = attachment.client or state.client
+    return state.model_copy(update={"attachment": attachment, "client": client, "manager_lost": lost})
 
 
 def rejudge(state: JobState) -> JobState:
@@ -160,13 +173,22 @@ def concluded(state: JobState, incident: Incident) -> JobState:
     """The state after an incident: history, pods that moved, faults that are done with. Pods that were started anew and are on a
     sub-healthy node again are another episode."""
     removed = {uid for verdict in incident.ladder for uid in verdict.removed_pods}
-    moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
+    switched = [moved for verdict in incident.ladder for moved in verdict.switched]
+    ranks = {moved.pod_rank for moved in switched}
     restarted = max((verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at), default=None)
-    pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in moved)
-    faults = tuple(fault for fault in state.faults if fault.pod_uid not in removed and not _before(fault, restarted))
+    pods = () if restarted else tuple(pod for pod in state.sub_healthy if pod.pod_rank not in ranks)
+    faults = tuple(
+        fault
+        for fault in state.faults
+        if fault.pod_uid not in removed
+        and not _before(fault, restarted)
+        and not any(moved.left_behind(fault) for moved in switched)
+    )
     history = (*state.history, incident.model_copy(update={"faults": _kept(incident.faults)}))[-KEPT_INCIDENTS:]
     restarts = (*state.restarts, *((restarted,) if restarted else ()))[-RESTARTS:]
-    return state.model_copy(update={"history": history, "restarts": restarts, "sub_healthy": pods, "faults": faults})
+    lost = "" if restarted else state.manager_lost
+    changes = {"history": history, "restarts": restarts, "sub_healthy": pods, "faults": faults, "manager_lost": lost}
+    return state.model_copy(update=changes)
 
 
 def _kept(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

@@ -5,6 +5,7 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy import eligibility
+from rekindle.policy.ranks import is_rank_carried_twice
 
 LADDER: tuple[Mode, ...] = (
     Mode.HOT_SWITCH,  # sub-health only: the pod moves, training pauses for a moment
@@ -39,7 +40,8 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 def for_hot_switch(state: JobState, pod_rank: int) -> Plan:
     """The plan for a hot switch that somebody asked for, whatever the policy."""
     ready = readiness(state)
-    reasons = (blocked(state),) if state.problems else eligibility.hot_switch(state.job, pod_rank, ready)
+    blocker = blocked(state, Mode.HOT_SWITCH)
+    reasons = (blocker,) if blocker else eligibility.hot_switch(state.job, pod_rank, ready)
     if reasons:
         return Plan(refused="; ".join(reasons))
     return Plan(modes=LADDER, provided=eligibility.provided(state.job, pod_rank, ready))
@@ -47,14 +49,17 @@ def for_hot_switch(state: JobState, pod_rank: int) -> Plan:
 
 def for_real_fault(state: JobState) -> Plan:
     """The plan for something broken."""
-    if state.problems:
-        return Plan(refused=blocked(state))
+    if blocker := blocked(state, Mode.JOB_RESCHEDULING):
+        return Plan(refused=blocker)
     return Plan(modes=tuple(mode for mode in LADDER if mode is not Mode.HOT_SWITCH))
 
 
-def blocked(state: JobState) -> str:
-    """Why no mode may begin; empty: one may. The first problem has to do: the job's page lists them all."""
-    return f"the job cannot be recovered as it is: {state.problems[0]}" if state.problems else ""
+def blocked(state: JobState, mode: Mode) -> str:
+    """Why a mode may not begin; empty: it may. The first problem has to do: the job's page lists them all. Job rescheduling
+    starts all pods anew, and so ends what left two of them with one rank."""
+    sweeps = mode is Mode.JOB_RESCHEDULING
+    problems = [problem for problem in state.problems if not (sweeps and is_rank_carried_twice(problem))]
+    return f"the job cannot be recovered as it is: {problems[0]}" if problems else ""
 
 
 def _why_ignored(policy: SubHealthStrategy, downgrade: Downgrade | None) -> str:

@@ -23,8 +23,8 @@ def refused(state: JobState, request: ModeRequest) -> str:
     """Why a well-formed request cannot be served now; empty: it can."""
     if state.job.observe:
         return observing.ONLY
-    if state.problems:
-        return ladder.blocked(state)
+    if blocked := ladder.blocked(state, request.mode):
+        return blocked
     if request.mode is not Mode.HOT_SWITCH or request.pod_rank is None:
         return ""
     healthy = request.pod_rank not in {pod.pod_rank for pod in state.sub_healthy}
