@@ -3,6 +3,7 @@
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -41,6 +42,9 @@ from rekindle.policy.ranks import rank_of
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
 
+HOT = re.compile(r"(-hot-[0-9]{4,})+$")
+"""What an earlier hot switch added to the name of a pod: the next one replaces it."""
+
 
 def ref(pod: Pod) -> PodRef:
     return PodRef(name=pod.metadata.name, uid=pod.metadata.uid, node=pod.spec.node_name, rank=rank_of(pod))
@@ -65,7 +69,7 @@ class PodActivities:
         with crossing():
             async with beating():
                 old = await self._holder(request.job_id, request.pod_rank)
-                name = f"{old.metadata.name}-hot-{request.name_suffix}"
+                name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup))

@@ -252,8 +252,8 @@ class HotSwitch(ModeWorkflow):
             try:
                 swap = await steps.swap(self.context.job.id, backup.old, backup.backup)
             except ActivityError as error:
-                note = f"{status.info}; the old pod {backup.old.name} is left behind: {error.cause}"
-                return status.model_copy(update={"info": note}), ""
+                workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
+                return status, ""
         if not swap.old_deleted:
             raise _escalate(f"the backup pod died when it had taken over: {swap.message}")
         return status, ""
@@ -316,14 +316,27 @@ class HotSwitch(ModeWorkflow):
         return started.running and not self._real_faults()
 
     async def _promote(self, backup: Backup) -> str:
-        """The marks of the backup go, and the old pod is seen gone. Training runs: what fails here is a note, not a failure."""
+        """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
         job = self.context.job
+        note = ""
         try:
             left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
+            if left:
+                note = await self._delete_again(backup)
             await steps.promote(job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
-        return f"pod {backup.old.name} is still terminating" if left else ""
+        return note
+
+    async def _delete_again(self, backup: Backup) -> str:
+        """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
+        job, old = self.context.job, backup.old
+        try:
+            await steps.swap(job.id, old, backup.backup)
+        except ActivityError as error:
+            return f"the old pod {old.name} is left behind: {error.cause}"
+        left = await steps.await_gone(job.id, (old,), workflow.now() + job.limits.old_pod_deleted)
+        return f"pod {old.name} is still terminating" if left else ""
 
     # ---- undo
 
@@ -334,6 +347,7 @@ class HotSwitch(ModeWorkflow):
     async def _stop_switch(self) -> None:
         if self.paused or self._pause_is_reported() or self._is_in_vain():
             return  # the training side would leave, or never heard of the switch
+        self.take_back_orders()
         await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
 
     async def _delete_backup(self) -> None:
@@ -391,7 +405,7 @@ class HotSwitch(ModeWorkflow):
             reason=end.reason,
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
-            policy_after=end.policy,
+            policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
             look_at=f"node {node}" if node else "",
         )
 

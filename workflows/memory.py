@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from rekindle.model.asks import Survey
-from rekindle.model.fault import WATCHER, FaultReport, Sighting
-from rekindle.model.job import SubHealthStrategy
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
 from rekindle.model.state import (
@@ -79,9 +79,16 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 # ---- what the training side tells
 
 
-def attached(state: JobState, attachment: Attachment) -> JobState:
-    """The job's stream is at this gateway. What could not be done without it is judged again."""
-    return faults.rejudged(attachments.attached(state, attachment))
+def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
+    """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
+    is a fault where the job's owner wants it to be."""
+    before = state.manager_lost
+    state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
+    if state.manager_lost in ("", before) or state.job.manager_lost is not ManagerLost.RESTART:
+        return state
+    words = f"the manager was lost: {state.manager_lost}"
+    lost = Fault(id=f"manager/{attachment.session}", kind=FaultKind.PROCESS, message=words, source="gateway")
+    return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
@@ -194,6 +201,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
         holders=_held(state.holders, incident),
+        manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
     last = incident.ladder[-1]

@@ -126,6 +126,7 @@ class ModeWorkflow:
     # ---- dialogue
 
     def new_attempt(self) -> str:
+        self.take_back_orders()
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
 
     @property
@@ -135,11 +136,13 @@ class ModeWorkflow:
     async def order(self, order: Order, within: timedelta) -> bool:
         """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
         self.taken.clear()
-        if self.attempt and self.attempt[-1].uuid != order.uuid:
-            self.attempt.clear()
-            self.delivered = 0
         self.attempt.append(order)
         return await self._deliver(workflow.now() + within, lambda: False)
+
+    def take_back_orders(self) -> None:
+        """No stream is told again what was ordered so far."""
+        self.attempt.clear()
+        self.delivered = 0
 
     async def _deliver(self, deadline: datetime, needless: Callable[[], bool]) -> bool:
         """Writes what the job's stream lacks of the open attempt, until its last order is written."""

@@ -44,6 +44,8 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     lines.append(f"- sub-health policy: {state.policy}")
     if state.downgrade:
         lines.append(f"  (downgraded {_moment(state.downgrade.since)}: {state.downgrade.reason})")
+    if state.manager_lost:
+        lines.append(f"- its manager was lost: {state.manager_lost}")
     lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
     lines.extend(_fault(one) for one in state.faults[:SHOWN_FAULTS])
     if len(state.faults) > SHOWN_FAULTS:

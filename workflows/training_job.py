@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.asks import EndSession, RememberRequest
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
+from rekindle.model.job import ManagerLost
 from rekindle.model.recovery import Attachment, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.policy import cases, eligibility, observing, requests
@@ -206,11 +207,13 @@ class TrainingJob:
     def _sighted(self, sighting: Sighting) -> None:
         self.known.sightings += 1
         before, real = self.state, self._real_faults()
-        restarting = self.incident is not None and self.incident.restarts_pods
-        self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=restarting)
+        self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         if before.problems != self.state.problems:
             self.journal.problems(self.state, before.problems)
         self._tell_faults(real)
+
+    def _restarts_pods(self) -> bool:
+        return self.incident is not None and self.incident.restarts_pods
 
     @workflow.update(name=Updates.END)
     def end(self, reason: str) -> Receipt:
@@ -225,7 +228,13 @@ class TrainingJob:
     def attach(self, attachment: Attachment) -> Receipt:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
         before = self.state.attachment
-        self.known.state = memory.attached(self.state, attachment)
+        lost, real = self.state.manager_lost, self._real_faults()
+        self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
+        if self.state.manager_lost not in ("", lost):
+            restarts = self.state.job.manager_lost is ManagerLost.RESTART
+            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
+            self._tell_faults(real)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))

@@ -14,7 +14,8 @@ class BackupRequest(Value):
     job_id: str
     pod_rank: int
     name_suffix: str
-    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does."""
+    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does. The suffix of an earlier hot
+    switch is replaced."""
 
     avoid_nodes: tuple[str, ...]
 

@@ -38,6 +38,8 @@ GENERATION = "rekindle.io/generation"
 """Label of a pod: which restart of the whole job created it; `0` for its first life."""
 CAPABILITIES = "rekindle.io/capabilities"
 """Annotation of a job: capabilities of its training side, separated by commas."""
+MANAGER_LOST = "rekindle.io/manager-lost"
+"""Annotation of a job of MindIO: what is done when its manager is lost, `leave` or `restart`."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 

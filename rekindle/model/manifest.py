@@ -15,8 +15,8 @@ from pydantic_core import PydanticCustomError
 from rekindle.errors import BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Framework, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import CAPABILITIES, DOWNGRADED, FRAMEWORK, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
+from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import CAPABILITIES, DOWNGRADED, FRAMEWORK, MANAGER_LOST, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
@@ -54,6 +54,7 @@ class Metadata(Written):
     def _annotations_mean_something(cls, annotations: dict[str, str]) -> dict[str, str]:
         wrong: list[str] = []
         _capabilities(annotations, "", wrong)
+        _manager_lost(annotations, "", wrong)
         return _unless(wrong, annotations)
 
 
@@ -180,8 +181,9 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
+    manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
-    if wrong or not (side and framework and sub_health and limits):
+    if wrong or not (side and framework and sub_health and manager_lost and limits):
         raise _refusal(wrong)
     return Job(
         id=JobId(job.metadata.uid),
@@ -197,6 +199,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         labels=labels,
         annotations=annotations,
         limits=limits,
+        manager_lost=manager_lost,
         observe=job.observe,
     )
 
@@ -237,6 +240,10 @@ def _sub_health(labels: dict[str, str], prefix: str, wrong: list[str]) -> SubHea
 def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) -> set[Capability]:
     words = [word.strip() for word in annotations.get(CAPABILITIES, "").split(",") if word.strip()]
     return {known for word in words if (known := _one_of(Capability, word, f"{prefix}{CAPABILITIES}", wrong))}
+
+
+def _manager_lost(annotations: dict[str, str], prefix: str, wrong: list[str]) -> ManagerLost | None:
+    return _one_of(ManagerLost, annotations.get(MANAGER_LOST, ManagerLost.LEAVE), f"{prefix}{MANAGER_LOST}", wrong)
 
 
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:

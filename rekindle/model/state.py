@@ -76,6 +76,8 @@ class JobStateChanges(TypedDict, total=False):
     attachment: Attachment | None
     replaced: tuple[str, ...]
     detached: tuple[str, ...]
+    client: str
+    manager_lost: str
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
@@ -106,6 +108,12 @@ class JobState(Value):
 
     detached: tuple[str, ...] = ()
     """Sessions that have ended, the last ones."""
+
+    client: str = ""
+    """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""
+
+    manager_lost: str = ""
+    """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
 
     progress: Progress | None = None
     downgrade: Downgrade | None = None

@@ -9,6 +9,7 @@ WITHOUT_RANK = ("manager", "scheduler")
 
 TOLD_PROBLEMS = 20
 """Problems of a job that are told; those of all pods would fit into no payload."""
+TWICE = "carry pod rank"
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
 
 
@@ -51,9 +52,14 @@ def _wrong_rank(pod: Pod, last: int) -> str:
 
 def _twice(rank: int, names: list[str]) -> str:
     if len(names) == 2:
-        return f"pods {names[0]} and {names[1]} both carry pod rank {rank}"
+        return f"pods {names[0]} and {names[1]} both {TWICE} {rank}"
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"pods {', '.join(names[:3])}{more} all carry pod rank {rank}"
+    return f"pods {', '.join(names[:3])}{more} all {TWICE} {rank}"
+
+
+def is_rank_carried_twice(problem: str) -> bool:
+    """Whether a problem is only that several pods carry one rank, which ends when all pods of the job start anew."""
+    return TWICE in problem
 
 
 def rank_of(pod: Pod) -> int | None:

@@ -53,8 +53,6 @@ class Script:
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
     on_order: Callable[[str], object] = lambda order: None
     """Called with each order that is carried out, before it is."""
-    on_exit: Callable[[], object] = lambda: None
-    """Called when it leaves: its processes end, and with them the job's pods."""
 
 
 class ScriptedPeer:
@@ -250,8 +248,6 @@ class ScriptedPeer:
 
     def _exit(self, why: str) -> None:
         """Leaves, as MindIO does: its processes end, and nothing is heard of it any more."""
-        if not self.exited:
-            self.script.on_exit()
         self.exited = self.exited or why
         self._calm()
         if self._task:
