@@ -89,6 +89,11 @@ class ScriptedCluster:
     def holder(self, rank: int) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(RANK_INDEX) == str(rank))
 
+    @property
+    def followers(self) -> int:
+        """Who waits for its pods now."""
+        return len(self._followers)
+
     # ---- the port
 
     async def job(self, job_id: str) -> JobObject:

@@ -160,7 +160,7 @@ async def _unanswered(world: Plant, calls: int) -> None:
 
 
 async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: WorkflowEnvironment) -> None:
-    """Longer than any limit of its own: the fault is not consumed, the page says what is waited for, and then the job restarts."""
+    """Longer than any limit of its own: the fault is kept, the page says what is waited for, and then the job restarts."""
     job = a_job(limits=Limits(pods_deleted=SOON, pods_stopped=SOON, clean_up=SOON))
     async with training(temporal, job) as (world, _peer):
         world.cluster.unreachable = True
