@@ -3,7 +3,7 @@
 import asyncio
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -39,12 +39,12 @@ class JobActivities:
 
     async def _lives(self, job_id: str) -> bool:
         try:
-            await self._client.get_workflow_handle(job_workflow(job_id)).describe()
+            found = await self._client.get_workflow_handle(job_workflow(job_id)).describe()
         except RPCError as error:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
                 return False
             raise
-        return True
+        return found.status is WorkflowExecutionStatus.RUNNING
 
     @activity.defn
     async def hold_request(self, asked: AskRequest) -> Verdict:

@@ -25,6 +25,7 @@ from rekindle.model.asks import (
     PodCount,
     PodsRequest,
     PolicyRequest,
+    RememberRequest,
     Restart,
     Scheduled,
     Started,
@@ -35,7 +36,7 @@ from rekindle.model.asks import (
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import Pod, PodPhase, condition_of
-from rekindle.model.keys import DOWNGRADED, GENERATION, POD_TYPE, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.ranks import rank_of
 
@@ -200,6 +201,13 @@ class PodActivities:
                 await self._cluster.ensure_job_metadata(
                     request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
                 )
+
+    @activity.defn
+    async def remember(self, request: RememberRequest) -> None:
+        """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
+        with crossing():
+            async with beating():
+                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:

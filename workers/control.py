@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 from temporalio.client import Client
@@ -12,13 +13,12 @@ from activities.cluster import Cluster
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
+from rekindle.policy.modes import LADDER
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
-from workflows.hot_switch import HotSwitch
-from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
@@ -33,9 +33,12 @@ CACHED_WORKFLOWS = 4_000
 the server's largest cost. An idle job takes about 50 kB, so that these fit into the memory that the deployment grants (1 GiB)
 beside everything else; jobs beyond them are read back."""
 
-WORKFLOWS: Sequence[type] = (TrainingJob, HotSwitch, JobRescheduling)
-
 logger = logging.getLogger("control")
+
+
+def workflows() -> Sequence[type]:
+    """The entity, and the procedure of every mode in the ladder."""
+    return (TrainingJob, *(getattr(import_module(row.procedure), row.workflow) for row in LADDER))
 
 
 def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable[..., Any]]:
@@ -56,7 +59,11 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         pods.look_at_job,
         pods.publish_policy,
         pods.record_event,
-        jobs.ask_job,
+        pods.survey,
+        pods.remember,
+        jobs.find_job,
+        jobs.hold_request,
+        jobs.withdraw_request,
         jobs.terminate_recovery,
     )
 
@@ -66,7 +73,7 @@ def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> 
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=WORKFLOWS,
+        workflows=workflows(),
         activities=activities_of(PodActivities(cluster), JobActivities(client)),
         max_concurrent_activities=SLOTS,
         max_cached_workflows=CACHED_WORKFLOWS,

@@ -40,6 +40,8 @@ CAPABILITIES = "rekindle.io/capabilities"
 """Annotation of a job: capabilities of its training side, separated by commas."""
 MANAGER_LOST = "rekindle.io/manager-lost"
 """Annotation of a job of MindIO: what is done when its manager is lost, `leave` or `restart`."""
+MEMORY = "rekindle.io/memory"
+"""Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 

@@ -19,10 +19,10 @@ from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeInput, Progress, Receipt, Verdict
-from rekindle.model.state import JobState, JobStatus
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
+from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
@@ -59,9 +59,9 @@ def a_mindio_job(**changes: Any) -> Job:
     return a_job(**{"training_side": TrainingSide.MINDIO, "kind": "AscendJob", "capabilities": capabilities, **changes})
 
 
-def sub_health(pod_rank: int = 1, node: str = "node-1", episode: str = "e1") -> Fault:
+def sub_health(pod_rank: int = 1, node: str = "node-1", name: str = "e1") -> Fault:
     return Fault(
-        episode=episode,
+        id=name,
         kind=FaultKind.SUB_HEALTH,
         pod_ranks=(pod_rank,),
         ranks=(2 * pod_rank, 2 * pod_rank + 1),
@@ -73,16 +73,16 @@ def sub_health(pod_rank: int = 1, node: str = "node-1", episode: str = "e1") -> 
     )
 
 
-def node_fault(node: str, episode: str = "n1", seen_at: datetime = NOW) -> Fault:
-    return Fault(episode=episode, kind=FaultKind.NODE, node=node, message=f"{node} is lost", seen_at=seen_at, source="test")
+def node_fault(node: str, name: str = "n1") -> Fault:
+    return Fault(id=name, kind=FaultKind.NODE, node=node, message=f"{node} is lost", seen_at=NOW, source="test")
 
 
 def pod_fault(name: str, uid: str, *, backup: bool = False) -> Fault:
     return Fault(
-        episode=f"pod/{uid}",
+        id=f"pod/{uid}",
         kind=FaultKind.POD,
         pod=name,
-        pod_uid=uid,
+        pod_uids=(uid,),
         backup=backup,
         message=f"pod {name} failed: exit code 1",
         seen_at=NOW,
@@ -158,6 +158,7 @@ class Plant:
     cluster: ScriptedCluster
     control: Control
     gateways: list[GatewayProcess]
+    recovery_id: str = ""
 
     @property
     def gateway(self) -> GatewayProcess:
@@ -169,13 +170,23 @@ class Plant:
 
     @property
     def recovery(self) -> WorkflowHandle[Any, Any]:
-        return self.client.get_workflow_handle(ids.recovery_workflow(self.job.id))
+        """The recovery that ran when the job's status was asked for last, or the last one of its history."""
+        assert self.recovery_id, "no status of the job showed a recovery yet: see `running`"
+        return self.client.get_workflow_handle(self.recovery_id)
+
+    async def running(self) -> WorkflowHandle[Any, Any]:
+        """The recovery that runs, as soon as one does."""
+        await self.settled(lambda status: bool(status.recovery))
+        return self.recovery
 
     async def forget(self) -> None:
         """No later control worker goes on with this job: it would do so on that worker's cluster."""
-        for handle in (self.entity, self.recovery):
+        with suppress(RPCError, TimeoutError):
+            async with asyncio.timeout(5):
+                await self.status()
+        for workflow_id in (self.entity.id, self.recovery_id):
             with suppress(RPCError):  # there is none, or it has ended
-                await handle.terminate("the test is over")
+                await self.client.get_workflow_handle(workflow_id).terminate("the test is over")
 
     def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
         address = self.gateways[at].address
@@ -189,7 +200,7 @@ class Plant:
         return receipt
 
     async def fault(self, fault: Fault) -> Receipt:
-        return await self.tell(ids.Updates.FAULT, fault)
+        return await self.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))
 
     async def first_step(self, incarnation: str = "life-1", steps_lost: int = 0) -> None:
         await self.tell(ids.Updates.PROGRESS, Progress(incarnation=incarnation, step=1, steps_lost=steps_lost))
@@ -221,6 +232,11 @@ class Plant:
 
     async def status(self) -> JobStatus:
         status: JobStatus = await self.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        last = status.state.history[-1:]
+        if status.recovery:
+            self.recovery_id = status.recovery
+        elif last:
+            self.recovery_id = ids.recovery_workflow(self.job, last[0].number, last[0].ladder[-1].mode)
         return status
 
     async def incident(self, number: int = 1) -> Incident:
@@ -256,8 +272,10 @@ class Plant:
                 await asyncio.sleep(0.03)
 
     async def _phase(self) -> str:
+        if not (recovery := (await self.status()).recovery):
+            return ""
         try:
-            described = await self.recovery.describe()
+            described = await self.client.get_workflow_handle(recovery).describe()
         except RPCError:
             return ""
         running = described.status is WorkflowExecutionStatus.RUNNING  # the one before it may have been in the same phase
@@ -270,7 +288,7 @@ class Plant:
         job = job_id or self.job.id
         handle: WorkflowHandle[Any, Verdict] = await self.client.start_workflow(
             mode,
-            ModeInput(job_id=job, pod_rank=pod_rank, force=force, requested_by="ada"),
+            ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by="ada"),
             id=ids.request_workflow(job, f"{next(_numbers)}"),
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,
@@ -296,7 +314,12 @@ async def training(
 
 
 def _judged(status: JobStatus, pod_rank: int) -> str:
-    return next((pod.judged for pod in status.state.sub_healthy if pod.pod_rank == pod_rank), "")
+    about = (one for one in sub_healthy(status) if one.fault.pod_ranks == (pod_rank,))
+    return next((one.judged for one in about), "")
+
+
+def sub_healthy(status: JobStatus) -> list[Standing]:
+    return [one for one in status.state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
 
 
 async def register(client: Client, job: Job) -> None:
@@ -309,7 +332,7 @@ async def register(client: Client, job: Job) -> None:
         task_timeout=TASK_TIMEOUT,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
     )
-    await client.execute_update_with_start_workflow(ids.Updates.REGISTER, job, start_workflow_operation=start)
+    await client.execute_update_with_start_workflow(ids.Updates.REGISTER, Registration(job=job), start_workflow_operation=start)
 
 
 @asynccontextmanager
