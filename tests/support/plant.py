@@ -181,10 +181,9 @@ class Plant:
 
     async def forget(self) -> None:
         """No later control worker goes on with this job: it would do so on that worker's cluster."""
-        with suppress(RPCError, TimeoutError):
-            async with asyncio.timeout(5):
-                await self.status()
-        for workflow_id in (self.entity.id, self.recovery_id):
+        query = f"RekindleJob = '{self.job.name}' AND ExecutionStatus = 'Running'"
+        running = [run.id async for run in self.client.list_workflows(query)]
+        for workflow_id in dict.fromkeys((self.entity.id, self.recovery_id, *running)):
             with suppress(RPCError):  # there is none, or it has ended
                 await self.client.get_workflow_handle(workflow_id).terminate("the test is over")
 

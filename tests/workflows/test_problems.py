@@ -48,13 +48,13 @@ async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) 
         assert DECLINED in (await world.event("RecoveryRefused")).message
         await world.fault(node_fault("node-1", "second"))
         status = await world.settled(lambda status: len(status.state.held) == 2)
-        assert [fault.episode for fault in status.state.faults] == ["first", "second"]
+        assert [fault.id for fault in status.state.faults] == ["first", "second"]
         assert (status.running, status.state.incidents, world.cluster.writes) == (None, 0, [])
         await problems(world, OUTSIDE)
         await world.settled(lambda status: len(status.state.held) == 2)
         await problems(world)
         incident = await world.restarted()
-        assert [fault.episode for fault in incident.faults] == ["first", "second"]
+        assert [fault.id for fault in incident.faults] == ["first", "second"]
         assert incident.verdict is Outcome.RECOVERED
         assert (await world.status()).state.faults == ()
         declined = [event.message for event in world.cluster.events if event.reason == "RecoveryRefused"]
