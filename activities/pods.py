@@ -3,6 +3,7 @@
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -31,14 +32,20 @@ from rekindle.model.asks import (
     Started,
     StartRequest,
     StopRequest,
+    Survey,
+    SurveyRequest,
     Swap,
     SwapRequest,
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
-from rekindle.model.cluster import Pod, PodPhase, condition_of
+from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
-from rekindle.policy.ranks import rank_of
+from rekindle.policy.pod_ranks import rank_of
+from rekindle.policy.sighting import end_of, sight
+
+MOST_NODES = 100
+"""Nodes that one survey looks at."""
 
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
@@ -201,6 +208,26 @@ class PodActivities:
                 await self._cluster.ensure_job_metadata(
                     request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
                 )
+
+    @activity.defn
+    async def survey(self, request: SurveyRequest) -> Survey:
+        """Looks at the job, its pods and the named nodes, as the watcher would."""
+        names = request.nodes[:MOST_NODES]
+        with crossing():
+            async with beating():
+                try:
+                    job, pods = await self._cluster.job(request.job_id), await self._cluster.pods(request.job_id)
+                except NotFound:
+                    return Survey(exists=False, ended=end_of(None))
+                nodes = await asyncio.gather(*(self._node(name) for name in names))
+        view = JobView(job=job, pods=tuple(pods), nodes=tuple(node for node in nodes if node))
+        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
+
+    async def _node(self, name: str) -> Node | None:
+        try:
+            return await self._cluster.node(name)
+        except NotFound:
+            return None
 
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:

@@ -207,6 +207,8 @@ async def look(known: Memory) -> bool:
     except ActivityError as error:
         workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
         return False
-    if known.sightings == before:
+    if survey.ended:
+        known.state = known.state.with_(ended=survey.ended)
+    elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
     return True

@@ -146,16 +146,22 @@ class RememberRequest(Value):
 class SurveyRequest(Value):
     job_id: str
     nodes: tuple[str, ...] = ()
-    """Names of nodes that are looked at; of others nothing is known."""
+    """The nodes to look at, by name; the first hundred of a longer list."""
 
 
 class Survey(Value):
-    """The job as the cluster shows it at this moment."""
+    """A job as the cluster shows it now, to whoever asks."""
 
     exists: bool
+    phase: JobPhase = JobPhase.PENDING
+    ended: str = ""
+    """Why the job is over; empty: it lives."""
+
     sighting: Sighting = Sighting()
+    """What the watcher would tell, but of other nodes than these nothing."""
+
     nodes: tuple[str, ...] = ()
-    """Those that were asked for."""
+    """The nodes that were looked at, also those that are not there any more."""
 
 
 class AskRequest(Value):

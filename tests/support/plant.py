@@ -297,7 +297,7 @@ class Plant:
 
     async def skip(self, duration: timedelta, of: WorkflowHandle[Any, Any] | None = None) -> None:
         """Moves a workflow's clock forward, by default the running recovery's."""
-        await self.env.fast_forward(of or self.recovery, duration)
+        await self.env.fast_forward(of or await self.running(), duration)
 
 
 @asynccontextmanager

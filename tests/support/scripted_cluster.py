@@ -15,6 +15,8 @@ from rekindle.model.cluster import (
     JobObjectStatus,
     JobPhase,
     JobSpec,
+    Node,
+    NodeStatus,
     ObjectMeta,
     Pod,
     PodPhase,
@@ -34,6 +36,8 @@ class ScriptedCluster:
         self.job_model = job
         self.node_names = [f"node-{i}" for i in range(nodes)]
         self.pods_by_name: dict[str, Pod] = {}
+        self.conditions: dict[str, tuple[Condition, ...]] = {}
+        """What is wrong with a node, by its name."""
         self.writes: list[str] = []
         self.events: list[ClusterEvent] = []
         self.labels: dict[str, str | None] = {}
@@ -95,6 +99,12 @@ class ScriptedCluster:
         return len(self._followers)
 
     # ---- the port
+
+    async def node(self, name: str) -> Node:
+        if name not in self.node_names:
+            raise NotFound(f"node {name}")
+        status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
 
     async def job(self, job_id: str) -> JobObject:
         self._answers()
@@ -196,8 +206,9 @@ class ScriptedCluster:
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        self.metadata_is_written.set()
-        await self.takes_metadata.wait()
+        if labels:
+            self.metadata_is_written.set()
+            await self.takes_metadata.wait()
         self.labels.update(labels)
         self.labels.update(annotations)
 
@@ -221,7 +232,7 @@ class ScriptedCluster:
         )
         meta = ObjectMeta(
             name=name,
-            uid=f"uid-{name}-{version}",
+            uid=f"{version:08x}-{name}",  # told apart by their first characters, as UIDs are
             labels={GENERATION: generation},
             annotations={RANK_INDEX: str(rank)},
             owner_uid=self.job_model.id,

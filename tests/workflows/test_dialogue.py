@@ -6,7 +6,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind
 from tests.support.peer import PACE, Script
 from tests.support.plant import Plant, a_job, a_mindio_job, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
@@ -83,9 +83,9 @@ async def test_unread_reports_travel_to_the_next_mode(temporal: WorkflowEnvironm
         await world.phase("training resumes from its last checkpoint")
         history = await world.recovery.fetch_history()
         payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
-        (given,) = await world.client.data_converter.decode(payloads, [ModeInput])
+        (_, given) = await world.client.data_converter.decode(payloads, [ModeRequest, RecoveryContext])
         expected = Report(kind=ReportKind.STATUS, code=405, info="scripted", strategy="migration")
-        assert given.context.situation.unread == (expected,)
+        assert given.situation.unread == (expected,)
         await world.restarted()
 
 

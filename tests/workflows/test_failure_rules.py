@@ -13,7 +13,7 @@ from rekindle.errors import Invalid
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
-from rekindle.model.state import Problems
+from rekindle.model.fault import Sighting
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.plant import NOW, Plant, a_job, a_mindio_job, node_fault, plant, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
@@ -359,7 +359,7 @@ async def test_an_old_pod_that_could_not_be_deleted_is_deleted_at_the_promotion(
 async def test_a_rank_that_is_carried_twice_does_not_hold_job_rescheduling_back(temporal: WorkflowEnvironment) -> None:
     """It deletes all pods, so that the job is recovered from a lost node; a hot switch of it is still refused."""
     async with training(temporal, a_job()) as (world, _peer):
-        await world.tell(ids.Updates.PROBLEMS, Problems(found=("pods gpt-1 and gpt-1-hot-0001 both carry pod rank 1",)))
+        await world.tell(ids.Updates.SIGHTING, Sighting(problems=("pods gpt-1 and gpt-1-hot-0001 both carry pod rank 1",)))
         refused = await (await world.front(force=True)).result()
         assert (refused.outcome, "both carry pod rank 1" in refused.reason) == (Outcome.REFUSED, True)
         await world.fault(node_fault("node-0"))

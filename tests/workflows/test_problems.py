@@ -10,7 +10,6 @@ from rekindle.model.job import JobId, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.model.state import Problems
 from rekindle.policy.intake import Tell, TellKind
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, node_fault, sub_health, training
@@ -22,7 +21,12 @@ DECLINED = f"the job cannot be recovered as it is: {TWICE}"
 
 
 async def problems(world: Plant, *found: str) -> None:
-    await world.tell(ids.Updates.PROBLEMS, Problems(found=found))
+    await world.tell(ids.Updates.SIGHTING, Sighting(problems=found))
+
+
+async def declined(world: Plant, count: int) -> JobStatus:
+    """Waits until so many real faults were declined."""
+    return await world.settled(lambda status: len([one for one in status.state.faults if one.judged]) == count)
 
 
 async def test_a_sub_health_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
@@ -47,11 +51,11 @@ async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) 
         await world.fault(node_fault("node-0", "first"))
         assert DECLINED in (await world.event("RecoveryRefused")).message
         await world.fault(node_fault("node-1", "second"))
-        status = await world.settled(lambda status: len(status.state.held) == 2)
-        assert [fault.id for fault in status.state.faults] == ["first", "second"]
+        status = await declined(world, 2)
+        assert [one.fault.id for one in status.state.faults] == ["first", "second"]
         assert (status.running, status.state.incidents, world.cluster.writes) == (None, 0, [])
         await problems(world, OUTSIDE)
-        await world.settled(lambda status: len(status.state.held) == 2)
+        await declined(world, 2)
         await problems(world)
         incident = await world.restarted()
         assert [fault.id for fault in incident.faults] == ["first", "second"]
@@ -68,7 +72,7 @@ async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> 
         await problems(world, TWICE)
         await world.fault(node_fault("node-0"))
         await world.event("RecoveryRefused")
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
         before = await world.entity.describe()
         for _ in range(20):
             await world.status()
@@ -82,7 +86,7 @@ async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironme
     async with training(temporal, a_job()) as (world, peer):
         await problems(world, TWICE)
         await world.fault(node_fault("node-0"))
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
         verdict = await (await world.front(mode=mode, force=True)).result()
         assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, DECLINED)
         assert (peer.orders, world.cluster.writes) == ([], [])
@@ -99,7 +103,7 @@ async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
         await peer.pause()
         assert (await world.incident()).verdict is Outcome.RECOVERED
         await world.fault(node_fault("node-0"))
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
 
 
 async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> None:

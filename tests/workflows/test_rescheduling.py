@@ -167,7 +167,7 @@ async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: W
         await world.fault(node_fault("node-0"))
         await _unanswered(world, 4)
         assert (await world.status()).running is Mode.JOB_RESCHEDULING
-        shown = await world.recovery.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         waits = "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers"
         assert waits in shown.current_details
         world.cluster.unreachable = False
@@ -180,7 +180,7 @@ async def test_a_person_ends_the_wait_for_a_cluster_that_does_not_answer(tempora
         world.cluster.unreachable = True
         await world.fault(node_fault("node-0"))
         await _unanswered(world, 2)
-        await world.recovery.cancel()
+        await (await world.running()).cancel()
         incident = await world.incident()
         assert (incident.verdict, incident.ladder[-1].reason) == (
             Outcome.CANCELLED,
@@ -251,7 +251,7 @@ async def test_a_cancelled_restart_starts_the_pods_that_it_stopped(temporal: Wor
     async with training(temporal, job, cluster=cluster) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("pods start on healthy nodes")
-        await world.recovery.cancel()
+        await (await world.running()).cancel()
         async with asyncio.timeout(20):
             while len(cluster.pods_by_name) < 2:
                 await asyncio.sleep(0.03)

@@ -1,31 +1,34 @@
 """What the entity does about a mode that fails by itself, is ended from outside, or does not end."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.job import Job
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Situation
+from rekindle.policy.modes import row_of
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, node_fault, plant, sub_health, training
-from workflows.climb import deadline
 from workflows.rescheduling import JobRescheduling
 
 
-async def _seconds_to_the_last_mode(world: Plant, run_id: str) -> float:
-    """From the close of the hot switch's run to the start of the job rescheduling, by the server's clock."""
-    first = await world.client.get_workflow_handle(world.recovery.id, run_id=run_id).describe()
-    second = await world.recovery.describe()
+async def _seconds_to_the_last_mode(world: Plant, failed: WorkflowHandle[Any, Any]) -> float:
+    """From the close of the mode that failed to the start of the job rescheduling, by the server's clock."""
+    first, second = await failed.describe(), await world.recovery.describe()
     assert first.close_time
-    assert second.run_id != run_id
+    assert second.id != first.id
     return (second.start_time - first.close_time).total_seconds()
+
+
+async def _hot_switch(world: Plant) -> WorkflowHandle[Any, Any]:
+    """The running hot switch."""
+    await world.settled(lambda status: status.running is Mode.HOT_SWITCH and bool(status.recovery))
+    return world.recovery
 
 
 async def test_a_mode_with_a_bug_leads_to_the_last_mode_within_a_second(temporal: WorkflowEnvironment) -> None:
@@ -34,8 +37,8 @@ async def test_a_mode_with_a_bug_leads_to_the_last_mode_within_a_second(temporal
         await world.first_step()
         await world.fault(sub_health())
         await world.phase("training resumes from its last checkpoint")
-        run_id = [e.run_id async for e in world.client.list_workflows(f"WorkflowId = '{world.recovery.id}'")][-1]
-        assert await _seconds_to_the_last_mode(world, run_id) < 1
+        failed = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH))
+        assert await _seconds_to_the_last_mode(world, failed) < 1
         incident = await world.restarted()
         assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         assert "a bug" in incident.ladder[0].reason
@@ -46,10 +49,10 @@ async def test_a_mode_that_is_terminated_leads_to_the_last_mode_within_a_second(
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
-        run_id = (await world.recovery.describe()).run_id
-        await world.recovery.terminate("by hand")
+        failed = await _hot_switch(world)
+        await failed.terminate("by hand")
         await world.phase("training resumes from its last checkpoint")
-        assert await _seconds_to_the_last_mode(world, run_id) < 1
+        assert await _seconds_to_the_last_mode(world, failed) < 1
         incident = await world.restarted()
         assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
@@ -60,7 +63,7 @@ async def test_the_end_of_the_last_mode_is_given_up(temporal: WorkflowEnvironmen
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("training resumes from its last checkpoint")
-        await world.recovery.terminate("by hand")
+        await (await world.running()).terminate("by hand")
         incident = await world.incident()
         assert incident.verdict is Outcome.GIVEN_UP
         assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
@@ -89,37 +92,28 @@ async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: Workflow
     async with plant(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
-        run_id = await _started(world)
+        deaf = await _hot_switch(world)
         incident = await world.restarted()
         assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
-        described = await world.client.get_workflow_handle(world.recovery.id, run_id=run_id).describe()
-        assert described.status is WorkflowExecutionStatus.TERMINATED
-
-
-async def _started(world: Plant) -> str:
-    """The run of the recovery, as soon as the server has it."""
-    async with asyncio.timeout(10):
-        while True:
-            try:
-                return (await world.recovery.describe()).run_id
-            except RPCError:
-                await asyncio.sleep(0.03)
+        assert (await deaf.describe()).status is WorkflowExecutionStatus.TERMINATED
 
 
 def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> None:
     """By default a hot switch has 44 minutes and 20 seconds; a job rescheduling lasts as long as an outage of the cluster."""
-    assert deadline(Mode.HOT_SWITCH, Limits()) == timedelta(minutes=44, seconds=20)
-    assert deadline(Mode.JOB_RESCHEDULING, Limits()) is None
+    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=44, seconds=20)
+    assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
 
 
 async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: WorkflowEnvironment) -> None:
-    """A stranger under the reserved id delays a recovery, and does not prevent it."""
-    from rekindle.model.recovery import ModeInput
-
+    """One of an earlier workflow of the job may still be ending: it delays a recovery, and does not prevent it."""
     async with plant(temporal, a_job(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
+        request, context = ModeRequest(), RecoveryContext(job=world.job, incident=1, attachment=None, situation=Situation())
         stranger = await world.client.start_workflow(
-            ids.Workflows.HOT_SWITCH, ModeInput(job_id=world.job.id), id=world.recovery.id, task_queue=ids.CONTROL_QUEUE
+            ids.Workflows.HOT_SWITCH,
+            args=[request, context],
+            id=ids.recovery_workflow(world.job, 1, Mode.JOB_RESCHEDULING),
+            task_queue=ids.CONTROL_QUEUE,
         )
         await world.fault(node_fault("node-0"))
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
