@@ -156,7 +156,7 @@ class JobView(Value):
 
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    """At least those of its pods, and those whose sub-health was told."""
+    """Of those that its pods are on at least the ones that something is wrong with, as far as they were looked at."""
 
 
 class WatchEvent(Resource):

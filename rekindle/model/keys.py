@@ -40,6 +40,8 @@ CAPABILITIES = "rekindle.io/capabilities"
 """Annotation of a job: capabilities of its training side, separated by commas."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
+MEMORY = "rekindle.io/memory"
+"""Annotation of a job: what its workflow leaves for a later one, should it be lost."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"
 ENV_GATEWAY_HOST = "MINDX_SERVER_IP"

@@ -1,0 +1,98 @@
+"""Which pod rank each pod of a job carries, and why the pods of a job cannot be told apart."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rekindle.model.cluster import Pod, PodPhase, PodRole
+from rekindle.model.keys import POD_TYPE, RANK_INDEX, REPLICA_TYPE
+from rekindle.model.sizes import LONGEST_RANK
+
+WITHOUT_RANK = ("manager", "scheduler")
+"""Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
+
+TOLD_PROBLEMS = 20
+"""Problems of a job that are told; those of all pods would fit into no payload."""
+MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
+
+
+class RankedPod(NamedTuple):
+    """A pod that should carry a pod rank."""
+
+    pod: Pod
+    rank: int | None
+    """As it is written; perhaps one that the job does not have. None: no number is written."""
+
+    backup: bool
+    """It has not taken over yet: the pod of its rank is another one."""
+
+    lives: bool
+    """It waits for a node or runs, and nothing ends it."""
+
+    failed: bool
+    """It failed by itself: who is told to end may well end with an error."""
+
+    holds: bool
+    """Its rank is its own. A job that trains to its end loses no rank: a pod that succeeded keeps its own."""
+
+
+def rank_of(pod: Pod) -> int | None:
+    """None: no number is written on it."""
+    written = pod.metadata.annotations.get(RANK_INDEX, "")
+    return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
+
+
+def ranked(pods: Iterable[Pod]) -> list[RankedPod]:
+    """Of these pods those of replica types that have ranks."""
+    found = []
+    for pod in pods:
+        metadata, phase = pod.metadata, pod.status.phase
+        if metadata.labels.get(REPLICA_TYPE, "").lower() in WITHOUT_RANK:
+            continue
+        stays = metadata.deletion_timestamp is None
+        backup = metadata.annotations.get(POD_TYPE) == PodRole.BACKUP
+        lives = stays and (phase is PodPhase.RUNNING or phase is PodPhase.PENDING)
+        failed = stays and phase is PodPhase.FAILED
+        found.append(RankedPod(pod, rank_of(pod), backup, lives, failed, holds=stays and not failed and not backup))
+    return found
+
+
+def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
+    """Why no recovery could tell the pods of a job apart, one line each, from the pods that live. A backup pod, one that ends and
+    one that does not run yet (its rank may be written when it gets a node) are no problem.
+
+    Args:
+        count: how many pods with ranks the job has.
+    """
+    first: dict[int, RankedPod] = {}
+    more: dict[int, list[RankedPod]] = {}
+    wrong: list[str] = []
+    for one in pods:
+        if not one.lives or one.backup:
+            continue
+        if one.rank is None or one.rank >= count:
+            wrong.append(_wrong_rank(one, count - 1))
+        elif first.setdefault(one.rank, one) is not one:
+            more.setdefault(one.rank, [first[one.rank]]).append(one)
+    found = (*sorted(filter(None, wrong)), *(_claimed(rank, more[rank]) for rank in sorted(more)))
+    return found if len(found) <= TOLD_PROBLEMS else (*found[:TOLD_PROBLEMS], MORE_PROBLEMS)
+
+
+def _wrong_rank(one: RankedPod, last: int) -> str:
+    """Empty for a pod that may get its rank with its node."""
+    name, written = one.pod.metadata.name, one.pod.metadata.annotations.get(RANK_INDEX, "")
+    if one.rank is not None:
+        return f"pod rank {written} of pod {name} is outside 0 to {last}"
+    if written:
+        return f"pod rank {written[:40]!r} of pod {name} is not a number from 0 to {last}"
+    where = f"annotation {RANK_INDEX}, or what this installation reads in its place"
+    missing = f"pod {name} carries no rank: expected {where}, with a number from 0 to {last}"
+    return missing if one.pod.status.phase is PodPhase.RUNNING else ""
+
+
+def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
+    """By more than one pod."""
+    names = sorted(one.pod.metadata.name for one in pods)
+    if len(names) == 2:
+        return f"pods {names[0]} and {names[1]} both carry pod rank {rank}"
+    others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"pods {', '.join(names[:3])}{others} all carry pod rank {rank}"

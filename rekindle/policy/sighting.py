@@ -1,0 +1,240 @@
+"""What matters of a job's pods and nodes, as one value: all that its workflow is told of the cluster. Pure.
+
+Called by the watcher for what it sees, and by the activity `survey` for what the cluster answers. There is no memory and no clock
+here: the same world gives an equal value, whoever looks and however often. docs/intake.md has an example.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
+from rekindle.model.fault import Fault, FaultKind, Sighting
+from rekindle.model.keys import GENERATION, REPLICA_TYPE
+from rekindle.policy.pod_ranks import RankedPod, problems, ranked
+
+SOURCE = "watcher"
+
+READY, SUB_HEALTHY = "Ready", "SubHealthy"
+"""Types of conditions of nodes."""
+
+HOLDER_LENGTH = 8
+"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
+
+UNKNOWN = "?"
+"""Holder of a pod rank that two pods carry."""
+
+MOST_FAULTS = 100
+"""Faults of one kind; the last one of a longer list stands for the rest."""
+
+NAMED_PODS = 10
+LONGEST_MESSAGE = 160
+"""Characters of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
+
+LONGEST_CODE = 80
+
+
+def end_of(job: JobObject | None) -> str:
+    """Why a job is over; empty: it lives. One whose pods all failed may be brought back."""
+    if job is None or job.metadata.deletion_timestamp:
+        return "the job was deleted"
+    return "the job succeeded" if job.status.phase is JobPhase.SUCCEEDED else ""
+
+
+def sight(view: JobView) -> Sighting:
+    """All that matters of a job as the cluster shows it. A rank that lost its holder is not found here, where nothing is
+    remembered: the job's workflow compares the holders with those that it knows."""
+    if view.job is None:
+        return Sighting()
+    count = view.job.spec.pods
+    pods = ranked(view.pods)
+    holding = [one for one in pods if one.holds and one.rank is not None and one.rank < count]
+    with_rank = [one for one in pods if one.rank is not None]
+    return Sighting(
+        holders=_holders(holding, count),
+        generation=_commonest(_generation(one) for one in holding),
+        manager=_manager(view.pods),
+        faults=(
+            *_lost_nodes(view.job, view.nodes, with_rank),
+            *_failed(view.job, with_rank),
+            *_sub_healths(view.job, view.nodes, with_rank),
+        ),
+        problems=problems(pods, count),
+    )
+
+
+def matters(node: Node) -> bool:
+    """Whether something is wrong with it. Of other nodes nothing is ever told."""
+    return _wrong(node, READY) is not None or _wrong(node, SUB_HEALTHY) is not None
+
+
+# ---- who holds which rank
+
+
+def _holders(holding: Sequence[RankedPod], count: int) -> tuple[str, ...]:
+    holders = [""] * count
+    for one in holding:
+        assert one.rank is not None
+        holders[one.rank] = UNKNOWN if holders[one.rank] else one.pod.metadata.uid[:HOLDER_LENGTH]
+    return tuple(holders)
+
+
+def _generation(one: RankedPod) -> str:
+    return one.pod.metadata.labels.get(GENERATION, "0")
+
+
+def _commonest(generations: Iterable[str]) -> str:
+    """Of two that are equally common the later one."""
+    counts = Counter(generations)
+    return max(counts, key=lambda generation: (counts[generation], len(generation), generation), default="")
+
+
+def _manager(pods: Iterable[Pod]) -> str:
+    """The manager's process that started last, if one runs."""
+    started = [
+        (pod.status.start_time.isoformat() if pod.status.start_time else "", pod.metadata.uid)
+        for pod in pods
+        if pod.metadata.labels.get(REPLICA_TYPE, "").lower() == PodRole.MANAGER
+        and pod.status.phase is PodPhase.RUNNING
+        and pod.metadata.deletion_timestamp is None
+    ]
+    if not started:
+        return ""
+    since, uid = max(started)
+    return f"{uid}/{since}"
+
+
+# ---- pods
+
+
+def _failed(job: JobObject, pods: Iterable[RankedPod]) -> list[Fault]:
+    """One fault for all pods of a generation that failed with the same exit code."""
+    groups: dict[tuple[bool, str, str], list[RankedPod]] = {}
+    for one in pods:
+        if one.failed:
+            exit_code = one.pod.status.exit_code
+            code = "" if exit_code is None else f"exit {exit_code}"
+            groups.setdefault((one.backup, _generation(one), code), []).append(one)
+    found = [(key, _in_order(groups[key])) for key in sorted(groups)]
+    faults = [_failure(job, code, group) for (_, _, code), group in found[:MOST_FAULTS]]
+    return _with_the_rest(job, faults, [group for _, group in found[MOST_FAULTS:]], "exit codes")
+
+
+def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
+    first = pods[0]
+    nodes = {one.pod.spec.node_name for one in pods}
+    status = first.pod.status
+    words = (status.message or status.reason or code)[:LONGEST_MESSAGE]
+    pod_ranks = _pod_ranks(job, pods)
+    return Fault(
+        id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}",
+        kind=FaultKind.POD,
+        pod_ranks=pod_ranks,
+        ranks=_ranks(job, pod_ranks),
+        node=first.pod.spec.node_name if len(nodes) == 1 else "",
+        pod=first.pod.metadata.name,
+        pod_uids=tuple(one.pod.metadata.uid for one in pods[:NAMED_PODS]),
+        generation=_generation(first),
+        backup=first.backup,
+        code=code,
+        message=f"{_named(pods)} failed: {words}",
+        source=SOURCE,
+    )
+
+
+def _named(pods: Sequence[RankedPod]) -> str:
+    names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
+    more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
+    return f"{'pod' if len(pods) == 1 else 'pods'} {names}{more}"
+
+
+# ---- nodes
+
+
+def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
+    """Nodes that are not ready, with the pods on them, dead or not."""
+    here = _on(nodes, READY, (one for one in pods if not one.backup and (one.lives or one.failed)))
+    faults = []
+    for node, condition, group in here[:MOST_FAULTS]:
+        words = (condition.message or f"node {node.metadata.name} is lost")[:LONGEST_MESSAGE]
+        fault = _node_fault(job, node, condition, group)
+        faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
+    return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
+
+
+def _sub_healths(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
+    """One fault for each pod of a rank on a sub-healthy node: each is moved by itself, and one that comes later is news."""
+    here = _on(nodes, SUB_HEALTHY, (one for one in pods if one.lives and one.holds and (one.rank or 0) < job.spec.pods))
+    sick = [(node, condition, one) for node, condition, group in here for one in _once_a_rank(group)]
+    faults = []
+    for node, condition, one in sick[:MOST_FAULTS]:
+        fault = _node_fault(job, node, condition, [one])
+        pod = {"pod": one.pod.metadata.name, "pod_uids": (one.pod.metadata.uid,), "generation": _generation(one)}
+        faults.append(fault.model_copy(update={**pod, "id": f"{fault.id}/{_generation(one)}/{one.rank}"}))
+    return _with_the_rest(job, faults, [[one] for _, _, one in sick[MOST_FAULTS:]], "pods")
+
+
+def _wrong(node: Node, kind: str) -> Condition | None:
+    """Ready may be Unknown, which is as bad as False; a sub-health is seen or is not."""
+    condition = condition_of(node.status.conditions, kind)
+    return condition if condition and (condition.status == "True") == (kind == SUB_HEALTHY) else None
+
+
+def _on(nodes: Iterable[Node], kind: str, pods: Iterable[RankedPod]) -> list[tuple[Node, Condition, list[RankedPod]]]:
+    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where there is no such node, as is
+    nearly always so, no pod is looked at."""
+    wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _wrong(node, kind))}
+    here: dict[str, list[RankedPod]] = {}
+    for one in pods if wrong else ():
+        if one.pod.spec.node_name in wrong:
+            here.setdefault(one.pod.spec.node_name, []).append(one)
+    return [(*wrong[name], _in_order(here[name])) for name in sorted(here)]
+
+
+def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence[RankedPod]) -> Fault:
+    since = condition.last_transition_time
+    code = condition.reason[:LONGEST_CODE]
+    pod_ranks = _pod_ranks(job, pods)
+    return Fault(
+        id=f"{node.metadata.uid}/{code}/{since.isoformat() if since else ''}",
+        kind=FaultKind.SUB_HEALTH,
+        pod_ranks=pod_ranks,
+        ranks=_ranks(job, pod_ranks),
+        node=node.metadata.name,
+        code=code,
+        message=condition.message[:LONGEST_MESSAGE],
+        source=SOURCE,
+    )
+
+
+# ---- ranks, and lists that are too long
+
+
+def _in_order(pods: Iterable[RankedPod]) -> list[RankedPod]:
+    """Whatever order the cluster lists them in."""
+    return sorted(pods, key=lambda one: (one.rank, _generation(one), one.pod.metadata.name, one.pod.metadata.uid))
+
+
+def _once_a_rank(pods: Iterable[RankedPod]) -> list[RankedPod]:
+    """Two pods of one rank are a problem of their own; a fault is told once."""
+    return list({(one.rank, _generation(one)): one for one in pods}.values())
+
+
+def _pod_ranks(job: JobObject, pods: Iterable[RankedPod]) -> tuple[int, ...]:
+    """Without those that the job does not have: a fault that names one would be refused."""
+    return tuple(sorted({one.rank for one in pods if one.rank is not None and one.rank < job.spec.pods}))
+
+
+def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
+    each = job.spec.ranks_per_pod
+    return tuple(rank for pod_rank in pod_ranks for rank in range(pod_rank * each, (pod_rank + 1) * each))
+
+
+def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
+    """The last fault says how many more there are, and carries the pod ranks of all of them."""
+    if not rest:
+        return faults
+    last = faults[-1]
+    pod_ranks = tuple(sorted({*last.pod_ranks, *_pod_ranks(job, (one for group in rest for one in group))}))
+    message = f"{last.message} (and {len(rest)} more {what})"
+    told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
+    return [*faults[:-1], told]
