@@ -3,6 +3,7 @@
 Every write names the state that it ensures, so that a repeated call finds its work done.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from temporalio import activity
@@ -22,13 +23,19 @@ from rekindle.model.asks import (
     Started,
     StartRequest,
     StopRequest,
+    Survey,
+    SurveyRequest,
     Swap,
     SwapRequest,
 )
-from rekindle.model.cluster import Pod, PodPhase, condition_of
+from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.keys import DOWNGRADED, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
-from rekindle.policy.ranks import rank_of
+from rekindle.policy.pod_ranks import rank_of
+from rekindle.policy.sighting import end_of, sight
+
+MOST_NODES = 100
+"""Nodes that one survey looks at."""
 
 
 def ref(pod: Pod) -> PodRef:
@@ -138,6 +145,26 @@ class PodActivities:
             async with beating():
                 pods = await self._cluster.ensure_pods(request.job_id, request.generation, request.avoid_nodes)
                 return tuple(ref(pod) for pod in pods)
+
+    @activity.defn
+    async def survey(self, request: SurveyRequest) -> Survey:
+        """Looks at the job, its pods and the named nodes, as the watcher would."""
+        names = request.nodes[:MOST_NODES]
+        with crossing():
+            async with beating():
+                try:
+                    job, pods = await self._cluster.job(request.job_id), await self._cluster.pods(request.job_id)
+                except NotFound:
+                    return Survey(exists=False, ended=end_of(None))
+                nodes = await asyncio.gather(*(self._node(name) for name in names))
+        view = JobView(job=job, pods=tuple(pods), nodes=tuple(node for node in nodes if node))
+        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
+
+    async def _node(self, name: str) -> Node | None:
+        try:
+            return await self._cluster.node(name)
+        except NotFound:
+            return None
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:

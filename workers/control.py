@@ -42,6 +42,7 @@ def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> 
             pods.delete_backups,
             pods.delete_pods,
             pods.ensure_pods,
+            pods.survey,
             pods.publish_policy,
             pods.record_event,
             jobs.ask_job,

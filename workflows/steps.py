@@ -26,6 +26,8 @@ from rekindle.model.asks import (
     Started,
     StartRequest,
     StopRequest,
+    Survey,
+    SurveyRequest,
     Swap,
     SwapRequest,
     TerminateRequest,
@@ -160,6 +162,11 @@ async def ensure_pods(job_id: str, generation: str, avoid_nodes: tuple[str, ...]
     return await workflow.execute_activity_method(
         PodActivities.ensure_pods, request, **named(WRITE, f"start the job's pods{without}")
     )
+
+
+async def survey(job_id: str, nodes: tuple[str, ...]) -> Survey:
+    request = SurveyRequest(job_id=job_id, nodes=nodes)
+    return await workflow.execute_activity_method(PodActivities.survey, request, **named(READ, "look at the job's pods"))
 
 
 async def publish_policy(request: PolicyRequest) -> None:

@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from rekindle.model.base import Value
-from rekindle.model.cluster import ClusterEvent
+from rekindle.model.cluster import ClusterEvent, JobPhase
+from rekindle.model.fault import Sighting
 from rekindle.model.recovery import ModeRequest, PodRef
 
 
@@ -68,6 +69,27 @@ class PolicyRequest(Value):
     strategy: str
     reason: str
     """Why it is not what the job's owner wrote; empty: it is."""
+
+
+class SurveyRequest(Value):
+    job_id: str
+    nodes: tuple[str, ...] = ()
+    """The nodes to look at, by name; the first hundred of a longer list."""
+
+
+class Survey(Value):
+    """A job as the cluster shows it now, to whoever asks."""
+
+    exists: bool
+    phase: JobPhase = JobPhase.PENDING
+    ended: str = ""
+    """Why the job is over; empty: it lives."""
+
+    sighting: Sighting = Sighting()
+    """What the watcher would tell, but of other nodes than these nothing."""
+
+    nodes: tuple[str, ...] = ()
+    """The nodes that were looked at, also those that are not there any more."""
 
 
 class EventRequest(Value):

@@ -11,15 +11,19 @@ from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
     JobObject,
+    JobSpec,
+    Node,
+    NodeStatus,
     ObjectMeta,
     Pod,
     PodPhase,
     PodSpec,
     PodStatus,
+    PodTemplate,
     WatchEvent,
 )
 from rekindle.model.job import Job
-from rekindle.model.keys import BACKUP_SOURCE, POD_TYPE, RANK_INDEX
+from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX
 
 
 class ScriptedCluster:
@@ -29,6 +33,9 @@ class ScriptedCluster:
         self.job_model = job
         self.node_names = [f"node-{i}" for i in range(nodes)]
         self.pods_by_name: dict[str, Pod] = {}
+        self.job_is_gone = False
+        self.conditions: dict[str, tuple[Condition, ...]] = {}
+        """What is wrong with a node, by its name."""
         self.writes: list[str] = []
         self.events: list[ClusterEvent] = []
         self.labels: dict[str, str | None] = {}
@@ -75,7 +82,14 @@ class ScriptedCluster:
     # ---- the port
 
     async def job(self, job_id: str) -> JobObject:
-        raise NotFound(job_id)
+        job = self.job_model
+        if self.job_is_gone or job_id != job.id:
+            raise NotFound(job_id)
+        return JobObject(
+            kind=job.kind,
+            metadata=ObjectMeta(name=job.name, namespace=job.namespace, uid=job.id),
+            spec=JobSpec(pods=job.pods, ranks_per_pod=job.ranks_per_pod, template=PodTemplate(command=("train",))),
+        )
 
     async def pods(self, job_id: str) -> list[Pod]:
         return list(self.pods_by_name.values())
@@ -85,6 +99,12 @@ class ScriptedCluster:
         if pod is None or pod.metadata.uid != uid:
             raise NotFound(f"pod {name} ({uid})")
         return pod
+
+    async def node(self, name: str) -> Node:
+        if name not in self.node_names:
+            raise NotFound(f"node {name}")
+        status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         changed = asyncio.Event()
@@ -111,7 +131,7 @@ class ScriptedCluster:
         free = [node for node in self.node_names if node not in used]
         node = self.backup_node or (free[0] if free and self.spare else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
-        pod = self._pod(name, rank, node, phase)
+        pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
         marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}
         return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": marks})}))
 
@@ -156,7 +176,7 @@ class ScriptedCluster:
                 self.writes.append(f"create {name}")
                 phase = PodPhase.RUNNING if self.pods_start else PodPhase.FAILED
                 node = free[rank % len(free)] if self.pods_are_placed and free else ""
-                self._put(self._pod(name, rank, node, phase if node else PodPhase.PENDING))
+                self._put(self._pod(name, rank, node, phase if node else PodPhase.PENDING, generation))
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
@@ -173,7 +193,7 @@ class ScriptedCluster:
 
     # ---- inside
 
-    def _pod(self, name: str, rank: int, node: str, phase: PodPhase) -> Pod:
+    def _pod(self, name: str, rank: int, node: str, phase: PodPhase, generation: str = "0") -> Pod:
         version = next(self._versions)
         scheduled = Condition(
             type="PodScheduled",
@@ -184,7 +204,11 @@ class ScriptedCluster:
             else f"0/{len(self.node_names)} nodes are available: {len(self.node_names)} Insufficient accelerators.",
         )
         meta = ObjectMeta(
-            name=name, uid=f"uid-{name}-{version}", annotations={RANK_INDEX: str(rank)}, owner_uid=self.job_model.id
+            name=name,
+            uid=f"{version:08x}-{name}",
+            labels={GENERATION: generation},
+            annotations={RANK_INDEX: str(rank)},
+            owner_uid=self.job_model.id,
         )
         spec = PodSpec(command=("train",), node_name=node)
         return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase, conditions=(scheduled,)))
