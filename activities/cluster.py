@@ -19,6 +19,8 @@ class Snapshot:
     jobs: Sequence[JobObject]
     pods: Sequence[Pod]
     nodes: Sequence[Node]
+    unreadable: Sequence[str] = ()
+    """UIDs of jobs that are there, and whose objects mean nothing as they are written now."""
 
 
 class Cluster(Protocol):
@@ -35,6 +37,10 @@ class Cluster(Protocol):
 
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
         """One pod of this name and UID, or NotFound (another UID is another pod)."""
+        ...
+
+    async def node(self, name: str) -> Node:
+        """One node as it is, or NotFound."""
         ...
 
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:

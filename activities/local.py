@@ -8,7 +8,7 @@ from activities.cluster import Snapshot
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import ClusterEvent, JobObject, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
+from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
 
 
 class LocalCluster:
@@ -34,6 +34,9 @@ class LocalCluster:
         if (pod.metadata.uid, pod.metadata.owner_uid) != (uid, job_id):
             raise NotFound(f"no pod {name} of job {job_id} has the UID {uid}; it has {pod.metadata.uid} now")
         return pod
+
+    async def node(self, name: str) -> Node:
+        return await self._client.node(name)
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:

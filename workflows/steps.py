@@ -240,6 +240,11 @@ async def await_answer(job_id: str) -> None:
     )
 
 
+async def survey(job_id: str, nodes: tuple[str, ...]) -> Survey:
+    request = SurveyRequest(job_id=job_id, nodes=nodes)
+    return await workflow.execute_activity_method(PodActivities.survey, request, **named(READ, "look at the job's pods"))
+
+
 async def publish_policy(request: PolicyRequest) -> None:
     await _journal_write(
         workflow.start_activity_method(

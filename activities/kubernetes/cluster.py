@@ -10,12 +10,12 @@ from activities.cluster import Snapshot
 from activities.kube import Api, Object
 from activities.kubernetes.direct import DirectDriver, Driver, is_backup
 from activities.kubernetes.kinds import ASCEND_JOB, BARE, Workload
-from activities.kubernetes.objects import PodsOf, job_object_of, pod_of
+from activities.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
-from activities.kubernetes.watch import Watch
+from activities.kubernetes.watch import NODES, Watch
 from rekindle.errors import BadInput, ClusterError, Conflict, NotFound
-from rekindle.model.cluster import ClusterEvent, JobObject, Pod, WatchEvent
+from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.settings import Settings
 
 REPORTER = "rekindle"
@@ -59,6 +59,9 @@ class KubernetesCluster:
 
     def _read(self, job: Workload, pods: Sequence[Object]) -> list[Pod]:
         return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
+
+    async def node(self, name: str) -> Node:
+        return node_of(await self._api.get(f"{NODES}/{name}"))
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)

@@ -87,9 +87,9 @@ class PodsOf:
 
 
 def _status(status: Object) -> PodStatus:
-    ended: Object = next(
-        (state for container in status.get("containerStatuses", ()) if (state := container["state"].get("terminated"))), {}
-    )
+    states = [container["state"] for container in status.get("containerStatuses", ())]
+    ended: Object = next((state["terminated"] for state in states if state.get("terminated")), {})
+    runs: Object = next((state["running"] for state in states if state.get("running")), {})
     phase = status.get("phase", "Pending")
     return PodStatus(
         phase=PodPhase.RUNNING if phase == "Unknown" else PodPhase(phase),  # its node tells what became of it
@@ -97,6 +97,7 @@ def _status(status: Object) -> PodStatus:
         reason=status.get("reason") or ended.get("reason") or "",
         message=status.get("message") or ended.get("message") or "",
         exit_code=ended.get("exitCode"),
+        start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
     )
 
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from activities.cluster import Snapshot
 from activities.kube import Api, Change, Listing, Object
 from activities.kubernetes.kinds import KINDS, Kind, Workload
-from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, node_of, pod_of
+from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
 from activities.kubernetes.pods import controller_of
 from activities.kubernetes.reader import Reader, in_scope
 from rekindle.errors import BadInput
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject, Pod, WatchEvent
+from rekindle.model.cluster import JobObject, JobSpec, Pod, PodTemplate, WatchEvent
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -125,9 +125,10 @@ class Watch:
             self._note_bare(pod, "ADDED")
         for job_id in self._bare:
             await self._renew_bare(job_id)
-        jobs = [read for job in list(self._jobs.values()) if (read := self._read(job))]
+        read = {job.uid: self._read(job) for job in list(self._jobs.values())}
+        jobs = [job for job in read.values() if job]
         found = [await self._pod(pod) for pod in pods]
-        return Snapshot(jobs, [pod for pod in found if pod], nodes)
+        return Snapshot(jobs, [pod for pod in found if pod], nodes, [uid for uid, job in read.items() if job is None])
 
     # ---- changes
 
@@ -155,12 +156,10 @@ class Watch:
         was = job.uid in self._jobs
         if kind == "DELETED":
             self._jobs.pop(job.uid, None)
-            read = self._read(job) if was else None
-            return [WatchEvent(type="DELETED", kind="Job", object=read)] if read else []
+            return [_gone(job)] if was else []
         self._note_job(job)
         if job.uid not in self._jobs:
-            read = self._read(job) if was else None
-            return [WatchEvent(type="DELETED", kind="Job", object=read)] if read else []
+            return [_gone(job)] if was else []
         read = self._read(job)
         if read is None:
             return []
@@ -183,8 +182,7 @@ class Watch:
         await self._renew_bare(job_id)
         job = self._jobs.get(job_id)
         if job is None:
-            gone = self._read(before) if before else None
-            return [WatchEvent(type="DELETED", kind="Job", object=gone)] if gone else []
+            return [_gone(before)] if before else []
         read = self._read(job)
         return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
 
@@ -237,3 +235,10 @@ class Watch:
     async def _pod(self, pod: Object) -> Pod | None:
         job = self._jobs.get(await self._reader.owner_uid(pod))
         return pod_of(pod, job, self._settings.rank_keys) if job else None
+
+
+def _gone(job: Workload) -> WatchEvent:
+    """Also of a job whose object meant nothing in the end: of one that is gone nobody needs more than its name."""
+    spec = JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("gone",)))
+    gone = JobObject(kind=job.kind.name, metadata=metadata_of(job.object), spec=spec)
+    return WatchEvent(type="DELETED", kind="Job", object=gone)

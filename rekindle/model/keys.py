@@ -44,6 +44,8 @@ MEMORY = "rekindle.io/memory"
 """Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
+MEMORY = "rekindle.io/memory"
+"""Annotation of a job: what its workflow leaves for a later one, should it be lost."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"
 ENV_GATEWAY_HOST = "MINDX_SERVER_IP"

@@ -7,7 +7,7 @@ from rekindle.model.recovery import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy import eligibility
 from rekindle.policy.modes import LADDER, LAST, row_of
-from rekindle.policy.ranks import is_rank_carried_twice
+from rekindle.policy.pod_ranks import is_rank_carried_twice
 
 
 class Plan(Value):

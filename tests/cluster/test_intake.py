@@ -1,130 +1,163 @@
-"""What the watcher has to tell, as decisions."""
+"""What a job's workflow has to be told: two values decide."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Literal
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model import keys
-from rekindle.model.cluster import (
-    LOOSE_PODS,
-    Condition,
-    JobObject,
-    JobObjectStatus,
-    JobPhase,
-    JobSpec,
-    JobView,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodPhase,
-    PodSpec,
-    PodStatus,
-    PodTemplate,
-)
-from rekindle.model.fault import FaultKind
-from rekindle.policy.intake import Tell, TellKind, Told, after, declined, due, observe
+from rekindle.model.cluster import LOOSE_PODS, JobObject, JobPhase, JobView, Node, Pod, PodPhase
+from rekindle.model.fault import FaultKind, Sighting
+from rekindle.model.limits import Limits
+from rekindle.model.state import Registration, Remembered
+from rekindle.policy import intake
+from rekindle.policy.intake import Acknowledged, End, News, Register, Shown, Sighted, acknowledge, decline, is_urgent, unconfirmed
+from tests.support.job_views import NOW, job, manager, node, pod, view
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOTHING = Acknowledged()
 
 
-def job(
-    phase: JobPhase = JobPhase.RUNNING,
-    *,
-    deleted: bool = False,
-    labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    limits: dict[str, float | str] | None = None,
-    kind: str = "LocalJob",
-) -> JobObject:
-    return JobObject(
-        kind=kind,
-        metadata=ObjectMeta(
-            name="demo",
-            uid="job",
-            labels=labels or {},
-            annotations=annotations or {},
-            deletion_timestamp=NOW if deleted else None,
-        ),
-        spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",)), limits=limits or {}),
-        status=JobObjectStatus(phase=phase),
-    )
+def shown(seen: JobView) -> Shown:
+    return intake.shown(seen, Limits())
 
 
-def pod(
-    rank: int = 0,
-    uid: str = "",
-    *,
-    node: str = "node-0",
-    phase: PodPhase = PodPhase.RUNNING,
-    backup: bool = False,
-    deleted: bool = False,
-    generation: str = "0",
-) -> Pod:
-    marks = {keys.POD_TYPE: "backup"} if backup else {}
-    return Pod(
-        metadata=ObjectMeta(
-            name=f"demo-worker-{rank}",
-            uid=uid or f"pod-{rank}",
-            labels={keys.GENERATION: generation},
-            annotations={keys.RANK_INDEX: str(rank), **marks},
-            owner_uid="job",
-            deletion_timestamp=NOW if deleted else None,
-        ),
-        spec=PodSpec(command=("train",), node_name=node),
-        status=PodStatus(phase=phase, exit_code=1 if phase is PodPhase.FAILED else None),
-    )
+def due(seen: JobView, acknowledged: Acknowledged) -> News | None:
+    return intake.due(shown(seen), acknowledged)
 
 
-def manager(phase: PodPhase) -> Pod:
-    return Pod(
-        metadata=ObjectMeta(name="demo-manager-0", uid="manager", owner_uid="job"),
-        spec=PodSpec(command=("manage",), node_name="node-0"),
-        status=PodStatus(phase=phase),
-    )
+def told(seen: JobView, acknowledged: Acknowledged = NOTHING) -> tuple[Acknowledged, list[News]]:
+    """All that is told until nothing is due."""
+    tells: list[News] = []
+    while news := due(seen, acknowledged):
+        assert len(tells) < 10
+        tells.append(news)
+        acknowledged = acknowledge(acknowledged, news)
+    return acknowledged, tells
 
 
-def node(name: str = "node-0", *, sick: str = "", ready: Literal["True", "False"] = "True", since: datetime = NOW) -> Node:
-    conditions = [Condition(type="Ready", status=ready, reason="" if ready == "True" else "NodeLost", last_transition_time=since)]
-    if sick:
-        conditions.append(Condition(type="SubHealthy", status="True", reason=sick, message="slow", last_transition_time=since))
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=NodeStatus(accelerators=8, conditions=tuple(conditions))
-    )
+def sighting(news: News | None) -> Sighting:
+    assert isinstance(news, Sighted)
+    return news.sighting
 
 
-def view(*pods: Pod, nodes: tuple[Node, ...] = (), of: JobObject | None = None) -> JobView:
-    return JobView(job=of or job(), pods=pods, nodes=nodes or (node(),))
-
-
-REGISTERED = Told(known=True, registered=True)
-
-
-def news(told: Told, seen: JobView) -> tuple[Tell, ...]:
-    return due(observe(told, seen), seen, NOW)
-
-
-def tell_all(told: Told, seen: JobView) -> tuple[Told, list[Tell]]:
-    """What is told until nothing is due."""
-    told, tells = observe(told, seen), []
-    while waiting := due(told, seen, NOW):
-        tells.append(waiting[0])
-        told = after(told, waiting[0], seen)
-    return told, tells
-
-
-def test_a_job_is_registered_before_anything_else() -> None:
-    """Of a new job nothing is told before its registration is taken; then its faults are."""
-    sick = view(pod(), nodes=(node(sick="slow"),))
-    assert [tell.kind for tell in news(Told(), sick)] == [TellKind.REGISTER]
-    _, tells = tell_all(Told(), sick)
-    assert [tell.kind for tell in tells] == [TellKind.REGISTER, TellKind.FAULT]
-
-
+SICK = (node(sick="slow"),)
 HOT_SWITCH = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}
+MISSPELT = job(labels={keys.SUB_HEALTHY_STRATEGY: "hot"})
+
+
+# ---- a job begins and ends
+
+
+def test_one_update_registers_a_job_and_tells_how_it_is() -> None:
+    """Of a new job the registration carries what is wrong with it; after that there is nothing to tell."""
+    seen = view(pod(), nodes=SICK)
+    known, (register,) = told(seen)
+    assert isinstance(register, Register)
+    assert register.registration.job.name == "demo"
+    assert register.registration.sighting == shown(seen).sighting
+    assert due(seen, known) is None
+
+
+@pytest.mark.parametrize("over", [JobView(), view(of=job(deleted=True)), view(of=job(JobPhase.SUCCEEDED))])
+def test_an_ended_job_is_told_once(over: JobView) -> None:
+    """Deleted, being deleted or succeeded; a job that nothing was told of needs no word."""
+    known, _ = told(view(pod()))
+    after, (end,) = told(over, known)
+    assert isinstance(end, End)
+    assert end.reason
+    assert (due(over, after), due(over, NOTHING)) == (None, None)
+
+
+def test_a_job_whose_pods_all_failed_is_not_over() -> None:
+    """A failed job may be brought back: its workflow lives."""
+    known, _ = told(view(pod()))
+    failed = view(pod(phase=PodPhase.FAILED), of=job(JobPhase.FAILED))
+    assert isinstance(due(failed, known), Sighted)
+
+
+def test_a_job_that_may_have_been_registered_is_ended() -> None:
+    """Although nobody confirmed it: its workflow may live."""
+    (register,) = told(view(pod()))[1]
+    assert isinstance(due(JobView(), unconfirmed(NOTHING, register)), End)
+
+
+# ---- what is seen
+
+
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        (view(pod(0)), "it vanished, or was deleted without grace"),
+        (view(pod(0), pod(1, deleted=True)), "it is drained, evicted, preempted, or deleted by a person"),
+        (view(pod(0), pod(1, "new")), "its controller made another one before anybody looked"),
+        (view(pod(0), pod(1, "new", generation="1")), "somebody started it anew"),
+    ],
+)
+def test_a_rank_that_lost_its_pod_is_told(now: JobView, what: str) -> None:
+    """Whatever became of the pod, the workflow learns that another one holds its rank, or none."""
+    known, _ = told(view(pod(0), pod(1)))
+    assert sighting(due(now, known)).holders in (("pod-0", ""), ("pod-0", "new")), what
+
+
+def test_what_happened_while_no_watcher_ran_is_told_by_the_next() -> None:
+    """It begins with nothing, so that it tells everything: a rank without a pod, and nothing of what healed."""
+    told(view(pod(0), pod(1), nodes=SICK))
+    _, (register,) = told(view(pod(0), nodes=(node(),)))
+    assert isinstance(register, Register)
+    now = register.registration.sighting
+    assert now is not None
+    assert (now.holders, now.faults) == (("pod-0", ""), ())
+
+
+def test_a_second_pod_on_a_sick_node_is_told() -> None:
+    """Beside the first one's fault, which stays."""
+    known, _ = told(view(pod(0), nodes=SICK))
+    assert [fault.pod_ranks for fault in sighting(due(view(pod(0), pod(1), nodes=SICK), known)).faults] == [(0,), (1,)]
+
+
+def test_what_healed_is_gone_from_what_is_told() -> None:
+    """Also if the same watcher told of it."""
+    known, _ = told(view(pod(), nodes=SICK))
+    assert sighting(due(view(pod()), known)).faults == ()
+
+
+def test_problems_are_told_when_they_come_and_when_they_go() -> None:
+    """All of them each time; in between nothing."""
+    right, wrong = view(pod(0), pod(1)), view(pod(0), pod(1), pod(7))
+    known, _ = told(right)
+    known, (first,) = told(wrong, known)
+    assert sighting(first).problems == ("pod rank 7 of pod demo-worker-7 is outside 0 to 1",)
+    assert sighting(due(right, known)).problems == ()
+
+
+def test_words_alone_are_no_news() -> None:
+    """A node that says every minute how warm it is would otherwise fill the history of each job on it."""
+    known, _ = told(view(pod(), nodes=(node(sick="hot", words="81 degrees"),)))
+    assert due(view(pod(), nodes=(node(sick="hot", words="82 degrees"),)), known) is None
+
+
+def test_what_nobody_confirmed_is_told_as_it_is_by_then() -> None:
+    """The workflow may know the old news or not: that it is over is told, although that was known before."""
+    known, _ = told(view(pod()))
+    news = due(view(pod(), nodes=SICK), known)
+    assert news
+    unsure = unconfirmed(known, news)
+    assert sighting(due(view(pod()), unsure)).faults == ()
+    assert due(view(pod()), told(view(pod()), unsure)[0]) is None
+
+
+def test_what_the_workflow_does_not_want_is_not_repeated() -> None:
+    """The next difference is told."""
+    known, _ = told(view(pod()))
+    news = due(view(pod(), nodes=SICK), known)
+    assert news
+    known = decline(known, news)
+    assert due(view(pod(), nodes=SICK), known) is None
+    assert isinstance(due(view(pod()), known), Sighted)
+
+
+# ---- what the job says
 
 
 @pytest.mark.parametrize(
@@ -135,173 +168,145 @@ HOT_SWITCH = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}
         job(labels={**HOT_SWITCH, keys.FRAMEWORK: "mindspore"}),
         job(labels=HOT_SWITCH, annotations={keys.CAPABILITIES: "watchdog"}),
         job(labels=HOT_SWITCH, limits={"pause": 60}),
+        job(labels=HOT_SWITCH, observe=True),
     ],
 )
 def test_a_job_that_says_something_else_is_registered_again(changed: JobObject) -> None:
-    """Each of the owner's words, once, and before the news that it may decide about."""
-    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH)))
-    assert news(told, view(of=job(labels=HOT_SWITCH))) == ()
-    _, tells = tell_all(told, view(pod(), of=changed, nodes=(node(sick="slow"),)))
-    assert [tell.kind for tell in tells] == [TellKind.REGISTER, TellKind.FAULT]
+    """Each of the owner's words, once, and with the news that it may decide about."""
+    known, _ = told(view(pod(), of=job(labels=HOT_SWITCH)))
+    _, tells = told(view(pod(), of=changed, nodes=SICK), known)
+    assert [type(news) for news in tells] == [Register]
 
 
 @pytest.mark.parametrize("kind", ["LocalJob", LOOSE_PODS])
 def test_what_nobody_said_registers_no_job_again(kind: str) -> None:
-    """A downgrade that we wrote and lifted, and what other controllers write; and of pods that speak by turns nothing."""
-    written = job(labels=HOT_SWITCH, annotations={"batch.kubernetes.io/job-tracking": ""}, kind=kind)
+    """A downgrade that its workflow wrote and lifted, and what other controllers write; of pods that speak by turns nothing."""
+    written = job(labels={**HOT_SWITCH, "team": "x"}, annotations={"batch.kubernetes.io/job-tracking": ""}, kind=kind)
     downgraded = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}, annotations={keys.DOWNGRADED: "no spare"}, kind=kind)
+    remembered = job(labels=HOT_SWITCH, annotations={keys.MEMORY: '{"incidents": 1}'}, kind=kind)
     by_turns = [job(kind=kind)] if kind == LOOSE_PODS else []
-    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH, kind=kind)))
-    for changed in (downgraded, job(labels=HOT_SWITCH, kind=kind), written, *by_turns):
-        told, tells = tell_all(told, view(of=changed))
-        assert tells == []
+    known, _ = told(view(of=job(labels=HOT_SWITCH, kind=kind)))
+    for changed in (downgraded, job(labels=HOT_SWITCH, kind=kind), written, remembered, *by_turns):
+        assert due(view(of=changed), known) is None
 
 
-def test_a_refused_registration_leaves_what_was_said_before() -> None:
-    """A workflow that knows the job hears the news all the same; the registration is due until it is another. Of a job that is
-    only observed now nothing is told: the workflow may not know it."""
-    told, _ = tell_all(Told(), view(of=job(labels=HOT_SWITCH)))
-    sick = view(pod(), of=job(labels={keys.SUB_HEALTHY_STRATEGY: "hot"}), nodes=(node(sick="slow"),))
-    told = declined(observe(told, sick))
-    assert [tell.kind for tell in news(told, sick)] == [TellKind.REGISTER, TellKind.FAULT]
-    new_watcher = declined(observe(told.kept(), sick))
-    assert [tell.kind for tell in news(new_watcher, sick)] == [TellKind.REGISTER, TellKind.FAULT]
-    observed = sick.model_copy(update={"job": sick.job.model_copy(update={"observe": True}) if sick.job else None})
-    for before in (told.kept(), Told()):
-        assert [tell.kind for tell in news(declined(observe(before, observed)), observed)] == [TellKind.REGISTER]
-    assert [tell.kind for tell in news(declined(observe(Told(), sick)), sick)] == [TellKind.REGISTER]
+def test_an_owner_who_speaks_while_a_downgrade_stands_is_heard() -> None:
+    """Only `ignore` in the label is the workflow's own writing; the rest of the job may change beside it."""
+    known, _ = told(view(of=job(labels=HOT_SWITCH)))
+    marks = {keys.DOWNGRADED: "no spare"}
+    news = due(view(of=job(labels={keys.SUB_HEALTHY_STRATEGY: "graceExit"}, annotations=marks)), known)
+    assert isinstance(news, Register)
+    assert news.registration.job.sub_health == "graceExit"
+    other = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore", keys.FRAMEWORK: "mindspore"}, annotations=marks)
+    news = due(view(of=other), known)
+    assert isinstance(news, Register)
+    assert (news.registration.job.framework, news.registration.job.sub_health) == ("mindspore", "hotSwitch")
 
 
-def test_an_ended_job_is_told_once_and_then_forgotten() -> None:
-    """Deleted, being deleted or succeeded: the workflow learns it once; a job without a workflow needs no word."""
-    for over in (JobView(), view(of=job(deleted=True)), view(of=job(JobPhase.SUCCEEDED))):
-        told, tells = tell_all(REGISTERED, over)
-        assert [tell.kind for tell in tells] == [TellKind.END]
-        assert tells[0].reason
-        assert news(told, over) == news(Told(), over) == ()
+def test_loose_pods_that_are_only_observed_from_now_on_are_registered_with_their_first_words() -> None:
+    """That is said by their namespace, not by themselves."""
+    known, _ = told(view(of=job(labels=HOT_SWITCH, kind=LOOSE_PODS)))
+    news = due(view(of=job(kind=LOOSE_PODS, observe=True)), known)
+    assert isinstance(news, Register)
+    assert (news.registration.job.observe, news.registration.job.sub_health) == (True, "hotSwitch")
 
 
-def test_a_job_whose_pods_all_failed_is_not_over() -> None:
-    """A failed job may be brought back: its workflow lives."""
-    assert TellKind.END not in {tell.kind for tell in news(REGISTERED, view(of=job(JobPhase.FAILED)))}
+def test_a_registration_brings_what_an_earlier_workflow_left_on_the_job() -> None:
+    """What cannot be read there is nothing."""
+    left = Remembered(incidents=3, downgrade="no spare")
+    for written, read in ((left.model_dump_json(), left), ("{broken", Remembered()), ("[]", Remembered())):
+        news = due(view(of=job(annotations={keys.MEMORY: written})), NOTHING)
+        assert isinstance(news, Register)
+        assert news.registration.remembered == read
 
 
-def test_sub_health_names_node_code_pods_and_ranks() -> None:
-    """A sub-healthy node is one fault with all ranks that the job has on it, and none for pods elsewhere."""
-    seen = view(pod(0), pod(1), nodes=(node(sick="slow-link"),))
-    (tell,) = news(REGISTERED, seen)
-    assert tell.fault is not None
-    assert (tell.fault.kind, tell.fault.node, tell.fault.code) == (FaultKind.SUB_HEALTH, "node-0", "slow-link")
-    assert (tell.fault.pod_ranks, tell.fault.ranks) == ((0, 1), (0, 1, 2, 3))
-    assert news(REGISTERED, view(pod(node="node-1"), nodes=(node(sick="slow"), node("node-1")))) == ()
+def test_a_word_that_means_nothing_costs_no_protection() -> None:
+    """What was registered before holds, and faults are told; also by a watcher that never registered the job."""
+    known, _ = told(view(pod()))
+    sick = view(pod(), of=MISSPELT, nodes=SICK)
+    assert "'hot' is not accepted" in shown(sick).refused
+    for before in (known, NOTHING):
+        after, (news,) = told(sick, before)
+        assert len(sighting(news).faults) == 1
+        assert isinstance(due(JobView(), after), End)
 
 
-def test_a_sub_health_is_told_once_and_cleared_once() -> None:
-    """The same condition is one episode; when it is over, that episode is cleared, although no pod is on the node any more."""
-    sick = view(pod(), nodes=(node(sick="slow"),))
-    told, (fault,) = tell_all(REGISTERED, sick)
-    assert news(told, sick) == ()
-    healthy = view(pod(node="node-1"), nodes=(node(), node("node-1")))
-    told, (cleared,) = tell_all(told, healthy)
-    assert fault.fault is not None
-    assert (cleared.kind, cleared.episode) == (TellKind.CLEARED, fault.fault.episode)
-    assert news(told, healthy) == ()
+def test_of_a_job_that_nobody_can_register_nothing_is_told_again_and_again() -> None:
+    """No workflow knows it: the next word of it is for the next change, and its registration for when it means something."""
+    seen = view(pod(), of=MISSPELT)
+    news = due(seen, NOTHING)
+    assert news
+    lost = intake.unknown(shown(seen), NOTHING, news)
+    assert due(seen, lost) is None
+    assert due(JobView(), lost) is None
+    assert isinstance(due(view(pod()), lost), Register)
 
 
-def test_a_node_that_falls_ill_again_is_another_episode() -> None:
-    """The transition time, the code and the generation of the pods each make another episode."""
-    first = view(pod(), nodes=(node(sick="slow"),))
-    told, _ = tell_all(REGISTERED, first)
-    for again in (
-        view(pod(), nodes=(node(sick="slow", since=NOW + timedelta(seconds=1)),)),
-        view(pod(), nodes=(node(sick="hot"),)),
-        view(pod(uid="new", generation="second"), nodes=(node(sick="slow"),)),
-    ):
-        assert TellKind.FAULT in {tell.kind for tell in news(told, again)}
+def test_a_job_that_is_only_observed_now_and_cannot_be_registered_is_left_alone() -> None:
+    """The workflow may not know that nothing is to be done: told of a fault it would do it."""
+    known, _ = told(view(pod()))
+    observed = MISSPELT.model_copy(update={"observe": True})
+    sick = view(pod(), of=observed, nodes=SICK)
+    assert (due(sick, known), due(sick, NOTHING)) == (None, None)
+    watched, _ = told(view(pod(), of=job(observe=True)))
+    assert isinstance(due(sick, watched), Sighted)
 
 
-def test_a_backup_pod_does_not_train_yet() -> None:
-    """A sub-healthy node is no fault of the job for the sake of a backup pod alone, until it is promoted."""
-    sick = (node(sick="slow"),)
-    assert news(REGISTERED, view(pod(backup=True), nodes=sick)) == ()
-    assert len(news(REGISTERED, view(pod(), nodes=sick))) == 1
+def test_a_refused_registration_is_not_repeated_until_the_job_says_something_else() -> None:
+    """Meanwhile its sightings go on."""
+    known, _ = told(view(pod()))
+    changed = view(pod(), of=job(labels=HOT_SWITCH))
+    news = due(changed, known)
+    assert isinstance(news, Register)
+    known = decline(known, news)
+    assert due(changed, known) is None
+    assert isinstance(due(view(pod(), of=job(labels=HOT_SWITCH), nodes=SICK), known), Sighted)
+    assert isinstance(due(view(pod(), of=job(labels={keys.FRAMEWORK: "mindspore"})), known), Register)
 
 
-def test_a_lost_node_comes_before_its_pods() -> None:
-    """A node that is not ready is told with the ranks on it, dead or not, before the failed pods themselves."""
-    seen = view(pod(0, phase=PodPhase.FAILED), pod(1), nodes=(node(ready="False"),))
-    first, second = (tell.fault for tell in news(REGISTERED, seen))
-    assert first is not None
-    assert second is not None
-    assert (first.kind, first.pod_ranks) == (FaultKind.NODE, (0, 1))
-    assert (second.kind, second.pod_uid) == (FaultKind.POD, "pod-0")
+def test_a_job_whose_workflow_is_gone_is_registered_again() -> None:
+    """With all that is known of it by then; the end of such a job needs no word."""
+    known, _ = told(view(pod()))
+    sick = view(pod(), nodes=SICK)
+    news = due(sick, known)
+    assert news
+    _, (register,) = told(sick, intake.unknown(shown(sick), known, news))
+    assert isinstance(register, Register)
+    end = due(JobView(), known)
+    assert end
+    assert due(JobView(), intake.unknown(shown(JobView()), known, end)) is None
 
 
-def test_a_fault_is_dated_by_who_saw_it() -> None:
-    """Not by the cluster, whose times are whole seconds: a pod that fails and a node that is lost right behind a restart of the
-    job would be of the time before it, and so be dropped as done with."""
-    rounded = NOW - timedelta(seconds=0.9)
-    ready = Condition(type="Ready", status="False", last_transition_time=rounded)
-    failed = pod(1, node="node-1", phase=PodPhase.FAILED)
-    failed = failed.model_copy(update={"status": failed.status.model_copy(update={"conditions": (ready,)})})
-    nodes = (node(ready="False", since=rounded), node("node-1", sick="slow", since=rounded))
-    tells = news(REGISTERED, view(pod(), failed, pod(1, "other", node="node-1"), nodes=nodes))
-    faults = [tell.fault for tell in tells if tell.fault]
-    assert {fault.kind for fault in faults} == {FaultKind.NODE, FaultKind.POD, FaultKind.SUB_HEALTH}
-    assert {fault.seen_at for fault in faults} == {NOW}
+# ---- how long news may wait
 
 
-def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:
-    """A failed pod is a fault by name and UID; not when it is being deleted, succeeded, or is the manager."""
-    (tell,) = news(REGISTERED, view(pod(phase=PodPhase.FAILED)))
-    assert tell.fault is not None
-    assert (tell.fault.pod, tell.fault.pod_uid, tell.fault.backup) == ("demo-worker-0", "pod-0", False)
-    for innocent in (
-        pod(phase=PodPhase.FAILED, deleted=True),
-        pod(phase=PodPhase.SUCCEEDED),
-        manager(PodPhase.FAILED),
-    ):
-        assert news(REGISTERED, view(innocent)) == ()
-
-
-def test_a_failed_backup_says_that_it_is_one() -> None:
-    """The failure of a backup pod is told, and marked as the hot switch's own affair."""
-    (tell,) = news(REGISTERED, view(pod(), pod(uid="spare", backup=True, phase=PodPhase.FAILED)))
-    assert tell.fault is not None
-    assert tell.fault.backup
-
-
-def test_a_pod_that_vanished_is_missed_once() -> None:
-    """A running pod that is gone without having been told to end is a fault, told once."""
-    told = observe(REGISTERED, view(pod()))
-    told, (tell,) = tell_all(told, view())
-    assert tell.fault is not None
-    assert (tell.fault.kind, tell.fault.pod_uid) == (FaultKind.POD, "pod-0")
-    assert news(told, view()) == ()
-
-
-def test_nobody_misses_a_pod_that_was_deleted_or_replaced() -> None:
-    """No fault: a pod that was terminating when last seen, or whose rank another pod holds now."""
-    leaving = observe(REGISTERED, view(pod(deleted=True)))
-    assert news(leaving, view()) == ()
-    replaced = observe(REGISTERED, view(pod()))
-    assert news(replaced, view(pod(uid="new"))) == ()
-
-
-def test_a_new_watcher_tells_again_and_takes_back_what_is_over() -> None:
-    """What a watcher keeps lets the next one register again, tell open faults again, clear what healed, and end what is gone."""
-    sick = view(pod(), nodes=(node(sick="slow"),))
-    told, _ = tell_all(REGISTERED, sick)
-    kept = Told.model_validate_json(told.kept().model_dump_json())
-    assert [tell.kind for tell in tell_all(kept, sick)[1]] == [TellKind.REGISTER, TellKind.FAULT]
-    assert [tell.kind for tell in tell_all(kept, view(pod()))[1]] == [TellKind.REGISTER, TellKind.CLEARED]
-    assert [tell.kind for tell in tell_all(kept, JobView())[1]] == [TellKind.END]
+@pytest.mark.parametrize(
+    ("now", "urgent"),
+    [
+        (view(pod(0), pod(1, phase=PodPhase.PENDING)), False),
+        (view(pod(0), pod(1), manager()), False),
+        (view(pod(0, "new"), pod(1)), True),
+        (view(pod(1)), True),
+        (view(pod(0), pod(1, phase=PodPhase.FAILED)), True),
+        (view(pod(0), pod(1), pod(7)), True),
+        (view(pod(0), nodes=(node(ready="False"),)), True),
+        (view(pod(0), of=job(labels=HOT_SWITCH)), True),
+        (JobView(), True),
+    ],
+)
+def test_only_a_job_that_grows_can_wait(now: JobView, *, urgent: bool) -> None:
+    """Whatever goes wrong is told at once, and so is what heals."""
+    known, _ = told(view(pod(0)))
+    news = due(now, known)
+    assert news
+    assert is_urgent(news, known) is urgent
+    assert is_urgent(news, NOTHING)
 
 
 PODS = st.builds(
     pod,
-    rank=st.integers(0, 1),
-    uid=st.sampled_from(["a", "b", "c", "d"]),
+    st.integers(0, 1),
+    st.sampled_from(["a", "b", "c", "d"]),
     node=st.sampled_from(["node-0", "node-1", ""]),
     phase=st.sampled_from(PodPhase),
     backup=st.booleans(),
@@ -310,30 +315,91 @@ PODS = st.builds(
 )
 NODES = st.tuples(
     *(
-        st.builds(node, st.just(name), sick=st.sampled_from(["", "x", "y"]), ready=st.sampled_from(["True", "False"]))
+        st.builds(
+            node,
+            st.just(name),
+            sick=st.sampled_from(["", "x", "y"]),
+            ready=st.sampled_from(["True", "False"]),
+            since=st.sampled_from([NOW, NOW + timedelta(seconds=1)]),
+        )
         for name in ("node-0", "node-1")
     )
 )
-JOBS = st.one_of(st.none(), st.builds(job, st.sampled_from(JobPhase), deleted=st.booleans()))
-VIEWS = st.builds(
-    lambda job, pods, nodes: JobView(job=job, pods=tuple(pods), nodes=nodes),
-    JOBS,
-    st.lists(PODS, max_size=4, unique_by=lambda pod: pod.metadata.uid),
-    NODES,
+JOBS = st.one_of(
+    st.none(),
+    st.builds(
+        job,
+        st.sampled_from(JobPhase),
+        deleted=st.booleans(),
+        labels=st.sampled_from([{}, HOT_SWITCH, {keys.SUB_HEALTHY_STRATEGY: "hot"}]),
+    ),
 )
 
 
-@given(st.lists(VIEWS, max_size=6))
-def test_whatever_happens_every_episode_is_told_once_and_the_telling_ends(views: list[JobView]) -> None:
-    """Over any history: telling comes to an end, no episode is told twice in one life of the job, and ranks exist."""
-    told = Told()
-    episodes: set[str] = set()
-    for seen in views:
-        told, tells = tell_all(told, seen)
-        for tell in tells:
-            if tell.kind is TellKind.END:
-                episodes.clear()
-            if tell.fault:
-                assert tell.update_id not in episodes
-                assert set(tell.fault.ranks) <= {0, 1, 2, 3}
-                episodes.add(tell.update_id)
+def _world(job: JobObject | None, pods: list[Pod], nodes: tuple[Node, ...]) -> JobView:
+    return JobView(job=job, pods=tuple(pods), nodes=nodes)
+
+
+WORLDS = st.builds(_world, JOBS, st.lists(PODS, max_size=4, unique_by=lambda one: one.metadata.uid), NODES)
+FATES = st.sampled_from(["taken", "lost on the way", "taken, and the answer lost", "refused", "nobody there"])
+
+
+@given(st.lists(st.tuples(WORLDS, FATES), max_size=8), WORLDS)
+def test_whatever_becomes_of_updates_the_workflow_comes_to_know_the_world(
+    history: list[tuple[JobView, str]], last: JobView
+) -> None:
+    """After any history of worlds and of updates that were taken, lost, refused or met nobody, a few updates that arrive are
+    enough: what the workflow holds then is what the cluster shows."""
+    acknowledged, held = NOTHING, None
+    for seen, fate in history:
+        news = due(seen, acknowledged)
+        if news is None:
+            continue
+        nobody = held is None and not isinstance(news, Register)
+        if nobody or fate == "nobody there":
+            held = None
+            acknowledged = intake.unknown(shown(seen), acknowledged, news)
+        elif fate == "refused":
+            acknowledged = decline(acknowledged, news)
+        else:
+            held = held if fate == "lost on the way" else _held(held, news)
+            took = fate == "taken"
+            acknowledged = acknowledge(acknowledged, news) if took else unconfirmed(acknowledged, news)
+    _brought_up_to_date(last, acknowledged, held)
+
+
+Held = Registration | None
+
+
+def _held(held: Held, news: News) -> Held:
+    """What a workflow holds that took this; None: it has ended, or there is none."""
+    if isinstance(news, Register):
+        return news.registration
+    if isinstance(news, End) or held is None:
+        return None
+    return held.model_copy(update={"sighting": news.sighting})
+
+
+def _brought_up_to_date(seen: JobView, acknowledged: Acknowledged, held: Held) -> None:
+    declined = acknowledged.declined
+    for _ in range(4):
+        news = due(seen, acknowledged)
+        if news is None:
+            break
+        if held is None and not isinstance(news, Register):
+            acknowledged = intake.unknown(shown(seen), acknowledged, news)
+        else:
+            held, acknowledged = _held(held, news), acknowledge(acknowledged, news)
+    assert due(seen, acknowledged) is None
+    now = shown(seen)
+    if now.ended:
+        assert held is None or not acknowledged.reached
+    elif now.job and now.job != declined:
+        assert held is not None
+        assert (held.job, held.sighting) == (now.job, now.sighting)
+
+
+def test_the_kinds_of_faults_that_a_watcher_tells() -> None:
+    """Processes are the training side's word."""
+    everything = view(pod(0), pod(1, phase=PodPhase.FAILED), nodes=(node(sick="slow", ready="False"),))
+    assert {fault.kind for fault in shown(everything).sighting.faults} == set(FaultKind) - {FaultKind.PROCESS}

@@ -1,328 +1,496 @@
-"""The watcher over a real cluster, telling a scripted peer in the place of Temporal."""
+"""The watcher over a real cluster, with a scripted peer in the place of Temporal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from time import process_time
+from typing import Literal
 
 import pytest
 
+from activities.cluster import Cluster, Snapshot
 from activities.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import BadInput, Refused, Unavailable
-from rekindle.model.cluster import JobObject
-from rekindle.model.fault import FaultKind
+from rekindle.errors import Refused, Unavailable
+from rekindle.model.cluster import Node, Pod, PodPhase, WatchEvent
+from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
-from rekindle.policy.intake import Tell, TellKind
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from rekindle.policy.intake import Acknowledged, End, News, Register, Sighted, acknowledge, due, shown
 from tests.support.cluster import job_object, until_gone, until_running
-from workers.telling import JobUnknown, Memory
-from workers.watcher import Watcher
+from tests.support.job_views import job, node, pod
+from tests.support.scripted_cluster import ScriptedCluster
+from workers.watcher.cluster_index import ClusterIndex
+from workers.watcher.job_workflows import JobUnknown
+from workers.watcher.reconciler import MANY
+from workers.watcher.watcher import Watcher
+
+MANY_PODS = 1250
 
 
 class Peer:
     """Takes what the watcher tells; may be told to fail first."""
 
     def __init__(self) -> None:
-        self.tells: list[tuple[str, Tell]] = []
-        self.attempts = 0
+        self.taken: list[tuple[str, News]] = []
+        self.update_ids: list[str] = []
+        """Of all attempts."""
         self.failures: list[Exception] = []
-        self.refuses: Callable[[Tell], Exception | None] = lambda _: None
+        self.refuses: Callable[[News], Exception | None] = lambda _: None
         self._changed = asyncio.Condition()
 
-    async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
+    async def send(self, job_id: str, news: News, update_id: str) -> None:
         async with self._changed:
-            self.attempts += 1
+            self.update_ids.append(update_id)
             self._changed.notify_all()
             if self.failures:
                 raise self.failures.pop(0)
-            if error := self.refuses(tell):
+            if error := self.refuses(news):
                 raise error
-            self.tells.append((job_id, tell))
+            self.taken.append((job_id, news))
+
+    @property
+    def attempts(self) -> int:
+        return len(self.update_ids)
+
+    @property
+    def news(self) -> list[News]:
+        return [news for _, news in self.taken]
+
+    @property
+    def sightings(self) -> list[Sighting]:
+        told = (one.registration.sighting if isinstance(one, Register) else one for one in self.news)
+        return [one.sighting if isinstance(one, Sighted) else one for one in told if isinstance(one, Sighted | Sighting)]
+
+    @property
+    def sighting(self) -> Sighting:
+        """The last one that was taken."""
+        return self.sightings[-1]
 
     async def until(self, satisfied: Callable[[], bool]) -> None:
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(satisfied)
 
-    async def until_told(self, *kinds: TellKind) -> list[Tell]:
-        """What was told, as soon as it is as many things as these kinds."""
-        await self.until(lambda: len(self.tells) >= len(kinds))
-        assert [tell.kind for _, tell in self.tells] == list(kinds)
-        return [tell for _, tell in self.tells]
+    async def until_seen(self, satisfied: Callable[[Sighting], bool]) -> Sighting:
+        await self.until(lambda: bool(self.sightings) and satisfied(self.sighting))
+        return self.sighting
+
+    async def until_held(self, *pods: Pod) -> None:
+        """Until it knows these pods as holders of the ranks, in order."""
+        holders = tuple(pod.metadata.uid[:8] for pod in pods)
+        await self.until_seen(lambda seen: seen.holders == holders)
+
+    async def until_registered(self, sub_health: str) -> None:
+        """Until it knows this policy of the job."""
+        await self.until(
+            lambda: sub_health in {one.registration.job.sub_health for one in self.news if isinstance(one, Register)}
+        )
+
+    async def until_last(self, kind: type[News]) -> News:
+        await self.until(lambda: bool(self.taken) and isinstance(self.news[-1], kind))
+        return self.news[-1]
 
 
 @asynccontextmanager
-async def watching(client: ClusterClient, peer: Peer, memory: Path) -> AsyncIterator[None]:
+async def watching(cluster: Cluster, peer: Peer) -> AsyncIterator[None]:
     """A watcher, until the block ends."""
-    cluster = LocalCluster(client.socket)
-    task = asyncio.create_task(Watcher(cluster, peer, Memory(memory)).run())
+    task = asyncio.create_task(Watcher(cluster, peer, Limits()).run())
     try:
         yield
     finally:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await cluster.close()
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Path:
-    return tmp_path / "watcher.json"
+async def cluster(client: ClusterClient) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster(client.socket)
+    yield cluster
+    await cluster.close()
 
 
-REGISTER, FAULT, CLEARED, END = TellKind.REGISTER, TellKind.FAULT, TellKind.CLEARED, TellKind.END
-PROBLEMS = TellKind.PROBLEMS
+def kinds(seen: Sighting) -> list[FaultKind]:
+    return [fault.kind for fault in seen.faults]
 
 
-async def test_the_life_of_a_job_is_told(client: ClusterClient, memory: Path) -> None:
-    """Registered when submitted, sick and healed with its node, ended when deleted, each once."""
+async def test_the_life_of_a_job_is_told(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Registered when submitted, sick and healed with its node, ended when deleted."""
     peer = Peer()
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         job = await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
+        await peer.until_held(pod)
         await client.degrade(pod.spec.node_name, "slow", "half speed")
-        await peer.until_told(REGISTER, FAULT)
+        (fault,) = (await peer.until_seen(lambda seen: bool(seen.faults))).faults
         await client.heal(pod.spec.node_name)
-        await peer.until_told(REGISTER, FAULT, CLEARED)
+        await peer.until_seen(lambda seen: not seen.faults)
         await client.delete_job("demo", 0)
-        told = await peer.until_told(REGISTER, FAULT, CLEARED, END)
-    fault = told[1].fault
-    assert fault is not None
+        end = await peer.until_last(End)
+    assert isinstance(peer.news[0], Register)
+    assert {type(news) for news in peer.news[1:-1]} == {Sighted}
     assert (fault.kind, fault.node, fault.code, fault.pod_ranks) == (FaultKind.SUB_HEALTH, pod.spec.node_name, "slow", (0,))
-    assert told[2].episode == fault.episode
-    assert {job_id for job_id, _ in peer.tells} == {job.metadata.uid}
+    assert end == End(reason="the job was deleted")
+    assert {job_id for job_id, _ in peer.taken} == {job.metadata.uid}
 
 
-async def test_a_lost_node_and_its_pod_are_told(client: ClusterClient, memory: Path) -> None:
-    """A node that is lost is one fault, and the pod that it took another."""
+async def test_a_lost_node_and_its_pod_are_told(client: ClusterClient, cluster: LocalCluster) -> None:
+    """A node that is lost is one fault, and the pod that it took another; nobody holds its rank."""
     peer = Peer()
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
+        await peer.until_held(pod)
         await client.take_down(pod.spec.node_name)
-        _, first, second = await peer.until_told(REGISTER, FAULT, FAULT)
-    assert first.fault is not None
-    assert second.fault is not None
-    assert (first.fault.kind, second.fault.kind) == (FaultKind.NODE, FaultKind.POD)
-    assert second.fault.pod_uid == pod.metadata.uid
+        seen = await peer.until_seen(lambda seen: len(seen.faults) == 2)
+    assert kinds(seen) == [FaultKind.NODE, FaultKind.POD]
+    assert seen.faults[1].pod_uids == (pod.metadata.uid,)
+    assert seen.holders == ("",)
 
 
-async def test_a_pod_that_rekindle_deletes_is_no_fault(client: ClusterClient, memory: Path) -> None:
-    """A deleted pod and its replacement are told to nobody."""
+@pytest.mark.parametrize("grace", [0, 60])
+async def test_a_pod_that_somebody_deletes_lost_its_rank(client: ClusterClient, cluster: LocalCluster, grace: int) -> None:
+    """A drain, an eviction, a preemption and a person all delete it: nobody holds its rank, from the beginning of its end on."""
     peer = Peer()
-    async with watching(client, peer, memory):
-        job = await client.submit(job_object())
+    async with watching(cluster, peer):
+        job = await client.submit(job_object(command=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")))
         (pod,) = await until_running(client, "demo-worker-0")
-        await client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
-        await until_gone(client, pod)
-        await client.ensure_generation(job.metadata.uid, "second")
-        await until_running(client, "demo-worker-0")
-        await client.degrade("node-0", "slow", "")
-        told = await peer.until_told(REGISTER, FAULT)
-    assert told[1].fault is not None
-    assert told[1].fault.kind is FaultKind.SUB_HEALTH
+        await peer.until_held(pod)
+        await client.delete_pod(pod.metadata.name, pod.metadata.uid, grace)
+        seen = await peer.until_seen(lambda seen: seen.holders == ("",))
+        assert seen.faults == ()
+        if grace == 0:
+            await until_gone(client, pod)
+            await client.ensure_generation(job.metadata.uid, "second")
+            (new,) = await until_running(client, "demo-worker-0")
+            await peer.until_held(new)
+            assert peer.sighting.generation == "second"
 
 
-async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterClient, memory: Path) -> None:
+async def test_a_pod_that_vanishes_while_no_watcher_runs_is_told(client: ClusterClient, cluster: LocalCluster) -> None:
+    """By the next one, which knows nothing of it but that nobody holds its rank."""
+    await client.submit(job_object(pods=2))
+    first, second = await until_running(client, "demo-worker-0", "demo-worker-1")
+    before, after = Peer(), Peer()
+    async with watching(cluster, before):
+        await before.until_held(first, second)
+    await _vanish(client, second)
+    async with watching(cluster, after):
+        seen = await after.until_seen(lambda _: True)
+    assert seen.holders == (first.metadata.uid[:8], "")
+    assert [type(news) for news in after.news] == [Register]
+
+
+async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterClient) -> None:
     """Broken watches lose nothing: the world is listed again."""
-    peer = Peer()
-    async with watching(client, peer, memory):
-        await client.submit(job_object())
-        (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
-        await client.break_watches()
-        await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until_told(REGISTER, FAULT)
-        await client.break_watches()
+    peer, cluster = Peer(), BreakableCluster(client)
+    async with watching(cluster, peer):
+        await client.submit(job_object(pods=2))
+        first, second = await until_running(client, "demo-worker-0", "demo-worker-1")
+        await peer.until_held(first, second)
+        await cluster.break_off()
+        await client.degrade(first.spec.node_name, "slow", "")
+        await _vanish(client, second)
+        cluster.reachable.set()
+        seen = await peer.until_seen(lambda seen: bool(seen.faults))
+        assert seen.holders == (first.metadata.uid[:8], "")
+        await cluster.break_off()
         await client.delete_job("demo", 0)
-        await peer.until_told(REGISTER, FAULT, END)
+        cluster.reachable.set()
+        await peer.until_last(End)
+    await cluster.close()
 
 
-async def test_temporal_is_waited_for(client: ClusterClient, memory: Path) -> None:
-    """While nothing can be told it is tried again, and told in the end."""
+class BreakableCluster(LocalCluster):
+    def __init__(self, client: ClusterClient) -> None:
+        super().__init__(client.socket)
+        self._client_of_test = client
+        self.reachable = asyncio.Event()
+        self.reachable.set()
+
+    async def break_off(self) -> None:
+        """Whoever watches sees nothing more until it is reachable again."""
+        self.reachable.clear()
+        await self._client_of_test.break_watches()
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        await self.reachable.wait()
+        async for change in super().watch():
+            yield change
+
+
+async def _vanish(client: ClusterClient, pod: Pod) -> None:
+    await client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
+    await until_gone(client, pod)
+
+
+async def test_what_healed_and_ended_while_no_watcher_ran(client: ClusterClient, cluster: LocalCluster) -> None:
+    """The next one has no memory: the sub-health is gone from what it tells. Of a job that is gone it knows nothing."""
+    before, after = Peer(), Peer()
+    async with watching(cluster, before):
+        healed = await client.submit(job_object("healed"))
+        await client.submit(job_object("deleted"))
+        (pod, _) = await until_running(client, "healed-worker-0", "deleted-worker-0")
+        await client.degrade(pod.spec.node_name, "slow", "")
+        await before.until(lambda: any(seen.faults for seen in before.sightings))
+    await client.heal(pod.spec.node_name)
+    gone = await client.delete_job("deleted", 0)
+    async with watching(cluster, after):
+        await after.until(lambda: healed.metadata.uid in {job_id for job_id, _ in after.taken})
+        assert not any(seen.faults for seen in after.sightings)
+        assert gone.metadata.uid not in {job_id for job_id, _ in after.taken}
+
+
+async def test_temporal_is_waited_for(client: ClusterClient, cluster: LocalCluster) -> None:
+    """What cannot be told is tried again under the same id, since it may have been taken, and told in the end."""
     peer = Peer()
     peer.failures = [Unavailable("down"), Unavailable("down")]
-    async with watching(client, peer, memory):
-        await client.submit(job_object())
-        await peer.until_told(REGISTER)
-    assert peer.attempts == 3
+    await client.submit(job_object())
+    await until_running(client, "demo-worker-0")
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
+        await peer.until(lambda: len(peer.taken) == 2)
+    assert peer.update_ids[0] == peer.update_ids[1] == peer.update_ids[2] != peer.update_ids[3]
 
 
-async def test_old_news_is_not_told(client: ClusterClient, memory: Path) -> None:
-    """A sub-health that was over before it could be told is told to nobody."""
+async def test_old_news_is_not_told(client: ClusterClient, cluster: LocalCluster) -> None:
+    """A sub-health that was over before it could be told is told to nobody; that there is none is."""
     peer = Peer()
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
+        await peer.until_held(pod)
+        known = len(peer.taken)
         peer.refuses = lambda _: Unavailable("down")
+        attempts = peer.attempts
         await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until(lambda: peer.attempts >= 2)
+        await peer.until(lambda: peer.attempts > attempts)
         await client.heal(pod.spec.node_name)
-        await client.delete_job("demo", 0)
-        peer.refuses = lambda _: None
-        await peer.until_told(REGISTER, END)
+        peer.refuses = lambda news: Unavailable("old") if isinstance(news, Sighted) and news.sighting.faults else None
+        await peer.until(lambda: len(peer.taken) > known)
+    assert all(not news.sighting.faults for news in peer.news[known:] if isinstance(news, Sighted))
 
 
-async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterClient, memory: Path) -> None:
-    """A fault that no workflow takes leads to another registration, and is told after it."""
+async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterClient, cluster: LocalCluster) -> None:
+    """With all that is known of it; the end of a job whose workflow is gone is well."""
     peer = Peer()
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
+        await peer.until_held(pod)
         peer.failures = [JobUnknown("gone")]
         await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until_told(REGISTER, REGISTER, FAULT)
+        seen = await peer.until_seen(lambda seen: bool(seen.faults))
+        assert isinstance(peer.news[-1], Register)
+        assert seen.holders == (pod.metadata.uid[:8],)
+        peer.refuses = lambda _: JobUnknown("gone")
+        attempts = peer.attempts
+        await client.delete_job("demo", 0)
+        await peer.until(lambda: peer.attempts > attempts)
 
 
-@pytest.mark.parametrize("error", [BadInput("labels: no"), Refused("no")])
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
-    client: ClusterClient, memory: Path, error: Exception
+    client: ClusterClient, cluster: LocalCluster
 ) -> None:
-    """A refused registration is not repeated until the job object is another."""
+    """A refused registration is said on the job and not repeated until the job says something else."""
     peer = Peer()
-    peer.failures = [error]
-    async with watching(client, peer, memory):
+    peer.refuses = lambda news: Refused("no") if isinstance(news, Register) else JobUnknown("never registered")
+    async with watching(cluster, peer):
         await client.submit(job_object())
-        await peer.until(lambda: peer.attempts == 1)
         await until_running(client, "demo-worker-0")
-        await client.patch_job("demo", {"mended": "yes"}, {})
-        await peer.until_told(REGISTER)
-    assert peer.attempts == 2
+        await until_refused(client, "no")
+        await client.patch_job("demo", {"unimportant": "yes"}, {})
+        peer.refuses = lambda _: None
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
+        await peer.until_registered("hotSwitch")
+    assert [type(news) for news in peer.news] == [Register]
 
 
-async def test_what_an_owner_changes_is_registered_and_a_word_that_means_nothing_costs_no_protection(
-    client: ClusterClient, memory: Path
-) -> None:
-    """The workflow learns of another policy at once. A misspelt one is said on the job, and faults are told all the same, by this
-    watcher and by the next one."""
-    peer = Peer()
-    async with watching(client, peer, memory):
+async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClient, cluster: LocalCluster) -> None:
+    """The workflow learns of another policy at once. A misspelt one is said on the job, and what happens is told all the same, by
+    this watcher and by the next one."""
+    peer, next_one = Peer(), Peer()
+    async with watching(cluster, peer):
         await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
+        await peer.until_held(pod)
         await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
-        await peer.until_told(REGISTER, REGISTER)
-        peer.refuses = lambda tell: BadInput("'hot' is not accepted") if tell.kind is REGISTER else None
+        await peer.until_registered("hotSwitch")
         await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hot"}, {})
-        await peer.until(lambda: peer.attempts == 3)
+        await until_refused(client, "'hot' is not accepted", "until then what it said before holds")
         await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until_told(REGISTER, REGISTER, FAULT)
-        assert peer.attempts == 4
-        async with asyncio.timeout(20):
-            while "'hot' is not accepted; until then what it said before holds" not in await _refusals(client):
-                pass
-    async with watching(client, peer, memory):
-        await peer.until_told(REGISTER, REGISTER, FAULT, FAULT)
-    assert peer.attempts == 6
+        await peer.until_seen(lambda seen: bool(seen.faults))
+        assert isinstance(peer.news[-1], Sighted)
+    async with watching(cluster, next_one):
+        await next_one.until_seen(lambda seen: bool(seen.faults))
+        assert [type(news) for news in next_one.news] == [Sighted]
+
+
+async def until_refused(client: ClusterClient, *words: str) -> None:
+    """Until an event of the job says so."""
+    async with asyncio.timeout(20):
+        while not any(all(word in message for word in words) for message in await _refusals(client)):
+            pass
 
 
 async def _refusals(client: ClusterClient) -> list[str]:
     return [event.message for event in await client.events() if event.reason == "JobRefused"]
 
 
-async def test_a_refused_fault_is_not_repeated(client: ClusterClient, memory: Path) -> None:
+async def test_a_refused_sighting_is_not_repeated(client: ClusterClient, cluster: LocalCluster) -> None:
     """What the workflow does not want is dropped, and the next news are told."""
     peer = Peer()
-    peer.refuses = lambda tell: Refused("no") if tell.kind is FAULT else None
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_held(pod)
+        peer.refuses = lambda news: Refused("no") if isinstance(news, Sighted) and news.sighting.faults else None
+        attempts = peer.attempts
         await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until(lambda: peer.attempts >= 2)
-        await client.delete_job("demo", 0)
-        await peer.until_told(REGISTER, END)
-    assert peer.attempts == 3
+        await peer.until(lambda: peer.attempts == attempts + 1)
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
+        await peer.until_registered("hotSwitch")
+    assert peer.attempts == attempts + 2
 
 
-async def test_a_new_watcher_takes_back_what_is_over(client: ClusterClient, memory: Path) -> None:
-    """A watcher that starts later clears what healed and ends what was deleted while nobody watched."""
-    first, second = Peer(), Peer()
-    async with watching(client, first, memory):
-        await client.submit(job_object("healed"))
-        await client.submit(job_object("deleted"))
-        (pod, _) = await until_running(client, "healed-worker-0", "deleted-worker-0")
-        await client.degrade(pod.spec.node_name, "slow", "")
-        await first.until(lambda: len(first.tells) >= 3)
-    await client.heal(pod.spec.node_name)
-    gone = await client.delete_job("deleted", 0)
-    healed = await client.job("healed")
-    async with watching(client, second, memory):
-        await second.until(lambda: len(second.tells) >= 3)
-    told = {(job_id, tell.kind) for job_id, tell in second.tells}
-    assert told == {(gone.metadata.uid, END), (healed.metadata.uid, REGISTER), (healed.metadata.uid, CLEARED)}
-
-
-async def _write_rank(client: ClusterClient, name: str, rank: str) -> None:
-    """Somebody writes another rank on a pod."""
-    await client.patch_pod(name, (await client.pod(name)).metadata.uid, {}, {RANK_INDEX: rank})
-
-
-async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: ClusterClient, memory: Path) -> None:
+async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: ClusterClient, cluster: LocalCluster) -> None:
     """All problems of the job whenever they change, and none when they are over; a fault is told beside them."""
     peer = Peer()
-    async with watching(client, peer, memory):
+    async with watching(cluster, peer):
         await client.submit(job_object(pods=2))
-        (pod, _) = await until_running(client, "demo-worker-0", "demo-worker-1")
-        await peer.until_told(REGISTER)
-        await _write_rank(client, "demo-worker-1", "0")
-        await peer.until_told(REGISTER, PROBLEMS)
-        await _write_rank(client, "demo-worker-1", "7")
-        await peer.until_told(REGISTER, PROBLEMS, PROBLEMS)
+        (pod, other) = await until_running(client, "demo-worker-0", "demo-worker-1")
+        await peer.until_held(pod, other)
+        await _write_rank(client, other, "0")
+        await peer.until_seen(lambda seen: seen.problems == ("pods demo-worker-0 and demo-worker-1 both carry pod rank 0",))
+        assert peer.sighting.holders == ("?", "")
+        await _write_rank(client, other, "7")
+        await peer.until_seen(lambda seen: seen.problems == ("pod rank 7 of pod demo-worker-1 is outside 0 to 1",))
         await client.degrade(pod.spec.node_name, "slow", "")
-        await peer.until_told(REGISTER, PROBLEMS, PROBLEMS, FAULT)
-        await _write_rank(client, "demo-worker-1", "1")
-        told = await peer.until_told(REGISTER, PROBLEMS, PROBLEMS, FAULT, PROBLEMS)
-    assert [tell.problems for tell in told if tell.kind is not FAULT] == [
-        (),
-        ("pods demo-worker-0 and demo-worker-1 both carry pod rank 0",),
-        ("pod rank 7 of pod demo-worker-1 is outside 0 to 1",),
-        (),
-    ]
+        await peer.until_seen(lambda seen: bool(seen.problems and seen.faults))
+        await _write_rank(client, other, "1")
+        await peer.until_held(pod, other)
+    assert peer.sighting.problems == ()
 
 
-async def test_problems_are_told_again_by_a_new_watcher(client: ClusterClient, memory: Path) -> None:
-    """Its registration carries what is wrong, or that nothing is any more, whatever the one before it told."""
-    peers = [Peer(), Peer(), Peer()]
-    async with watching(client, peers[0], memory):
-        await client.submit(job_object())
-        await until_running(client, "demo-worker-0")
-        await peers[0].until_told(REGISTER)
-        await _write_rank(client, "demo-worker-0", "one")
-        await peers[0].until_told(REGISTER, PROBLEMS)
-    async with watching(client, peers[1], memory):
-        await peers[1].until_told(REGISTER)
-    await _write_rank(client, "demo-worker-0", "0")
-    async with watching(client, peers[2], memory):
-        await peers[2].until_told(REGISTER)
-    assert [peer.tells[0][1].problems for peer in peers] == [
-        (),
-        ("pod rank 'one' of pod demo-worker-0 is not a number from 0 to 0",),
-        (),
-    ]
+async def _write_rank(client: ClusterClient, pod: Pod, rank: str) -> None:
+    """Somebody writes another rank on a pod."""
+    await client.patch_pod(pod.metadata.name, pod.metadata.uid, {}, {RANK_INDEX: rank})
 
 
-async def test_problems_that_could_not_be_told_are_told_as_they_are_by_then(client: ClusterClient, memory: Path) -> None:
-    """A tell that nobody confirmed may have been carried out: its end is told, even if the problem is over again."""
+# ---- many pods
+
+
+class LargeCluster(ScriptedCluster):
+    """One job of many pods, each on a node of its own; the test says what changes."""
+
+    def __init__(self) -> None:
+        super().__init__(job_of(job(pods=1), Limits()))
+        self.pods_of_job = [pod(rank, f"{rank:08x}", node=f"node-{rank}") for rank in range(MANY_PODS)]
+        self.nodes = [node(f"node-{rank}") for rank in range(MANY_PODS)]
+        self.changes: asyncio.Queue[WatchEvent] = asyncio.Queue()
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.nodes)
+        while True:
+            yield await self.changes.get()
+
+    def change(self, thing: Pod | Node) -> None:
+        """It is as this says from now on."""
+        kind: Literal["Pod", "Node"] = "Pod" if isinstance(thing, Pod) else "Node"
+        self.changes.put_nowait(WatchEvent(type="MODIFIED", kind=kind, object=thing))
+
+
+def all_hold(seen: Sighting) -> bool:
+    return all(seen.holders)
+
+
+async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
+    """1,250 of them: gathered for a moment, they are one fault."""
+    peer, cluster = Peer(), LargeCluster()
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for rank in range(MANY_PODS):
+            cluster.change(pod(rank, f"{rank:08x}", node=f"node-{rank}", phase=PodPhase.FAILED))
+        await peer.until_seen(lambda seen: not any(seen.holders))
+    (fault,) = peer.sighting.faults
+    assert len(fault.pod_ranks) == MANY_PODS
+    assert len(peer.taken) <= 6
+
+
+async def test_a_job_that_grows_waits_and_one_that_is_hurt_does_not() -> None:
+    """1,250 pods that come one by one are a few updates, and a pod that fails among them is told before they are all there."""
+    peer, cluster = Peer(), LargeCluster()
+    running = cluster.pods_of_job
+    cluster.pods_of_job = []
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for one in running[:-1]:
+            cluster.change(one)
+            await asyncio.sleep(0)
+        cluster.change(pod(MANY_PODS - 1, "last", phase=PodPhase.FAILED))
+        await peer.until_seen(lambda seen: bool(seen.faults))
+        cluster.change(pod(MANY_PODS - 1, "new"))
+        await peer.until_seen(all_hold)
+    assert len(peer.taken) <= 6
+
+
+async def test_a_job_that_is_never_quiet_is_told_less_often() -> None:
+    """A node that flaps all day must not fill the history: after many updates the next ones are gathered longer."""
+    peer, cluster = Peer(), LargeCluster()
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for number in range(1, MANY + 10):
+            cluster.change(node("node-7", sick=f"slow-{number}"))
+            if number < MANY:
+                await peer.until_seen(shows(number))
+        await peer.until_seen(shows(MANY + 9))
+    assert len(peer.taken) == MANY + 1
+
+
+def shows(number: int) -> Callable[[Sighting], bool]:
+    """Whether it shows this one of many sub-healths of a node."""
+    return lambda seen: [fault.code for fault in seen.faults] == [f"slow-{number}"]
+
+
+def test_one_event_of_a_large_job_costs_little() -> None:
+    """Of 1,250 pods and as many nodes none but those that matter are walked more than once."""
+    cluster = LargeCluster()
+    index = ClusterIndex([job(pods=MANY_PODS)], cluster.pods_of_job, [*cluster.nodes[1:], node("node-0", sick="slow")])
+    known = Acknowledged()
+    costs = []
+    for _ in range(7):
+        began = process_time()
+        (job_id,) = index.put(cluster.pods_of_job[3])
+        news = due(shown(index.view(job_id), Limits()), known)
+        costs.append(process_time() - began)
+        known = acknowledge(known, news) if news else known
+    assert min(costs) <= 0.010
+    assert known.sighting
+    assert len(known.sighting.faults) == 1
+
+
+def test_a_node_without_news_concerns_nobody() -> None:
+    """Thousands of them report every few minutes; only jobs with pods on a node that changed are looked at."""
+    index = ClusterIndex([job()], [pod(0)], [node(), node("node-1")])
+    assert index.put(node()) == set()
+    assert index.put(node(sick="slow")) == {"job"}
+    assert index.put(node("node-1", sick="slow")) == set()
+    index.remove(pod(0))
+    assert index.put(node()) == set()
+
+
+async def test_one_job_that_cannot_be_looked_at_stops_no_other(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Whatever goes wrong with it that nobody thought of."""
     peer = Peer()
-    async with watching(client, peer, memory):
-        await client.submit(job_object())
-        await until_running(client, "demo-worker-0")
-        await peer.until_told(REGISTER)
-        peer.refuses = lambda tell: Unavailable("down") if tell.problems else None
-        await _write_rank(client, "demo-worker-0", "7")
-        await peer.until(lambda: peer.attempts >= 2)
-        await _write_rank(client, "demo-worker-0", "0")
-        told = await peer.until_told(REGISTER, PROBLEMS)
-    assert told[1].problems == ()
+    broken = await client.submit(job_object("broken"))
+    peer.refuses = lambda news: ValueError("unthought of") if _is_about(news, broken.metadata.uid) else None
+    async with watching(cluster, peer):
+        await client.submit(job_object("well"))
+        (pod,) = await until_running(client, "well-worker-0")
+        await peer.until_held(pod)
 
 
-async def test_an_unreadable_memory_is_begun_anew(client: ClusterClient, memory: Path) -> None:
-    """A damaged file keeps nobody from watching."""
-    memory.write_text("{damaged")
-    peer = Peer()
-    async with watching(client, peer, memory):
-        await client.submit(job_object())
-        await peer.until_told(REGISTER)
+def _is_about(news: News, job_id: str) -> bool:
+    return isinstance(news, Register) and news.registration.job.id == job_id

@@ -14,28 +14,37 @@ from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject, JobView
+from rekindle.model.cluster import JobView
+from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
-from rekindle.model.manifest import job_of
-from rekindle.policy.intake import Tell, TellKind
-from rekindle.policy.ranks import problems
+from rekindle.policy.intake import End, News, Register
+from rekindle.policy.sighting import sight
 from rekindle.settings import Settings
+from tests.support.api_proxy import api_proxy
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
 from tests.support.worlds import pod_spec
 from workers.kubernetes.console import application
 from workers.kubernetes.installation import RBAC
-from workers.telling import Memory
-from workers.watcher import Watcher
+from workers.watcher.watcher import Watcher
 
 
-class Teller:
-    """Judges a job as Temporal's teller does, and tells nobody."""
+class Workflows:
+    """Takes whatever it is told."""
 
-    async def tell(self, job_id: str, tell: Tell, job: JobObject | None) -> None:
-        if tell.kind is TellKind.REGISTER:
-            assert job
-            job_of(job, Limits())
+    def __init__(self) -> None:
+        self.news: asyncio.Queue[News] = asyncio.Queue()
+
+    async def send(self, job_id: str, news: News, update_id: str) -> None:
+        self.news.put_nowait(news)
+
+    async def until_seen(self) -> Sighting:
+        """The next sighting. Nothing has ended until then."""
+        news = await self.news.get()
+        assert not isinstance(news, End)
+        seen = news.registration.sighting if isinstance(news, Register) else news.sighting
+        assert seen
+        return seen
 
 
 @pytest.fixture
@@ -56,9 +65,9 @@ async def create_job(
     return await namespace.api.create(namespace.path("jobs"), {"metadata": metadata, "spec": spec})
 
 
-async def refusal(namespace: Namespace, cluster: KubernetesCluster, memory: Path) -> str:
+async def refusal(namespace: Namespace, cluster: KubernetesCluster) -> str:
     """What the event JobRefused says, once the watcher has seen the job."""
-    watching = asyncio.create_task(Watcher(cluster, Teller(), Memory(memory)).run())
+    watching = asyncio.create_task(Watcher(cluster, Workflows(), Limits()).run())
     try:
         event = await namespace.until_event("JobRefused")
     finally:
@@ -79,19 +88,45 @@ async def refusal(namespace: Namespace, cluster: KubernetesCluster, memory: Path
     ],
 )
 async def test_a_job_that_means_nothing_says_so(
-    namespace: Namespace, cluster: KubernetesCluster, tmp_path: Path, annotations: dict[str, str], words: str
+    namespace: Namespace, cluster: KubernetesCluster, annotations: dict[str, str], words: str
 ) -> None:
     """An event of the job names the field, what was wrong and what is accepted."""
     await create_job(namespace, annotations)
-    assert words in await refusal(namespace, cluster, tmp_path / "memory")
+    assert words in await refusal(namespace, cluster)
 
 
-async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: KubernetesCluster, tmp_path: Path) -> None:
+async def test_a_word_that_means_nothing_ends_no_job(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> None:
+    """Also when everything is listed again: the job is there, and what it said before holds."""
+    job = await create_job(namespace)
+    workflows = Workflows()
+    async with api_proxy(kubeconfig, tmp_path) as proxy:
+        cluster = KubernetesCluster(Api(proxy.kubeconfig), Settings(cluster="kubernetes", namespaces=(namespace.name,)))
+        watching = asyncio.create_task(Watcher(cluster, workflows, Limits()).run())
+        while not any(held := (await workflows.until_seen()).holders):
+            pass
+        await namespace.api.patch(namespace.path("jobs", "demo"), {"metadata": {"annotations": {keys.LIMITS: "[1, 2]"}}})
+        await namespace.until_event("JobRefused")
+        await proxy.until_watched()
+        proxy.expire_watches()
+        await proxy.until_watched()
+        (pod,) = (await namespace.api.list(namespace.path("pods"))).items
+        await namespace.api.delete(namespace.path("pods", pod["metadata"]["name"]), pod["metadata"]["uid"], 0)
+        while (await workflows.until_seen()).holders == held:
+            pass
+        await namespace.api.delete(namespace.path("jobs", "demo"), job["metadata"]["uid"])
+        while not isinstance(await workflows.news.get(), End):
+            pass
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await cluster.close()
+
+
+async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: KubernetesCluster) -> None:
     """How many pods they are together cannot be guessed while they come one by one."""
     labels = {keys.JOB_ID: "loose", keys.BARE_JOB_NAME: "loose", keys.MANAGED: "true"}
     metadata = {"name": "loose-0", "labels": labels, "annotations": {keys.RANK_INDEX: "0"}}
     await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
-    assert keys.PODS in await refusal(namespace, cluster, tmp_path / "memory")
+    assert keys.PODS in await refusal(namespace, cluster)
 
 
 async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Namespace, cluster: KubernetesCluster) -> None:
@@ -102,7 +137,7 @@ async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Nam
         await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
         await namespace.until_phase(name, "Running")
     view = JobView(job=await cluster.job("mixed"), pods=tuple(await cluster.pods("mixed")))
-    found = " / ".join(problems(view))
+    found = " / ".join(sight(view).problems)
     assert "pod c" in found
     assert "pods a and b" in found
 

@@ -60,6 +60,16 @@ async def test_a_pod_of_another_uid_is_another_pod(world: World) -> None:
             await world.cluster.pod(job_id, pod.metadata.name, uid)
 
 
+async def test_a_node_is_found_by_its_name(world: World) -> None:
+    """With its conditions; one that is not there is NotFound."""
+    node = await world.cluster.node(NODES[0])
+    assert node.metadata.name == NODES[0]
+    assert node.metadata.uid
+    assert {condition.type: condition.status for condition in node.status.conditions}["Ready"] == "True"
+    with pytest.raises(NotFound):
+        await world.cluster.node("no-such-node")
+
+
 async def test_a_backup_is_created_once_beside_the_old_pod(world: World) -> None:
     """ensure_backup clones the old pod with its rank and marks, off its node and the avoided ones; a second call finds it."""
     job = await world.job()

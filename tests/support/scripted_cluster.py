@@ -154,7 +154,7 @@ class ScriptedCluster:
         free = [node for node in self.node_names if node not in used]
         node = self.backup_node or (free[0] if free and self.spare else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
-        pod = self._pod(name, rank, node, phase)
+        pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
         marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}
         return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": marks})}))
 

@@ -1,0 +1,64 @@
+"""A look at a job on behalf of its workflow: the same value as the watcher tells, of the cluster as it answers now."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.local import LocalCluster
+from activities.pods import MOST_NODES, PodActivities
+from rekindle.cluster_client import ClusterClient
+from rekindle.model.asks import Survey, SurveyRequest
+from rekindle.model.cluster import JobPhase, JobView
+from rekindle.model.fault import FaultKind
+from rekindle.policy.sighting import sight
+from tests.support.cluster import job_object, until, until_running
+
+
+@pytest.fixture
+async def cluster(client: ClusterClient) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster(client.socket)
+    yield cluster
+    await cluster.close()
+
+
+async def survey(cluster: LocalCluster, job_id: str, *nodes: str) -> Survey:
+    answer: Survey = await ActivityEnvironment().run(PodActivities(cluster).survey, SurveyRequest(job_id=job_id, nodes=nodes))
+    return answer
+
+
+async def test_a_survey_sees_what_the_watcher_sees(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Holders and faults of the nodes that are named; of others it says nothing, and of nodes that are not there neither."""
+    job = await client.submit(job_object(pods=2, accelerators=2))
+    first, second = await until_running(client, "demo-worker-0", "demo-worker-1")
+    for pod in (first, second):
+        await client.degrade(pod.spec.node_name, "slow", "")
+    both = await survey(cluster, job.metadata.uid, first.spec.node_name, second.spec.node_name, "no-such-node")
+    view = JobView(
+        job=await cluster.job(job.metadata.uid),
+        pods=tuple(await client.pods(job.metadata.uid)),
+        nodes=tuple(await client.nodes()),
+    )
+    assert both.exists
+    assert (both.ended, both.phase) == ("", JobPhase.RUNNING)
+    assert both.sighting == sight(view)
+    assert [fault.kind for fault in both.sighting.faults] == [FaultKind.SUB_HEALTH] * 2
+    one = await survey(cluster, job.metadata.uid, second.spec.node_name)
+    assert [fault.pod_ranks for fault in one.sighting.faults] == [(1,)]
+    assert one.nodes == (second.spec.node_name,)
+
+
+async def test_a_survey_says_that_a_job_is_gone_or_over(client: ClusterClient, cluster: LocalCluster) -> None:
+    """In the words in which the watcher tells its end."""
+    assert await survey(cluster, "no-such-job") == Survey(exists=False, ended="the job was deleted")
+    job = await client.submit(job_object(command=("true",)))
+    await until(client, lambda view: view.jobs["demo"].status.phase is JobPhase.SUCCEEDED)
+    over = await survey(cluster, job.metadata.uid)
+    assert (over.exists, over.phase, over.ended) == (True, JobPhase.SUCCEEDED, "the job succeeded")
+
+
+async def test_a_survey_looks_at_a_hundred_nodes_at_most(client: ClusterClient, cluster: LocalCluster) -> None:
+    """Its answer says at which."""
+    job = await client.submit(job_object())
+    names = tuple(f"node-{number}" for number in range(MOST_NODES + 20))
+    assert (await survey(cluster, job.metadata.uid, *names)).nodes == names[:MOST_NODES]

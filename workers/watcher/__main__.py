@@ -1,0 +1,33 @@
+"""`python -P -m workers.watcher`."""
+
+import logging
+
+from rekindle.settings import read_settings
+from rekindle.telemetry import configure_logging
+from rekindle.temporal import connect
+from workers.clusters import cluster_of
+from workers.process import Process, run, temporal_answers
+from workers.watcher.job_workflows import TemporalJobWorkflows
+from workers.watcher.watcher import Watcher
+
+logger = logging.getLogger("watcher")
+
+
+async def main() -> None:
+    settings = read_settings()
+    configure_logging("watcher", settings)
+    async with Process(settings) as process, cluster_of(settings) as cluster:
+        client = await connect(lazy=True)
+        watcher = Watcher(cluster, TemporalJobWorkflows(client), settings.limits)
+        answers = temporal_answers(client)
+
+        async def well() -> str:
+            return watcher.problem or await answers()
+
+        process.ready("watcher", well)
+        await process.until_stopped(watcher.run())
+    logger.info("stopped")
+
+
+if __name__ == "__main__":
+    run(main)

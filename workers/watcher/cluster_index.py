@@ -1,0 +1,91 @@
+"""What the watcher has seen of a cluster, found by job. Used by `workers/watcher/watcher.py`."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+from rekindle.model.cluster import JobObject, JobView, Node, Pod
+from rekindle.policy.sighting import matters
+
+Thing = TypeVar("Thing", JobObject, Node, Pod)
+
+
+class ClusterIndex:
+    """Jobs by UID, pods by their job and UID, nodes by name, and which jobs have pods on a node.
+
+    One change costs as much as it concerns: none of all the pods are walked to find whose it is.
+    """
+
+    def __init__(self, jobs: Iterable[JobObject] = (), pods: Iterable[Pod] = (), nodes: Iterable[Node] = ()) -> None:
+        self.jobs: dict[str, JobObject] = {}
+        self._pods: dict[str, dict[str, Pod]] = {}
+        self._nodes: dict[str, Node] = {}
+        self._wrong: set[str] = set()
+        """Names of the nodes that something is wrong with."""
+        self._jobs_on: dict[str, Counter[str]] = {}
+        """How many pods each job has on a node."""
+        everything: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]
+        for thing in everything:
+            self.put(thing)
+
+    def put(self, thing: JobObject | Pod | Node) -> set[str]:
+        """Takes it, if it is no older than what is known; answers the jobs that it concerns."""
+        if isinstance(thing, Node):
+            return self._put_node(thing)
+        if isinstance(thing, JobObject):
+            _newer(self.jobs, thing.metadata.uid, thing)
+            return {thing.metadata.uid}
+        pods = self._pods.setdefault(thing.metadata.owner_uid, {})
+        before = pods.get(thing.metadata.uid)
+        if _newer(pods, thing.metadata.uid, thing):
+            self._count(before, -1)
+            self._count(thing, 1)
+        return {thing.metadata.owner_uid}
+
+    def remove(self, thing: JobObject | Pod | Node) -> set[str]:
+        """Forgets it; answers the jobs that it concerns."""
+        if isinstance(thing, Node):
+            self._nodes.pop(thing.metadata.name, None)
+            self._wrong.discard(thing.metadata.name)
+            return set(self._jobs_on.get(thing.metadata.name, ()))
+        if isinstance(thing, JobObject):
+            self.jobs.pop(thing.metadata.uid, None)
+            return {thing.metadata.uid}
+        pods = self._pods.get(thing.metadata.owner_uid, {})
+        self._count(pods.pop(thing.metadata.uid, None), -1)
+        if not pods:
+            self._pods.pop(thing.metadata.owner_uid, None)
+        return {thing.metadata.owner_uid}
+
+    def _put_node(self, node: Node) -> set[str]:
+        """Thousands of nodes say every few minutes that nothing is new: that concerns nobody."""
+        name = node.metadata.name
+        before = self._nodes.get(name)
+        if not _newer(self._nodes, name, node) or (before and before.status.conditions == node.status.conditions):
+            return set()
+        (self._wrong.add if matters(node) else self._wrong.discard)(name)
+        return set(self._jobs_on.get(name, ()))
+
+    def _count(self, pod: Pod | None, number: int) -> None:
+        if pod is None or not pod.spec.node_name:
+            return
+        jobs = self._jobs_on.setdefault(pod.spec.node_name, Counter())
+        jobs[pod.metadata.owner_uid] += number
+        if not jobs[pod.metadata.owner_uid]:
+            del jobs[pod.metadata.owner_uid]
+        if not jobs:
+            del self._jobs_on[pod.spec.node_name]
+
+    def view(self, job_id: str) -> JobView:
+        """One job, its pods, and of the nodes that they are on those that something is wrong with."""
+        nodes = tuple(self._nodes[name] for name in self._wrong if job_id in self._jobs_on.get(name, ()))
+        return JobView(job=self.jobs.get(job_id), pods=tuple(self._pods.get(job_id, {}).values()), nodes=nodes)
+
+
+def _newer(table: dict[str, Thing], key: str, thing: Thing) -> bool:
+    """Puts it into the table, unless that knows a later version of it."""
+    known = table.get(key)
+    if known is not None and known.metadata.resource_version > thing.metadata.resource_version:
+        return False
+    table[key] = thing
+    return True

@@ -1,0 +1,101 @@
+"""How news reach a job's workflow: as updates, each with an id of its own, so that a repeated one is taken once."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Protocol
+
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from rekindle.errors import Refused, Unavailable
+from rekindle.ids import CONTROL_QUEUE, ErrorTypes, Updates, Workflows, job_workflow
+from rekindle.model.fault import Sighting
+from rekindle.model.state import JobState, Registration
+from rekindle.policy.intake import News, Register, Sighted
+from rekindle.temporal import TASK_TIMEOUT
+
+RPC_TIMEOUT = timedelta(seconds=10)
+"""For one attempt; it may still be carried out, so the next one with the same news has the same update id."""
+
+
+class JobUnknown(Exception):
+    """No workflow runs for this job."""
+
+
+class JobWorkflows(Protocol):
+    async def send(self, job_id: str, news: News, update_id: str) -> None:
+        """Returns when the job's workflow has acknowledged it.
+
+        Raises:
+            Unavailable: nobody knows whether it was taken: try again.
+            JobUnknown: the job has no workflow.
+            Refused: the workflow does not want it.
+        """
+        ...
+
+
+class TemporalJobWorkflows:
+    """Implements `JobWorkflows`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def send(self, job_id: str, news: News, update_id: str) -> None:
+        try:
+            await self._send(job_id, news, update_id)
+        except WorkflowUpdateFailedError as error:
+            if not (isinstance(error.cause, ApplicationError) and error.cause.type == ErrorTypes.KNOWN):
+                raise Refused(str(error.cause)) from error
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise JobUnknown(job_id) from error
+            raise Unavailable(f"Temporal: {error}") from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise asyncio.CancelledError from error
+            raise Unavailable("Temporal, or the control worker, does not answer") from error
+        except RuntimeError as error:  # how a client that never connected says so
+            raise Unavailable(f"Temporal: {error}") from error
+
+    async def _send(self, job_id: str, news: News, update_id: str) -> None:
+        if isinstance(news, Register):
+            await register(self._client, news.registration, update_id)
+        elif isinstance(news, Sighted):
+            await self._update(job_id, Updates.SIGHTING, news.sighting, update_id)
+        else:
+            await self._update(job_id, Updates.END, news.reason, update_id)
+
+    async def _update(self, job_id: str, update: str, argument: Sighting | str, update_id: str) -> None:
+        handle = self._client.get_workflow_handle(job_workflow(job_id))
+        await handle.execute_update(update, argument, id=update_id, rpc_timeout=RPC_TIMEOUT)
+
+
+async def register(client: Client, registration: Registration, update_id: str) -> None:
+    """Starts the job's workflow where there is none, and registers the job with it, in one request."""
+    job = registration.job
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        Workflows.TRAINING_JOB,
+        JobState.of(job),
+        id=job_workflow(job.id),
+        task_queue=CONTROL_QUEUE,
+        task_timeout=TASK_TIMEOUT,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary=f"training job {job.name}",
+    )
+    handle = asyncio.ensure_future(start.workflow_handle())
+    try:
+        await client.execute_update_with_start_workflow(
+            Updates.REGISTER, registration, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
+        )
+    finally:  # the SDK tells a failure here too; unread, it would be logged as a bug of ours
+        handle.cancel()
+        await asyncio.gather(handle, return_exceptions=True)

@@ -1,0 +1,144 @@
+"""Keeps one job's workflow up to date with what the cluster shows. Made by `workers/watcher/watcher.py`, one for each job."""
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from rekindle.errors import Refused, Unavailable
+from rekindle.policy import intake
+from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
+from workers.watcher.job_workflows import JobUnknown, JobWorkflows
+
+GATHERED = 0.005
+"""Seconds in which several changes become one update, whatever has happened. What comes later waits for the update in flight."""
+
+GROWING = 1.0
+"""The same for a job whose pods come one by one."""
+
+CROWDED = 3.0
+"""The same for a job that told more than `MANY` times within `WHILE`: its history is not without end."""
+
+MANY, WHILE = 20, 60.0
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before an update that nobody acknowledged is repeated; they double."""
+
+logger = logging.getLogger("watcher")
+
+
+class Reconciler:
+    """One update is in flight at a time; what is told is the world as it is by then."""
+
+    def __init__(self, job_id: str, look: Callable[[], Shown], workflows: JobWorkflows, refuse: Callable[[str], None]) -> None:
+        """Args:
+        look: what the cluster shows of the job now.
+        refuse: says on the job, where its owner looks, why it cannot be registered.
+        """
+        self._job_id, self._look, self._workflows, self._refuse = job_id, look, workflows, refuse
+        self.acknowledged = Acknowledged()
+        self._hurried = asyncio.Event()
+        self._told_at: deque[float] = deque(maxlen=MANY)
+        self._attempt: tuple[News, str] | None = None
+        """What was sent last and not acknowledged, and the id of that update."""
+        self._noticed = datetime.now(UTC)
+        """When the first change was seen of which the workflow does not know."""
+        self._said = ""
+        """Why it cannot be registered, as its owner was told last."""
+
+    def hurry(self) -> None:
+        """Something happened that may be worse than a pod that starts."""
+        self._hurried.set()
+
+    async def run(self) -> None:
+        """Until its workflow knows all that the cluster shows."""
+        noticed, pause = _now(), FIRST_PAUSE
+        self._noticed = datetime.now(UTC)
+        while True:
+            await asyncio.sleep(GATHERED)
+            self._hurried.clear()
+            news = self._due()
+            if news is None:
+                return
+            wait = noticed + self._patience(news) - _now()
+            if wait > 0:
+                await self._wait(wait)
+            elif await self._send(news):
+                noticed, pause = _now(), FIRST_PAUSE
+                self._noticed = datetime.now(UTC)
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _due(self) -> News | None:
+        now = self._look()
+        if now.refused and now.refused != self._said:
+            holds = "; until then what it said before holds" if self.acknowledged.reached else ""
+            self._refuse(f"{now.refused}{holds}")
+        self._said = now.refused
+        return intake.due(now, self.acknowledged)
+
+    def _patience(self, news: News) -> float:
+        """Seconds from the first change on in which more of them are gathered."""
+        if self._is_crowded():
+            return CROWDED
+        return 0.0 if intake.is_urgent(news, self.acknowledged) else GROWING
+
+    def _is_crowded(self) -> bool:
+        return len(self._told_at) == MANY and self._told_at[0] > _now() - WHILE
+
+    async def _wait(self, seconds: float) -> None:
+        """A crowded job waits in any case; otherwise what is urgent ends the wait."""
+        if self._is_crowded():
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+
+    async def _send(self, news: News) -> bool:
+        """Whether there is no need to wait before the next update."""
+        update_id = self._attempt[1] if self._attempt and self._attempt[0] == news else uuid.uuid4().hex
+        self._attempt = (news, update_id)
+        words = {"job": self._job_id, "news": type(news).__name__, "what": what_is(news)}
+        try:
+            await self._workflows.send(self._job_id, intake.dated(news, self.acknowledged, self._noticed), update_id)
+        except Unavailable as error:
+            logger.warning("not told yet, trying again", extra={**words, "error": str(error)})
+            self.acknowledged = intake.unconfirmed(self.acknowledged, news)
+            return False
+        except JobUnknown:
+            self._attempt, self.acknowledged = None, intake.unknown(self._look(), self.acknowledged, news)
+            if not isinstance(news, End):
+                logger.warning("no workflow knows the job, it is registered again", extra=words)
+            return isinstance(news, End)
+        except Refused as error:
+            logger.warning("refused", extra={**words, "error": str(error)})
+            self._attempt, self.acknowledged = None, intake.decline(self.acknowledged, news)
+            if isinstance(news, Register):
+                self._refuse(str(error))
+            return True
+        logger.info("told", extra=words)
+        self._attempt, self.acknowledged = None, intake.acknowledge(self.acknowledged, news)
+        self._told_at.append(_now())
+        return True
+
+
+def what_is(news: News) -> str:
+    """One line for the log."""
+    if isinstance(news, End):
+        return news.reason
+    sighting = news.registration.sighting if isinstance(news, Register) else news.sighting
+    if sighting is None:
+        return ""
+    held = sum(1 for holder in sighting.holders if holder)
+    faults = "; ".join(f"{fault.kind} {fault.node or fault.pod} {fault.code}".rstrip() for fault in sighting.faults[:3])
+    more = f" and {len(sighting.faults) - 3} more faults" if len(sighting.faults) > 3 else ""
+    return f"{held} of {len(sighting.holders)} pod ranks held" + (f"; {faults}{more}" if faults else "")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

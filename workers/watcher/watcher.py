@@ -1,0 +1,138 @@
+"""Watches the cluster, and has a reconciler for each job look again whenever something of it changed.
+
+Every update follows from the world as it is: it is listed again whenever a watch breaks and from time to time. Nothing is written
+anywhere, and nothing is lost while Temporal, the cluster or the watcher itself is away.
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from activities.cluster import Cluster, Snapshot
+from rekindle.errors import ClusterError, ClusterUnavailable, WatchExpired
+from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
+from rekindle.model.limits import Limits
+from rekindle.policy.intake import Shown, shown
+from workers.watcher.cluster_index import ClusterIndex
+from workers.watcher.job_workflows import JobWorkflows
+from workers.watcher.reconciler import Reconciler
+
+RELIST = 600.0
+"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
+
+REWATCH, LONGEST = 0.2, 5.0
+"""Seconds before a broken watch is opened again; they double."""
+
+BROKEN = 30.0
+"""Seconds before a job is looked at again that could not be looked at."""
+
+logger = logging.getLogger("watcher")
+
+
+class Watcher:
+    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits) -> None:
+        """Args:
+        limits: of the installation; a job's own come before them.
+        """
+        self._cluster, self._workflows, self._limits = cluster, workflows, limits
+        self._index = ClusterIndex()
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._busy: set[str] = set()
+        """Jobs whose reconciler runs."""
+        self._tasks = asyncio.TaskGroup()
+        self.problem = ""
+        """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        pause = REWATCH
+        async with self._tasks:
+            while True:
+                try:
+                    await self._watch_for_a_while()
+                    pause = REWATCH
+                    continue
+                except (WatchExpired, ClusterUnavailable) as broken:
+                    logger.warning("the watch broke, everything is listed again", extra={"reason": str(broken)})
+                except ClusterError as refused:
+                    self.problem = str(refused)
+                    logger.exception("the cluster cannot be watched, trying again", extra={"reason": str(refused)})
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST)
+
+    async def _watch_for_a_while(self) -> None:
+        try:
+            async with asyncio.timeout(RELIST), aclosing(self._cluster.watch()) as changes:
+                async for one in changes:
+                    if isinstance(one, Snapshot):
+                        self._begin_anew(one)
+                    else:
+                        self._take(one)
+        except TimeoutError:
+            return
+
+    def _begin_anew(self, everything: Snapshot) -> None:
+        self.problem = ""
+        known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
+        jobs = [*everything.jobs, *(job for job in known if job)]
+        self._index = ClusterIndex(jobs, everything.pods, everything.nodes)
+        for job_id in {*self._index.jobs, *self._reconcilers}:
+            self._changed(job_id, calm=False)
+
+    def _take(self, event: WatchEvent) -> None:
+        jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
+        for job_id in jobs:
+            self._changed(job_id, calm=_is_calm(event))
+
+    def _changed(self, job_id: str, *, calm: bool) -> None:
+        """Has the job looked at, if that is not under way."""
+        reconciler = self._reconcilers.get(job_id)
+        if reconciler is None:
+            if job_id not in self._index.jobs:
+                return  # its pods came before it, or go after it
+            reconciler = self._reconcilers[job_id] = self._reconciler(job_id)
+        if not calm:
+            reconciler.hurry()
+        if job_id not in self._busy:
+            self._busy.add(job_id)
+            self._tasks.create_task(self._reconcile(job_id, reconciler))
+
+    def _reconciler(self, job_id: str) -> Reconciler:
+        def look() -> Shown:
+            return shown(self._index.view(job_id), self._limits)
+
+        def refuse(why: str) -> None:
+            self._tasks.create_task(self._record_refusal(job_id, why))
+
+        return Reconciler(job_id, look, self._workflows, refuse)
+
+    async def _reconcile(self, job_id: str, reconciler: Reconciler) -> None:
+        """What nobody thought of in one job's object must not keep the others from being watched."""
+        while job_id in self._busy:
+            try:
+                await reconciler.run()
+                self._busy.discard(job_id)
+            except Exception:
+                logger.exception("the job could not be looked at, trying again", extra={"job": job_id})
+                await asyncio.sleep(BROKEN)
+        if job_id not in self._index.jobs and not reconciler.acknowledged.reached:
+            self._reconcilers.pop(job_id, None)
+
+    async def _record_refusal(self, job_id: str, why: str) -> None:
+        """On the job, where its owner looks."""
+        job = self._index.jobs.get(job_id)
+        if job is None:
+            return
+        logger.warning("refused", extra={"job": job_id, "job_name": job.metadata.name, "error": why})
+        event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="JobRefused", message=why, type="Warning")
+        try:
+            await self._cluster.record(job_id, event)
+        except ClusterError as error:
+            logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
+
+
+def _is_calm(event: WatchEvent) -> bool:
+    """A pod that waits, starts or runs: news that can wait for more of their kind."""
+    thing = event.object
+    lives = isinstance(thing, Pod) and thing.metadata.deletion_timestamp is None and thing.status.phase is not PodPhase.FAILED
+    return lives and event.type != "DELETED"
