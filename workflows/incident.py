@@ -8,7 +8,7 @@ from collections.abc import Callable
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.model.asks import RememberRequest, SurveyRequest
+from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
@@ -203,7 +203,7 @@ async def look(known: Memory) -> bool:
     state, before = known.state, known.sightings
     named = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
     try:
-        survey = await steps.survey(SurveyRequest(job_id=state.job.id, nodes=tuple(named)))
+        survey = await steps.survey(state.job.id, tuple(named))
     except ActivityError as error:
         workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
         return False

@@ -269,12 +269,6 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
         workflow.logger.warning("not recorded", extra={"error": str(error.cause)})
 
 
-async def survey(request: SurveyRequest) -> Survey:
-    return await workflow.execute_activity_method(
-        PodActivities.survey, request, **named(READ, "look at the job's pods")
-    )
-
-
 async def remember(request: RememberRequest) -> None:
     await _journal_write(
         workflow.start_activity_method(PodActivities.remember, request, **named(JOURNAL, "note what must be found again"))
