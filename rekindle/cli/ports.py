@@ -1,10 +1,9 @@
-"""Who listens at a port of this machine. `rekindle dev` asks before it starts anything, and again when its own server should be there.
+"""Who listens at a port of this machine. `rekindle dev` asks before it starts, and again when its own server should be there.
 
 A connection that is accepted says only that somebody listens. Linux tells which process it is: `/proc/net/tcp` names the socket,
 and the process holds it among its open files.
 """
 
-import os
 import socket
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def _listening_at(port: int) -> set[str]:
 def _sockets_of(pid: int) -> set[str]:
     """Inodes of the sockets that a process holds; none where we may not look or it is gone."""
     try:
-        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return set()
     return {link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")}

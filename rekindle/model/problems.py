@@ -51,8 +51,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _is_close(name: str, other: str) -> bool:
-    """Whether two names differ in case, hyphens and underscores only, or by a slip. Behind a prefix (`rekindle.io/`) the prefix is
-    the same: who has one of its own may call things as we do."""
+    """Whether two names differ in case, hyphens and underscores only, or by a slip. Their prefix (`rekindle.io/`) is the same:
+    whoever has one of its own may call things as we do."""
     (prefix, _, own), (other_prefix, _, other_own) = name.rpartition("/"), other.rpartition("/")
     return prefix.lower() == other_prefix and SequenceMatcher(None, _plain(own), _plain(other_own)).ratio() >= CLOSE
 
