@@ -10,14 +10,17 @@ from rekindle.cli.context import control_plane
 from rekindle.cli.follow import follow
 from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_verdict
 from rekindle.client import Rekindle
-from rekindle.errors import Refused, RekindleError
+from rekindle.errors import BadInput, Refused, RekindleError
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState
+from rekindle.policy import requests
+from rekindle.policy.ladder import LADDER
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 
 Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be answered; nothing is asked for.")]
 
 
 async def hot_switch(
@@ -25,21 +28,24 @@ async def hot_switch(
     *,
     pod_rank: Annotated[int, Parameter(help="The pod that moves, by its pod rank, from 0.")],
     force: Annotated[bool, Parameter(negative="", help="Also a pod that nobody reported as sub-healthy.")] = False,
+    dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:
     """Move a pod of JOB (name or id) to a spare node while training pauses for a moment.
 
     Example: rekindle hot-switch gpt --pod-rank 1
     """
-    return await _recover(Mode.HOT_SWITCH, job, output, pod_rank=pod_rank, force=force)
+    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=getpass.getuser())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
-async def reschedule(job: str, *, output: Output = Format.TEXT) -> int:
+async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Format.TEXT) -> int:
     """Stop all pods of JOB and start them again on healthy nodes; training resumes from its last checkpoint.
 
     Example: rekindle reschedule gpt
     """
-    return await _recover(Mode.JOB_RESCHEDULING, job, output)
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=getpass.getuser())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
 async def cancel(job: str) -> None:
@@ -53,10 +59,25 @@ async def cancel(job: str) -> None:
     console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
 
 
-async def _recover(mode: Mode, job: str, output: Format, *, pod_rank: int | None = None, force: bool = False) -> int:
-    rekindle = await control_plane()
+async def _judge(request: ModeRequest, job: str, output: Format) -> int:
+    """What the job would answer as it is now."""
+    status = await (await control_plane()).status(job)
+    if problem := requests.invalid(status.state, request):
+        raise BadInput(problem)
+    if refused := f"job {job} is busy with {status.running}" if status.running else requests.refused(status.state, request):
+        raise Refused(f"would be refused: {refused}")
+    ladder = LADDER[LADDER.index(request.mode) :]
+    if output is Format.JSON:
+        print_json({"accepted": True, "ladder": ladder})
+    else:
+        console.print(f"would be accepted: {', then, if it fails, '.join(ladder)}", soft_wrap=True)
+    return 0
+
+
+async def _recover(request: ModeRequest, job: str, output: Format) -> int:
+    rekindle, mode = await control_plane(), request.mode
     job_id = await rekindle.find(job)
-    handle = await rekindle.start(mode, job_id, pod_rank=pod_rank, force=force, requested_by=getpass.getuser())
+    handle = await rekindle.start(mode, job_id, pod_rank=request.pod_rank, force=request.force, requested_by=request.requested_by)
     try:
         if output is Format.TEXT:
             known = (await rekindle.status(job_id)).state.job

@@ -95,6 +95,19 @@ async def test_an_interrupted_command_says_that_the_recovery_goes_on(temporal: W
         assert (await ended(await typed(world, "cancel", world.job.id)))[0] == 4
 
 
+async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
+    """Accepted with the modes that would be tried, refused with the reason, or bad input; and nothing is asked for."""
+    async with training(temporal, a_job()) as (world, peer):
+        job = world.job.id
+        code, words = await ended(await typed(world, "hot-switch", job, *FORCED, "--dry-run"))
+        assert (code, "would be accepted: hot switch, then, if it fails, job rescheduling" in words) == (0, True), words
+        code, words = await ended(await typed(world, "hot-switch", job, "--pod-rank", "1", "--dry-run"))
+        assert (code, "would be refused: pod rank 1 is healthy" in words) == (4, True), words
+        assert (await ended(await typed(world, "hot-switch", job, "--pod-rank", "9", "--dry-run")))[0] == 2
+        assert (await ended(await typed(world, "reschedule", job, "--dry-run")))[0] == 0
+        assert ((await world.status()).state.incidents, peer.orders) == (0, [])
+
+
 async def test_a_refused_request_is_no_failure(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
     """A request that the job refuses is answered with its reason; no log of the control plane has a word about it, let alone a
     traceback."""
