@@ -4,7 +4,7 @@ import asyncio
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
@@ -103,8 +103,8 @@ def unknown_job(job: str, accepted: str) -> ApplicationError:
 
 
 def refusal(error: WorkflowUpdateFailedError) -> ApplicationError:
-    """The reason of a rejected update, as an error that no retry mends."""
+    """The reason of a rejected update, as an error that no retry mends. It is an answer and no failure: nothing is logged."""
     cause = error.cause
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else ErrorTypes.REQUEST_REFUSED
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    return ApplicationError(words, type=kind, non_retryable=True)
+    return ApplicationError(words, type=kind, non_retryable=True, category=ApplicationErrorCategory.BENIGN)

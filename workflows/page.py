@@ -9,28 +9,19 @@ from rekindle.model.recovery import Incident, Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
+from rekindle.policy.phases import phase
 
 SHOWN_INCIDENTS = 5
 SHOWN_FAULTS = 20
 
 
 def job_phase(state: JobState, running: Mode | None) -> str:
-    """The job in one word or two, for the list of workflows."""
-    if running:
-        return "recovering"
+    """The job in a word or two, for the list of workflows."""
+    if running or state.ended:
+        return phase(state, running)
     if state.job.observe:
         return "observed"
-    if state.problems:
-        return "cannot be recovered"
-    if state.downgrade:
-        return "sub-health ignored"
-    if state.attachment is None:
-        return "waits for training" if not state.introduced else "not attached"
-    return "training" if state.progress or not _tells_steps(state.job) else "loading"
-
-
-def _tells_steps(job: Job) -> bool:
-    return job.training_side == "rekindle"
+    return "sub-health ignored" if state.downgrade else phase(state, running)
 
 
 def job_page(state: JobState, running: Mode | None, recovery: str) -> str:

@@ -235,7 +235,7 @@ class Scenario:
     async def _status(self) -> JobStatus:
         assert self._rekindle is not None
         try:
-            return await self._rekindle.status(self.job_id)
+            return await self._rekindle.status(self.job_id, ended=True)
         except RekindleError:
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 

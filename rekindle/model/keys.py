@@ -47,6 +47,10 @@ DOWNGRADED = "rekindle.io/sub-health-downgraded"
 MEMORY = "rekindle.io/memory"
 """Annotation of a job: what its workflow leaves for a later one, should it be lost."""
 
+LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
+ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, DOWNGRADED)
+"""What the owner of a job may write on its object; what is only close to one of them is a slip."""
+
 ENV_JOB_ID = "MINDX_TASK_ID"
 ENV_GATEWAY_HOST = "MINDX_SERVER_IP"
 ENV_GATEWAY_PORT = "REKINDLE_GATEWAY_PORT"

@@ -4,7 +4,7 @@ Called by the command line (`parse`), by the local cluster, which refuses a job 
 watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,9 +16,9 @@ from rekindle.errors import BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import CAPABILITIES, DOWNGRADED, FRAMEWORK, MANAGER_LOST, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import ANNOTATIONS, CAPABILITIES, DOWNGRADED, FRAMEWORK, LABELS, MANAGER_LOST, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.problems import INSIDE, problems
+from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
@@ -44,7 +44,7 @@ class Metadata(Written):
     @field_validator("labels")
     @classmethod
     def _labels_mean_something(cls, labels: dict[str, str]) -> dict[str, str]:
-        wrong: list[str] = []
+        wrong = _slips(labels, LABELS)
         _framework(labels, "", wrong)
         _sub_health(labels, "", wrong)
         return _unless(wrong, labels)
@@ -52,7 +52,7 @@ class Metadata(Written):
     @field_validator("annotations")
     @classmethod
     def _annotations_mean_something(cls, annotations: dict[str, str]) -> dict[str, str]:
-        wrong: list[str] = []
+        wrong = _slips(annotations, ANNOTATIONS)
         _capabilities(annotations, "", wrong)
         _manager_lost(annotations, "", wrong)
         return _unless(wrong, annotations)
@@ -104,7 +104,8 @@ class Spec(Written):
     @field_validator("limits")
     @classmethod
     def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
-        wrong: list[str] = []
+        names = {field.alias or name for name, field in Limits.model_fields.items()}
+        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # others are unknown anyway
         _limits(Limits(), limits, wrong, relations=False)
         return _unless(wrong, limits)
 
@@ -140,7 +141,7 @@ def read(document: Mapping[str, object]) -> JobObject:
         BadInput: one line for every wrong field.
     """
     try:
-        return _job_object(Manifest.model_validate(document))
+        return _job_object(Manifest.model_validate(document, by_alias=True, by_name=False))
     except ValidationError as error:
         raise _refusal(problems(error, Manifest)) from error
 
@@ -260,6 +261,12 @@ def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str],
     except ValidationError as error:
         wrong.extend(problems(error, Limits, "spec.limits" if relations else "", relations=relations))
         return None
+
+
+def _slips(written: Iterable[str], known: Collection[str]) -> list[str]:
+    """Keys that are close to a known one: they would be ignored without a word. All others are none of our business."""
+    meant = {key: did_you_mean(key, known) for key in written if key not in known}
+    return [f"{key}: unknown{words}" for key, words in meant.items() if words]
 
 
 def _unless(wrong: list[str], value: Checked) -> Checked:
