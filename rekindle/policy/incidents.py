@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Note
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
@@ -22,11 +22,11 @@ TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: i
 KEPT_RANKS = 64
 """Ranks of a fault that stay in the history: all of them, twenty times over, would not fit into one payload."""
 
-KEPT_FAULTS = 64
+KEPT_FAULTS = 50
 """Real faults that wait, and faults that a recovery is given. Beyond it the oldest go: the rest leads to the same recovery."""
 
 KEPT_OF_THE_LAST = 20
-KEPT_OF_OLDER = 2
+KEPT_OF_OLDER = 1
 """Faults of an incident that stay in the history."""
 
 
@@ -34,7 +34,7 @@ class Case(Value):
     """What an incident is about, decided before it starts."""
 
     plan: ladder.Plan
-    summary: Text
+    summary: Note
     pod_rank: int | None = None
     faults: tuple[Fault, ...] = ()
     request: ModeRequest | None = None
