@@ -223,7 +223,7 @@ def _functions() -> Iterator[Callable[..., Any]]:
             yield from (handler.fn for handler in group.values())
     pods, jobs = PodActivities.__new__(PodActivities), JobActivities.__new__(JobActivities)
     orders = OrderActivities.__new__(OrderActivities)
-    activities = (*activities_of(pods, jobs), orders.deliver_order, orders.end_session)
+    activities: list[Callable[..., Any]] = [*activities_of(pods, jobs), orders.deliver_order, orders.end_session]
     yield from (ActivityDefinition.must_from_callable(activity).fn for activity in activities)
 
 
