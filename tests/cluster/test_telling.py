@@ -88,10 +88,11 @@ async def test_a_job_is_registered_told_and_ended(client: Client) -> None:
 
 async def test_a_later_watcher_brings_newer_labels(client: Client) -> None:
     """Another watcher's registration is another update: what changed of the job since arrives."""
-    job, changed = a_job("told-2"), a_job("told-2", note="new")
+    newer = {keys.PROCESS_RECOVER_ENABLE: "on"}
+    job, changed = a_job("told-2"), a_job("told-2", **newer)
     await TemporalTeller(client, Limits()).tell("told-2", REGISTER, job)
     await TemporalTeller(client, Limits()).tell("told-2", REGISTER, changed)
-    assert (await status(client, changed)).state.job.labels == {"note": "new"}
+    assert (await status(client, changed)).state.job.labels == newer
     await TemporalTeller(client, Limits()).tell("told-2", END, None)
 
 
