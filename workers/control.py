@@ -28,10 +28,10 @@ SLOTS = 5_000
 """Activities at once. Most of them wait for pods, for minutes, and cost a coroutine and a watch: with few slots they would keep
 every deletion of another job waiting."""
 
-CACHED_WORKFLOWS = 4_000
+CACHED_WORKFLOWS = 8_000
 """Workflows in memory. One that is not there is read back from its history at its next event, and with 10,000 idle jobs that was
-the server's largest cost. An idle job takes about 50 kB, so that these fit into the memory that the deployment grants (1 GiB)
-beside everything else; jobs beyond them are read back."""
+the server's largest cost. An idle job takes 60 kB here, as measured, so that these are 0.5 GiB of the 1 GiB that the deployment
+grants; jobs beyond them are read back, or belong to a second control worker."""
 
 logger = logging.getLogger("control")
 

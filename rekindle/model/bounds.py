@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from rekindle.model.sizes import LONGEST_TEXT
+from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT
 
 ATTRIBUTE = 1_900
 """Bytes of one search attribute in JSON; the server takes 2,048."""
@@ -66,9 +66,15 @@ def details(text: str) -> str:
 
 
 def reason(text: str) -> str:
-    """Of a verdict, an event, a fault."""
+    """Of a verdict or an event."""
     return cut(text, LONGEST_TEXT)
 
 
+def note(text: str) -> str:
+    """Of what there are many in one payload."""
+    return cut(text, LONGEST_NOTE)
+
+
 Text = Annotated[str, AfterValidator(reason)]
-"""A text of a payload: a reason, a message, a note. What is longer is cut."""
+"""A text of a payload, such as a reason. What is longer is cut."""
+Note = Annotated[str, AfterValidator(note)]

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
 
 
@@ -73,7 +73,7 @@ class Fault(Value):
 
     device: str = ""
     code: str = ""
-    message: Text = ""
+    message: Note = ""
     seen_at: datetime | None = None
     """By the clock of who saw it; decides nothing."""
 

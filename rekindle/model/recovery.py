@@ -2,12 +2,15 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import Annotated, Self, TypedDict, Unpack
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 
 
 class Mode(StrEnum):
@@ -36,6 +39,25 @@ class FaultRank(Value):
     type: FaultType = FaultType.OTHER
 
 
+def _by_type(ranks: tuple[FaultRank, ...]) -> dict[str, str]:
+    return {kind: written_ranks(one.rank for one in ranks if one.type is kind) for kind in sorted({one.type for one in ranks})}
+
+
+def _read_by_type(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    found = [FaultRank(rank=rank, type=kind) for kind, ranks in value.items() for rank in read_ranks(ranks)]
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+FaultRanks = Annotated[
+    tuple[FaultRank, ...],
+    BeforeValidator(_read_by_type),
+    PlainSerializer(_by_type, return_type=dict[str, str], when_used="json"),
+]
+"""In JSON the ranks of each type of fault, such as `{"1": "0-7"}`: 10,000 of them fit into a payload."""
+
+
 class Order(Value):
     """One message to the training side: a `ProcessManageSignal`."""
 
@@ -45,7 +67,7 @@ class Order(Value):
 
     signal_type: str
     actions: tuple[str, ...] = ()
-    fault_ranks: tuple[FaultRank, ...] = ()
+    fault_ranks: FaultRanks = ()
     change_strategy: str = ""
     timeout: int = 0
     """Seconds; 0 where the contract gives none."""
@@ -71,10 +93,10 @@ class Report(Value):
     kind: ReportKind
     code: int = 0
     info: str = ""
-    fault_ranks: tuple[FaultRank, ...] = ()
+    fault_ranks: FaultRanks = ()
     strategies: tuple[str, ...] = ()
     strategy: str = ""
-    isolate_ranks: tuple[int, ...] = ()
+    isolate_ranks: Ranks = ()
 
 
 class Receipt(Value):
@@ -124,7 +146,7 @@ class Phase(Value):
 
     name: str
     seconds: float
-    note: Text = ""
+    note: Note = ""
 
 
 class Switched(Value):
@@ -167,7 +189,7 @@ class Verdict(Value):
     policy_after: SubHealthStrategy | None = None
     """What the job's sub-health policy became; None: unchanged."""
 
-    look_at: str = ""
+    look_at: Note = ""
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
@@ -231,7 +253,7 @@ class Incident(Value):
     """A fault and all the recoveries that it took."""
 
     number: int
-    summary: Text
+    summary: Note
     started_at: datetime
     seconds: float
     verdict: Outcome

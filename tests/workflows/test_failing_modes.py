@@ -13,7 +13,7 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext,
 from rekindle.policy.modes import row_of
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, node_fault, plant, sub_health, training
+from tests.support.plant import RESUMES, Plant, a_job, node_fault, plant, sub_health, training
 from workflows.rescheduling import JobRescheduling
 
 
@@ -119,3 +119,17 @@ async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: Wo
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
         await stranger.terminate("it has no business here")
         assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_hundred_lost_nodes_with_long_names_leave_the_job_its_workflow(temporal: WorkflowEnvironment) -> None:
+    """The server ends a workflow that starts a child with more than 2 kB of one search attribute: what fits is searched for."""
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        for number in range(100):
+            name = f"node-{number:03}-{'of-a-large-cluster' * 5}"
+            await world.fault(node_fault(name, name, later))
+        await world.first_step("life-2")
+        assert (await world.restarted(2, "life-3")).verdict is Outcome.RECOVERED
+        assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING

@@ -37,13 +37,14 @@ class Deleting:
 
     @workflow.run
     async def run(self, request: StopRequest) -> PodCount:
-        return await workflow.execute_activity(
+        deleted: PodCount = await workflow.execute_activity(
             "delete_pods",
             request,
             result_type=PodCount,
             task_queue=ids.CONTROL_QUEUE,
             start_to_close_timeout=timedelta(minutes=5),
         )
+        return deleted
 
 
 async def test_a_deletion_begins_at_once_beside_hundreds_of_waits(temporal: WorkflowEnvironment) -> None:
