@@ -126,7 +126,9 @@ class DirectDriver:
             await self._delete_all(await self._reader.managers(job), grace_seconds)
         if job.kind is BARE:
             await _all(self._remember(pod) for pod in pods if not is_backup(pod))
-        await self._delete_all(pods, grace_seconds)
+        await self._delete_all([pod for pod in pods if not made.is_manager(pod)], grace_seconds)
+        # Last: a manager that goes while workers train is made anew by the controller of our own jobs.
+        await self._delete_all([pod for pod in pods if made.is_manager(pod)], grace_seconds)
 
     async def _given_up(self, job: Workload) -> None:
         """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
