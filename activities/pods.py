@@ -26,15 +26,13 @@ from rekindle.model.asks import (
     SwapRequest,
 )
 from rekindle.model.cluster import Pod, PodPhase, condition_of
-from rekindle.model.keys import DOWNGRADED, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
+from rekindle.policy.ranks import rank_of
 
 
 def ref(pod: Pod) -> PodRef:
-    rank = pod.metadata.annotations.get(RANK_INDEX, "")
-    return PodRef(
-        name=pod.metadata.name, uid=pod.metadata.uid, node=pod.spec.node_name, rank=int(rank) if rank.isdecimal() else None
-    )
+    return PodRef(name=pod.metadata.name, uid=pod.metadata.uid, node=pod.spec.node_name, rank=rank_of(pod))
 
 
 def is_backup(pod: Pod) -> bool:

@@ -1,1 +1,1 @@
-"""The processes of the control plane: each module is one, started with `python -P -m workers.<name>`."""
+"""The processes of the control plane: each module or package is one, started with `python -P -m workers.<name>`."""

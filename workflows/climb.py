@@ -49,10 +49,11 @@ class Climb:
         self._number = state.incidents
         self._situation = Situation(faults=case.faults)
         self._incarnation = state.progress.incarnation if state.progress else ""
-        self._child: ChildWorkflowHandle[object, Verdict] | None = None
         self._news: list[tuple[str, Value]] = []
         self._cancelled = False
+        self._is_running = False
         self._withdrawn = False
+        """The front gave up the mode that runs. It holds for that mode only."""
 
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
@@ -66,10 +67,10 @@ class Climb:
         self._cancelled = True
 
     def withdraw(self, front: str) -> None:
-        """A front gave up its request: its own mode is cancelled, which goes to its end where it must not stop half-way. A mode
-        that had to come after it is not the front's any more."""
+        """A front gave up its request: its own mode is cancelled, if it runs, and goes to its end where it must not stop
+        half-way. A mode that had to come after it is not the front's any more."""
         request = self.case.request
-        if request and request.front == front and self.mode is request.mode:
+        if request and request.front == front and self.mode is request.mode and self._is_running:
             self._withdrawn = True
 
     def next_mode(self, verdicts: list[Verdict]) -> Mode | None:
@@ -87,13 +88,13 @@ class Climb:
         """Runs one mode to its verdict. A mode that fails, or outlives its deadline, is an `escalate` too."""
         self.mode = mode
         self._news.clear()
-        self._child = await self._start(mode, state)
+        self._is_running, self._withdrawn = True, False
         try:
-            verdict = await self._verdict(self._child, state.job.limits)
+            verdict = await self._verdict(await self._start(mode, state), state.job.limits)
         except ChildWorkflowError as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {error.cause or error}")
         finally:
-            self._child = None
+            self._is_running = False
         self._situation = self._situation.model_copy(update={"tried": (*self._situation.tried, mode), "unread": verdict.unread})
         return verdict
 
@@ -146,7 +147,7 @@ class Climb:
         ladder = " -> ".join(f"**{m}**" if m is mode else m for m in self.case.plan.modes)
         limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
         return (
-            f"Incident {self._number} of job `{job.name}` ({job.id}), {len(job.pods)} pods, {job.ranks} ranks, "
+            f"Incident {self._number} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
             f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
             f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"
         )

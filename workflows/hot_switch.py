@@ -82,7 +82,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _prepare(self) -> None:
         job = self.context.job
-        ranks = job.pods[self.pod_rank]
+        ranks = job.ranks_of(self.pod_rank)
         self.undo.append(("stop switch", self._stop_switch))
         if not await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
             self.undo.clear()

@@ -13,7 +13,7 @@ from activities.kube import Object
 from activities.kubernetes import shapes
 from rekindle.model.cluster import LOOSE_PODS
 from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
-from rekindle.policy.ranks import LONGEST_RANK
+from rekindle.model.sizes import LONGEST_RANK
 
 BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"

@@ -28,6 +28,7 @@ from rekindle.model.cluster import (
     PodTemplate,
 )
 from rekindle.model.job import TrainingSide
+from rekindle.model.sizes import size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
@@ -177,6 +178,8 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     """
     job = job.checked()
     read = _training_job(job) if job.kind is TRAINING_JOB else _foreign(job)
+    if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
+        raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
     return read.model_copy(update={"kind": job.kind.name, "status": status, "observe": observe})
 

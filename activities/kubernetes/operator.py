@@ -25,6 +25,7 @@ from rekindle.model.keys import (
     REPLICA_TYPE,
     SUB_HEALTHY_STRATEGY,
 )
+from rekindle.model.sizes import LONGEST_RANK
 
 IN_HOT_SWITCH = "inHotSwitchFlow"
 """Annotation of the old pod and of its backup, from the first step to the last."""
@@ -347,7 +348,8 @@ def _needs_sweeping(pod: Object) -> bool:
 
 
 def _holds_rank(pod: Object) -> bool:
-    return not is_backup(pod) and not _terminating(pod) and _annotations(pod).get(RANK_INDEX, "").isdecimal()
+    rank = _annotations(pod).get(RANK_INDEX, "")
+    return not is_backup(pod) and not _terminating(pod) and rank.isdecimal() and len(rank) <= LONGEST_RANK
 
 
 def _holders(pods: Iterable[Object]) -> list[Object]:

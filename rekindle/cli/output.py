@@ -57,7 +57,7 @@ def show_status(status: JobStatus) -> None:
     idle = "training, only observed" if state.job.observe else "training"
     doing = f"recovering: {status.running}" if status.running else idle
     console.print(f"[bold]{state.job.name}[/bold] ({state.job.id}): {doing}")
-    console.print(f"  {len(state.job.pods)} pods, {state.job.ranks} ranks, training side {state.job.training_side}")
+    console.print(f"  {state.job.pods} pods, {state.job.ranks} ranks, training side {state.job.training_side}")
     if state.job.observe:
         console.print("  [yellow]observed[/yellow]: what would be done is shown; nothing is ordered, and no label is written")
     for problem in state.problems:

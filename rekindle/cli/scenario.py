@@ -237,7 +237,7 @@ class Scenario:
         try:
             return await self._rekindle.status(self.job_id)
         except RekindleError:
-            return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=())))
+            return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
     async def _make_node_sub_healthy(self) -> None:
         pods = await self._cluster.pods(self.job_id)

@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.ranks import Ranks
 
 
 class FaultKind(StrEnum):
@@ -33,8 +34,8 @@ class Fault(Value):
 
     kind: FaultKind
     type: FaultType = FaultType.OTHER
-    pod_ranks: tuple[int, ...] = ()
-    ranks: tuple[int, ...] = ()
+    pod_ranks: Ranks = ()
+    ranks: Ranks = ()
     node: str = ""
     pod: str = ""
     """Name of the pod, where the fault is a pod's."""

@@ -1,10 +1,13 @@
 """What is known of a training job when it is registered."""
 
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, Self
+
+from pydantic import model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.limits import Limits
+from rekindle.model.sizes import size_problem
 
 JobId = NewType("JobId", str)
 """UID of the job object; `MINDX_TASK_ID` in its pods and `jobId` on the wire."""
@@ -54,8 +57,10 @@ class Job(Value):
     framework: Framework = Framework.PYTORCH
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
-    pods: tuple[tuple[int, ...], ...]
-    """Ranks of each pod, by pod rank."""
+    pods: int
+    """Pods with ranks. The job's manager is not one of them."""
+
+    ranks_per_pod: int = 1
 
     sub_health: SubHealthStrategy = SubHealthStrategy.IGNORE
     labels: dict[str, str] = {}
@@ -70,4 +75,14 @@ class Job(Value):
     @property
     def ranks(self) -> int:
         """World size."""
-        return sum(len(ranks) for ranks in self.pods)
+        return self.pods * self.ranks_per_pod
+
+    def ranks_of(self, pod_rank: int) -> range:
+        """The ranks of one pod; ranks follow pod ranks."""
+        return range(pod_rank * self.ranks_per_pod, (pod_rank + 1) * self.ranks_per_pod)
+
+    @model_validator(mode="after")
+    def _has_a_size_that_we_serve(self) -> Self:
+        if problem := size_problem(self.pods, self.ranks_per_pod):
+            raise ValueError(problem)
+        return self

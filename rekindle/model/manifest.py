@@ -16,9 +16,14 @@ from rekindle.errors import BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import CAPABILITIES, FRAMEWORK, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import CAPABILITIES, DOWNGRADED, FRAMEWORK, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, problems
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
+
+KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED)
+"""What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
 """Lower-case letters, digits and hyphens, at most 40: names of pods are longer, and must fit into a label."""
@@ -67,8 +72,8 @@ class Kubernetes(Written):
 
 
 class Spec(Written):
-    pods: int = Field(ge=1, le=20_000)
-    ranks_per_pod: int = Field(ge=1, le=1024)
+    pods: int = Field(ge=1, le=MOST_PODS)
+    ranks_per_pod: int = Field(ge=1, le=MOST_RANKS)
     command: tuple[Argument, ...] = Field(min_length=1)
     """Argument vector of each worker pod."""
 
@@ -164,8 +169,13 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     Raises:
         BadInput: one line for every label, annotation and field that does not mean anything.
     """
-    wrong: list[str] = []
-    labels, annotations, spec = job.metadata.labels, job.metadata.annotations, job.spec
+    spec = job.spec
+    wrong = [f"spec: {problem}"] if (problem := size_problem(spec.pods, spec.ranks_per_pod)) else []
+    _bounded_names(job, wrong)
+    labels = _kept(job.metadata.labels, KEPT_LABELS, "metadata.labels", wrong)
+    annotations = _kept(job.metadata.annotations, KEPT_ANNOTATIONS, "metadata.annotations", wrong)
+    if wrong:
+        raise _refusal(wrong)
     side = _one_of(TrainingSide, spec.training_side, "spec.trainingSide", wrong)
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
@@ -173,7 +183,6 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     limits = _limits(installation, spec.limits, wrong)
     if wrong or not (side and framework and sub_health and limits):
         raise _refusal(wrong)
-    each = spec.ranks_per_pod
     return Job(
         id=JobId(job.metadata.uid),
         name=job.metadata.name,
@@ -182,13 +191,30 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         framework=framework,
         training_side=side,
         capabilities=_implied(capabilities, side),
-        pods=tuple(tuple(range(rank * each, (rank + 1) * each)) for rank in range(spec.pods)),
+        pods=spec.pods,
+        ranks_per_pod=spec.ranks_per_pod,
         sub_health=sub_health,
         labels=labels,
         annotations=annotations,
         limits=limits,
         observe=job.observe,
     )
+
+
+def _bounded_names(job: JobObject, wrong: list[str]) -> None:
+    metadata = job.metadata
+    for where, name in (("name", metadata.name), ("namespace", metadata.namespace), ("uid", metadata.uid)):
+        if len(name) > LONGEST_NAME:
+            wrong.append(f"metadata.{where}: {len(name)} characters are too many: it has at most {LONGEST_NAME}")
+
+
+def _kept(written: dict[str, str], keys: tuple[str, ...], where: str, wrong: list[str]) -> dict[str, str]:
+    """What is written under these keys."""
+    kept = {key: written[key] for key in keys if key in written}
+    for key, text in kept.items():
+        if len(text) > LONGEST_TEXT:
+            wrong.append(f"{where}.{key}: {len(text)} characters are too many: it has at most {LONGEST_TEXT}")
+    return kept
 
 
 def _one_of(words: type[Word], value: str, where: str, wrong: list[str]) -> Word | None:

@@ -6,6 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
+from rekindle.model.ranks import written_ranks
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Verdict
 from rekindle.model.state import KEPT_EPISODES, KEPT_INCIDENTS, Downgrade, JobState, SubHealthyPod
 from rekindle.policy import ladder, requests
@@ -132,7 +133,7 @@ def may_restart(state: JobState, now: datetime) -> bool:
 
 def describe(fault: Fault) -> str:
     """One line on a fault, for summaries."""
-    where = fault.node or fault.pod or (f"ranks {list(fault.ranks)}" if fault.ranks else "")
+    where = fault.node or fault.pod or (f"ranks {written_ranks(fault.ranks)}" if fault.ranks else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""
     return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()

@@ -2,15 +2,13 @@
 
 from rekindle.model.cluster import JobView, Pod, PodPhase, PodRole
 from rekindle.model.keys import POD_TYPE, RANK_INDEX, REPLICA_TYPE
+from rekindle.model.sizes import LONGEST_RANK
 
 WITHOUT_RANK = ("manager", "scheduler")
 """Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
 
-LONGEST_RANK = 9
-"""Digits of a pod rank that is read as a number."""
-
 TOLD_PROBLEMS = 20
-"""Problems of a job that are told; all of 20,000 pods would fit into no payload."""
+"""Problems of a job that are told; those of all pods would fit into no payload."""
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
 
 

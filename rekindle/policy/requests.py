@@ -11,7 +11,7 @@ def invalid(state: JobState, request: ModeRequest) -> str:
     """The field that is wrong, and what is accepted; empty: all are right."""
     if request.mode is not Mode.HOT_SWITCH:
         return ""
-    last = len(state.job.pods) - 1
+    last = state.job.pods - 1
     if request.pod_rank is None:
         return f"pod_rank: missing, accepted are 0 to {last}"
     if not 0 <= request.pod_rank <= last:
@@ -39,6 +39,6 @@ def fault_problem(job: Job, fault: Fault) -> str:
         if not 0 <= rank < job.ranks:
             return f"ranks: {rank} is not a rank of job {job.name}, accepted are 0 to {job.ranks - 1}"
     for pod_rank in fault.pod_ranks:
-        if not 0 <= pod_rank < len(job.pods):
-            return f"pod_ranks: {pod_rank} is not a pod rank of job {job.name}, accepted are 0 to {len(job.pods) - 1}"
+        if not 0 <= pod_rank < job.pods:
+            return f"pod_ranks: {pod_rank} is not a pod rank of job {job.name}, accepted are 0 to {job.pods - 1}"
     return ""

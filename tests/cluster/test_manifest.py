@@ -1,6 +1,8 @@
 """What a person may write in a job file, and what each mistake is answered with."""
 
+import tracemalloc
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import yaml
@@ -59,7 +61,8 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
     """Ranks follow pod ranks, labels give policy and framework, and the job's limits come before the installation's."""
     job = parse(written({"limits": {"pause": 30, "resume": "PT2M"}}))
     known = job_of(job, Limits(pause=timedelta(seconds=99), order=timedelta(seconds=7)))
-    assert known.pods == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert (known.pods, known.ranks_per_pod, known.ranks) == (2, 4, 8)
+    assert [known.ranks_of(pod_rank) for pod_rank in range(2)] == [range(4), range(4, 8)]
     assert (known.sub_health, known.framework) == (SubHealthStrategy.HOT_SWITCH, Framework.PYTORCH)
     limits = known.limits
     assert (limits.pause, limits.resume, limits.order) == (
@@ -73,6 +76,11 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
     ("text", "words"),
     [
         (written({"pods": 0}), ["spec.pods", "greater than or equal to 1", "got 0"]),
+        (written({"pods": 5001}), ["spec.pods", "less than or equal to 5000", "got 5001"]),
+        (
+            written({"pods": 5000, "ranksPerPod": 1024}),
+            ["spec: 5000 pods of 1024 ranks each are too many", "at most 10000 ranks"],
+        ),
         (written({"pds": 1}), ["spec.pds: unknown field", "accepted: pods, ranksPerPod, command"]),
         (written({"command": "train.py"}), ["spec.command: must be a list"]),
         (written({"command": []}), ["spec.command", "at least 1"]),
@@ -128,3 +136,44 @@ def test_a_job_object_with_a_bad_label_is_refused_by_name() -> None:
         job_of(job, Limits())
     for field in ("metadata.labels.subHealthyStrategy", "metadata.annotations.rekindle.io/capabilities", "spec.trainingSide"):
         assert field in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "metadata", "words"),
+    [
+        ({"pods": 20_000_000}, {}, "spec: 20000000 pods are too many: a job has at most 5000 pods"),
+        (
+            {"ranks_per_pod": 1_000_000_000},
+            {},
+            "spec: 1 pods of 1000000000 ranks each are too many: a job has at most 10000 ranks",
+        ),
+        ({}, {"name": "x" * 254}, "metadata.name: 254 characters are too many: it has at most 253"),
+        (
+            {},
+            {"labels": {"framework": "x" * 2000}},
+            "metadata.labels.framework: 2000 characters are too many: it has at most 1024",
+        ),
+    ],
+)
+def test_a_job_object_beyond_the_products_sizes_is_refused(spec: dict[str, Any], metadata: dict[str, Any], words: str) -> None:
+    """The limit is named, and nothing of that size is built to find out."""
+    template = PodTemplate(command=("x",))
+    job = JobObject(
+        metadata=ObjectMeta(**{"name": "x", **metadata}),
+        spec=JobSpec(**{"pods": 1, "ranks_per_pod": 1, **spec}, template=template),
+    )
+    tracemalloc.start()
+    with pytest.raises(BadInput) as refused:
+        job_of(job, Limits())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert str(refused.value) == words
+    assert peak < 1_000_000
+
+
+def test_only_what_recoveries_read_of_labels_and_annotations_is_kept() -> None:
+    """An annotation of somebody else's may be as large as Kubernetes allows: it is in no payload of ours."""
+    others = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000}
+    document = written(metadata={"name": "gpt", "labels": {"framework": "pytorch", "team": "a"}, "annotations": others})
+    known = job_of(parse(document), Limits())
+    assert (known.labels, known.annotations) == ({"framework": "pytorch"}, {})

@@ -18,9 +18,9 @@ from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.plant import Plant, a_job, plant
-from workers import senders
-from workers.gateway import Gateway
-from workers.senders import Senders, address_of
+from workers.gateway import senders
+from workers.gateway.senders import Senders, address_of
+from workers.gateway.server import Gateway
 
 US = "127.0.0.1"
 OTHER = "127.0.0.2"

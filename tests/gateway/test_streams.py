@@ -16,8 +16,8 @@ from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, plant, sub_health, training
-from workers.gateway import Gateway
-from workers.streams import GAP, KEEP_ALIVE, Stream, Streams
+from workers.gateway.server import Gateway
+from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
 
 async def test_keep_alives_carry_the_current_uuid(temporal: WorkflowEnvironment) -> None:
@@ -299,7 +299,7 @@ async def test_a_port_that_is_taken_is_an_error_that_names_it(temporal: Workflow
 def test_an_order_is_the_contracts_message_field_by_field() -> None:
     """All nine fields of ProcessManageSignal are filled from an order."""
     from rekindle.model.recovery import FaultRank
-    from workers.messages import signal_of
+    from workers.gateway.messages import signal_of
 
     order = Order(
         job_id="job", uuid="u", signal_type="globalFault", actions=("on_global_rank",), fault_ranks=(FaultRank(rank=3),),

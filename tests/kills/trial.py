@@ -30,7 +30,7 @@ from tests.support.cluster import FOREVER
 from tests.support.peer import Call, Script, ScriptedPeer
 from tests.support.plant import register, sub_health
 from tests.support.processes import Processes
-from workers.jobs import Jobs
+from workers.gateway.temporal import Jobs
 
 HANG = 60.0
 """Seconds after which a recovery counts as hanging."""
@@ -191,7 +191,7 @@ class Trials:
                 pod = event.object
                 if isinstance(pod, Pod) and pod.metadata.owner_uid == job.id and pod.status.phase is PodPhase.RUNNING:
                     running |= {pod.metadata.uid} - older
-                if len(running) == len(job.pods):
+                if len(running) == job.pods:
                     return
 
     async def _succeed(self, job: Job, peer: Manager) -> None:

@@ -73,6 +73,8 @@ async def refusal(namespace: Namespace, cluster: KubernetesCluster, memory: Path
         ({keys.LIMITS: '{"pause": -1}'}, "spec.limits.pause"),
         ({keys.LIMITS: "[1, 2]"}, "must be a mapping of limits to seconds"),
         ({keys.RANKS_PER_POD: "many"}, "'many' is not accepted, use a whole number from 1"),
+        ({keys.RANKS_PER_POD: "1000000000"}, "a job has at most 10000 ranks"),
+        ({keys.RANKS_PER_POD: "9" * 5000}, "a job has at most 10000 ranks"),
         ({keys.TRAINING_SIDE: "theirs"}, "accepted: rekindle, mindio"),
     ],
 )

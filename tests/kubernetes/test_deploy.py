@@ -18,7 +18,7 @@ from temporalio.service import TLSConfig
 
 import rekindle
 import workers.control
-import workers.gateway
+import workers.gateway.server
 from activities.kube import Api, Object
 from activities.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
@@ -192,7 +192,7 @@ def test_every_command_names_a_module(overlay: str, manifests: dict[str, list[Ob
 @every_overlay
 def test_a_process_may_end_by_itself(overlay: str, manifests: dict[str, list[Object]]) -> None:
     """The grace period of a pod is longer than what its process needs for calls in flight."""
-    needed = max(workers.control.GRACE, timedelta(seconds=2 * workers.gateway.GRACE + 1))
+    needed = max(workers.control.GRACE, timedelta(seconds=2 * workers.gateway.server.GRACE + 1))
     for one in workloads(manifests[overlay]):
         assert timedelta(seconds=template(one)["spec"]["terminationGracePeriodSeconds"]) > needed
 

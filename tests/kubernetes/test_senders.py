@@ -17,7 +17,7 @@ from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.gateway.processes import says_ready, started
 from tests.support.kubernetes import Namespace
-from workers.senders import Senders
+from workers.gateway.senders import Senders
 
 POD = "ipv4:127.0.0.1:5"
 """As our kubelets' pods are seen."""

@@ -14,7 +14,7 @@ from rekindle.model.state import KEPT_INCIDENTS, JobState
 from rekindle.policy import incidents
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JOB = Job(id=JobId("job"), name="gpt", pods=((0, 1), (2, 3), (4, 5)), sub_health=SubHealthStrategy.HOT_SWITCH)
+JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
 STATE = JobState.of(JOB)
 
 

@@ -15,7 +15,7 @@ from rekindle.model.state import JobState, Registration
 from rekindle.policy import incidents, ladder, observing, requests
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JOB = Job(id=JobId("job"), name="gpt", pods=((0, 1), (2, 3)), sub_health=SubHealthStrategy.HOT_SWITCH, observe=True)
+JOB = Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH, observe=True)
 STATE = JobState.of(JOB)
 ILL = Fault(episode="ill", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), node="node-1", seen_at=NOW, source="test")
 LOWERS = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.IGNORED, reason="no spare", policy_after=SubHealthStrategy.IGNORE)

@@ -237,7 +237,7 @@ def test_a_failed_pod_of_no_rank_of_the_job_is_a_fault_all_the_same() -> None:
 
 # ---- what waits for it
 
-JOB = Job(id=JobId("job"), name="gpt", pods=((0, 1), (2, 3)), sub_health=SubHealthStrategy.HOT_SWITCH)
+JOB = Job(id=JobId("job"), name="gpt", pods=2, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
 ILL = Fault(episode="ill", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), node="node-1", seen_at=NOW, source="test")
 
 

@@ -28,8 +28,8 @@ from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
-from workers.gateway import Gateway
-from workers.streams import KEEP_ALIVE
+from workers.gateway.server import Gateway
+from workers.gateway.streams import KEEP_ALIVE
 from workflows.training_job import TrainingJob
 
 _numbers = itertools.count(1)
@@ -46,7 +46,8 @@ def a_job(**changes: Any) -> Job:
         "id": JobId(f"job-{number}"),
         "name": f"gpt-{number}",
         "capabilities": (Capability.REPLACE_RANK_0,),
-        "pods": ((0, 1), (2, 3)),
+        "pods": 2,
+        "ranks_per_pod": 2,
         "sub_health": SubHealthStrategy.HOT_SWITCH,
     }
     return Job(**{**values, **changes})

@@ -1,4 +1,4 @@
-"""An API server on loopback that admits everything: objects that the real one would refuse, or whose schema somebody left open."""
+"""An API server on loopback that admits everything: objects that the real one would refuse, or whose schema is open."""
 
 import asyncio
 import json

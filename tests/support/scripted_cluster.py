@@ -44,9 +44,14 @@ class ScriptedCluster:
         self.terminating_for_ever: set[str] = set()
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
+        self.takes_metadata = asyncio.Event()
+        """Whether labels and annotations of the job are taken now; otherwise the write waits."""
+        self.takes_metadata.set()
+        self.metadata_is_written = asyncio.Event()
+        """Set by the first such write, also while it waits."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
-        for rank in range(len(job.pods)):
+        for rank in range(job.pods):
             self._put(self._pod(f"{job.name}-worker-{rank}", rank, self.node_names[rank], PodPhase.RUNNING))
 
     # ---- the script
@@ -145,7 +150,7 @@ class ScriptedCluster:
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
         free = [node for node in self.node_names if node not in avoid_nodes]
-        for rank in range(len(self.job_model.pods)):
+        for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"
             if name not in self.pods_by_name:
                 self.writes.append(f"create {name}")
@@ -155,6 +160,8 @@ class ScriptedCluster:
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        self.metadata_is_written.set()
+        await self.takes_metadata.wait()
         self.labels.update(labels)
         self.labels.update(annotations)
 

@@ -1,8 +1,10 @@
 """A mode that a client of Temporal starts by itself: it asks the job, waits, and passes verdict and cancellation on."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.testing import WorkflowEnvironment
@@ -12,7 +14,8 @@ from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, ModeInput, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
 from tests.support.peer import Script
-from tests.support.plant import a_job, sub_health, training
+from tests.support.plant import Plant, a_job, sub_health, training
+from tests.support.scripted_cluster import ScriptedCluster
 
 
 async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
@@ -160,6 +163,45 @@ async def test_a_cancellation_does_not_stop_what_had_to_follow(temporal: Workflo
         await world.first_step("life-2")
         verdict = await front.result()
         assert (verdict.mode, verdict.outcome) == (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
+
+
+async def test_a_cancellation_behind_the_pause_does_not_stop_the_next_mode(temporal: WorkflowEnvironment) -> None:
+    """The hot switch could not follow it any more and fails: the job rescheduling behind it is nobody's to withdraw, and runs."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        front = await world.front(force=True)
+        await peer.until(lambda: "migration" in peer.orders)
+        await front.cancel()
+        await _cancel_is_requested(world)
+        await peer.resume(406)
+        incident = await world.restarted()
+        assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert (await front.result()).outcome is Outcome.RECOVERED
+
+
+async def test_a_cancellation_between_two_modes_does_not_stop_the_second(temporal: WorkflowEnvironment) -> None:
+    """It arrives while the downgrade is written: the mode that it is about has ended, and the next one runs."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.takes_metadata.clear()
+    async with training(temporal, job, Script(status=406), cluster) as (world, _peer):
+        front = await world.front(force=True)
+        async with asyncio.timeout(30):
+            await cluster.metadata_is_written.wait()
+        await world.entity.signal(ids.Signals.WITHDRAWN, front.id)
+        cluster.takes_metadata.set()
+        incident = await world.restarted()
+        assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert (await front.result()).outcome is Outcome.RECOVERED
+
+
+async def _cancel_is_requested(world: Plant) -> None:
+    """Waits until the running recovery was told to stop."""
+    async with asyncio.timeout(30):
+        while True:
+            events = (await world.recovery.fetch_history()).events
+            if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED for event in events):
+                return
+            await asyncio.sleep(0.03)
 
 
 async def test_job_rescheduling_has_a_front_as_well(temporal: WorkflowEnvironment) -> None:

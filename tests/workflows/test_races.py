@@ -12,7 +12,7 @@ from rekindle.model.fault import Fault
 from rekindle.model.recovery import Outcome
 from tests.support.peer import Script
 from tests.support.plant import a_job, node_fault, plant, sub_health, training
-from workers.jobs import Jobs
+from workers.gateway.temporal import Jobs
 from workflows.hot_switch import HotSwitch
 from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob

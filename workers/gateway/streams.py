@@ -8,7 +8,7 @@ from typing import Protocol
 from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
 from rekindle_wire import recover_pb2 as wire
-from workers.messages import keep_alive, signal_of
+from workers.gateway.messages import keep_alive, signal_of
 
 KEEP_ALIVE = 5.0
 """Seconds between keep-alives. Source: the wire contract."""

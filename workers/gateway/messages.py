@@ -7,13 +7,14 @@ from typing import TypeVar
 from rekindle.errors import BadInput
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
+from rekindle.model.sizes import MOST_RANKS
 from rekindle_wire import recover_pb2 as wire
 
 T = TypeVar("T")
 
 MAX_ID = 128
-MAX_RANKS = 50_000
-"""Ranks in one message. Temporal stores 2 MiB in one piece; what is larger would stop the job's own workflow."""
+MAX_RANKS = MOST_RANKS
+"""Ranks in one message: no job has more."""
 
 MAX_INFO = 1_000
 """Characters of free text that are kept."""
@@ -126,8 +127,8 @@ def _strategy(text: str, field: str) -> str:
 
 
 def _rank(text: str, field: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise BadInput(f"{field}: {text[:40]!r} is not a rank, accepted is a decimal number from 0")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) < MOST_RANKS):
+        raise BadInput(f"{field}: {text[:40]!r} is not a rank, accepted is a decimal number from 0 to {MOST_RANKS - 1}")
     return int(text)
 
 

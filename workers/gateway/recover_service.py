@@ -16,10 +16,10 @@ from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment, Progress, Receipt, Report
 from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
-from workers import messages
-from workers.jobs import Jobs, Rejected
-from workers.senders import Senders
-from workers.streams import Stream, Streams
+from workers.gateway import messages
+from workers.gateway.senders import Senders
+from workers.gateway.streams import Stream, Streams
+from workers.gateway.temporal import Jobs, Rejected
 
 OK = 0
 UNREGISTERED = 400

@@ -1,11 +1,10 @@
-"""The gateway: holds the gRPC streams of training sides. `python -P -m workers.gateway`.
+"""Puts the gateway together: the gRPC server, its streams, and the worker of its orders. Started by `workers.gateway`.
 
 Reports become updates of the job's workflows, stored before they are acknowledged; orders arrive as activities on this gateway's
 own task queue. It keeps no table of jobs: it asks `job/{jobId}`.
 """
 
 import asyncio
-import logging
 from datetime import timedelta
 
 import grpc
@@ -17,15 +16,12 @@ from temporalio.worker import Worker
 from activities.training import OrderActivities
 from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
-from rekindle.settings import Settings, read_settings
-from rekindle.telemetry import configure_logging
-from rekindle.temporal import connect
+from rekindle.settings import Settings
 from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
-from workers.jobs import Jobs
-from workers.process import Process, run
-from workers.recover_service import Desk, ProgressService, RecoverService
-from workers.senders import Senders, senders_of
-from workers.streams import KEEP_ALIVE, Streams
+from workers.gateway.recover_service import Desk, ProgressService, RecoverService
+from workers.gateway.senders import Senders
+from workers.gateway.streams import KEEP_ALIVE, Streams
+from workers.gateway.temporal import Jobs
 
 MAX_STREAMS = 10_000
 """Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""
@@ -43,8 +39,6 @@ OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),  # clients ping every 3 s, some faster
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
 )
-
-logger = logging.getLogger("gateway")
 
 
 class Gateway:
@@ -101,18 +95,3 @@ class Gateway:
             self._streams.end_all("the gateway shuts down")
             await self._server.stop(GRACE)
             await self._jobs.settle(GRACE)
-
-
-async def main() -> None:
-    settings = read_settings()
-    configure_logging("gateway", settings)
-    async with Process(settings) as process, senders_of(settings) as senders:
-        gateway = Gateway(await connect(), settings, senders=senders)
-        port = await gateway.start()
-        process.ready(f"gateway {settings.gateway_host}:{port}")
-        await gateway.run_until(process.stop)
-    logger.info("stopped")
-
-
-if __name__ == "__main__":
-    run(main)

@@ -1,0 +1,1 @@
+"""The gateway: the process that holds the gRPC streams of training sides. `server` puts its parts together."""

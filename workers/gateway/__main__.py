@@ -1,0 +1,27 @@
+"""Entry point of the gateway: `python -P -m workers.gateway`."""
+
+import logging
+
+from rekindle.settings import read_settings
+from rekindle.telemetry import configure_logging
+from rekindle.temporal import connect
+from workers.gateway.senders import senders_of
+from workers.gateway.server import Gateway
+from workers.process import Process, run
+
+logger = logging.getLogger("gateway")
+
+
+async def main() -> None:
+    settings = read_settings()
+    configure_logging("gateway", settings)
+    async with Process(settings) as process, senders_of(settings) as senders:
+        gateway = Gateway(await connect(), settings, senders=senders)
+        port = await gateway.start()
+        process.ready(f"gateway {settings.gateway_host}:{port}")
+        await gateway.run_until(process.stop)
+    logger.info("stopped")
+
+
+if __name__ == "__main__":
+    run(main)
