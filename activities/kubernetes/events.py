@@ -1,4 +1,4 @@
-"""Events about objects of Kubernetes, as people read them (`kubectl get events`). Written by the port and by `workers.operator`."""
+"""Events about objects of Kubernetes, as `kubectl get events` shows them. Written by the port and by `workers.operator`."""
 
 import hashlib
 from dataclasses import dataclass

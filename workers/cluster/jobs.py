@@ -22,11 +22,14 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from workers.cluster.environment import free_port, job_directory, role_of
 from workers.cluster.options import Options
-from workers.cluster.pods import Pods, live, merged
+from workers.cluster.pods import Pods, checked_name, live, merged
 from workers.cluster.store import Store, now
 
 FIRST = "0"
 """Generation of the first pods of a job."""
+
+LONGEST_NAME = 200
+"""Characters of a job's name: its pods' names, and those of their logs, are longer."""
 
 MANAGER_RESTARTS = 20
 """Of one job; beyond it the manager's own fault is to be looked at."""
@@ -46,11 +49,13 @@ class Jobs:
             Conflict: the name is taken.
             Invalid: a label, an annotation or a limit means nothing.
         """
-        name = job.metadata.name
+        name = checked_name(job.metadata.name)
         if name in self._store.jobs:
             raise Conflict(f"metadata.name: job {name} is there already; delete it or choose another name")
-        if not name:
-            raise Invalid("metadata.name: missing")
+        if len(name) > LONGEST_NAME:
+            raise Invalid(
+                f"metadata.name: {len(name)} characters are too many: names of pods are longer, it has at most {LONGEST_NAME}"
+            )
         try:
             job_of(job, Limits())
         except BadInput as error:
