@@ -18,7 +18,7 @@ from activities.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.kubernetes.objects import PodsOf, job_object_of
 from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
 from activities.kubernetes.reader import Reader, in_scope
-from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, WatchExpired
+from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.manifest import job_of
@@ -46,6 +46,7 @@ class Trouble:
 
     words: str = ""
     pause: float = PAUSE / 2
+    timer: asyncio.TimerHandle | None = None
 
 
 class Operator:
@@ -138,23 +139,24 @@ class Operator:
     async def _attend_to(self, job: Workload) -> None:
         """Here, and nowhere else, an exception ends that a job has caused."""
         try:
-            try:
-                await self._reconcile(job)
-            except BadInput as error:
-                await self._tell_phase(job, JobPhase.FAILED, str(error))
+            await self._reconcile(job)
             self._troubles.pop(job.uid, None)
-        except (ClusterError, *MALFORMED) as error:
+        except (RekindleError, *MALFORMED) as error:
             await self._try_again_later(job, error)
 
     async def _try_again_later(self, job: Workload, error: Exception) -> None:
         """Ever more rarely, up to a limit. Trouble that waiting alone does not end is said on the job, once."""
         last = self._troubles.get(job.uid, Trouble())
-        words = str(error) if isinstance(error, ClusterError) else f"it cannot be served: {type(error).__name__}: {error}"
-        self._troubles[job.uid] = now = Trouble(words, min(2 * last.pause, LONGEST))
-        asyncio.get_running_loop().call_later(now.pause, self._look_at, job.uid)
+        ours = isinstance(error, RekindleError)
+        words = str(error) if ours else f"it cannot be served: {type(error).__name__}: {error}"
+        pause = min(2 * last.pause, LONGEST)
+        if last.timer:
+            last.timer.cancel()
+        timer = asyncio.get_running_loop().call_later(pause, self._look_at, job.uid)
+        self._troubles[job.uid] = Trouble(words, pause, timer)
         extra = {"job": job.uid, "job_name": job.name, "error": words}
-        logger.warning("not done yet, trying again", extra=extra, exc_info=not isinstance(error, ClusterError))
-        if words == last.words or (isinstance(error, ClusterError) and error.retryable):
+        logger.warning("not done yet, trying again", extra=extra, exc_info=not ours)
+        if words == last.words or (isinstance(error, RekindleError) and error.retryable):
             return
         event = ClusterEvent(name=job.name, kind=job.kind.name, reason="NotDoneYet", message=words, type="Warning")
         try:
@@ -166,13 +168,16 @@ class Operator:
         status = job.object.get("status", {})
         if status.get("message"):
             return  # what is wrong with it stays wrong
-        read = job_object_of(job, observe=False)
         if not status.get("phase"):
-            job_of(read, self._settings.limits)
-            await self._begin(job)
+            try:
+                job_of(job_object_of(job, observe=False), self._settings.limits)
+                await self._begin(job)
+            except BadInput as error:
+                await self._tell_phase(job, JobPhase.FAILED, str(error))
             return
-        pods = self._pods_of(job)
-        await self._ensure_manager(job.checked(), pods)
+        read, pods = job_object_of(job, observe=False), self._pods_of(job)
+        if read.spec.manager:
+            await self._ensure_manager(job.checked(), pods)
         known = self._read.setdefault(job.uid, PodsOf(self._settings.rank_keys))
         phase = phase_of(read, known.read(job, pods))
         if phase is not read.status.phase:
@@ -217,9 +222,7 @@ class Operator:
         """In the life of the job, and off the nodes, that a worker's pod says."""
         generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
         wanted = pods_of_training_job(job, generation, (), self._settings.gateway_address)
-        manager = next((pod for pod in wanted if is_manager(pod)), None)
-        if manager is None:
-            return
+        manager = next(pod for pod in wanted if is_manager(pod))
         manager["metadata"]["annotations"][keys.RESTARTS] = str(restarts)
         manager["spec"]["affinity"] = worker["spec"].get("affinity", {})
         with suppress(Conflict):  # somebody else has just made it: a recovery that starts the job

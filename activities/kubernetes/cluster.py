@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Object
+from activities.kubernetes import shapes
 from activities.kubernetes.direct import DirectDriver, Driver, is_backup
 from activities.kubernetes.events import About, about_job, record
 from activities.kubernetes.kinds import ASCEND_JOB, Workload
 from activities.kubernetes.objects import PodsOf, job_object_of, pod_of
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
-from activities.kubernetes.shapes import reading
+from activities.kubernetes.shapes import checked, reading
 from activities.kubernetes.watch import Watch
 from rekindle.errors import BadInput, ClusterError, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, WatchEvent
@@ -80,13 +81,15 @@ class KubernetesCluster:
         """
         found: set[str] = set()
         job = await self._reader.job(job_id)
-        for pod in [*await self._reader.pods(job), *await self._reader.managers(job)]:
-            status = pod.get("status", {})
-            if status.get("phase") in ("Succeeded", "Failed"):
-                continue
-            found |= {one["ip"] for one in status.get("podIPs", ())} | {status.get("podIP", "")}
-            if pod["spec"].get("hostNetwork"):
-                found.add(status.get("hostIP", ""))
+        pods = [*await self._reader.pods(job), *await self._reader.managers(job)]
+        with reading(f"a pod of job {job_id}"):
+            for pod in (checked(shapes.Pod, pod) for pod in pods):
+                status = pod.get("status", {})
+                if status.get("phase") in ("Succeeded", "Failed"):
+                    continue
+                found |= {one.get("ip", "") for one in status.get("podIPs", ())} | {status.get("podIP", "")}
+                if pod["spec"].get("hostNetwork"):
+                    found.add(status.get("hostIP", ""))
         return found - {""}
 
     # ---- writes
