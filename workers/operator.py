@@ -24,7 +24,7 @@ from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
-from workers.cluster.jobs import FIRST, MANAGER_RESTARTS, phase_of
+from workers.own_jobs import FIRST, MANAGER_RESTARTS, phase_of
 from workers.process import Process, patiently, run
 
 PAUSE = 0.5

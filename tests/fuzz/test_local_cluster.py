@@ -11,13 +11,13 @@ from pydantic import BaseModel
 
 from rekindle.model.cluster import ClusterEvent, GenerationRequest, JobObject, MetadataPatch, NodePatch, Pod
 from tests.fuzz.broken import broken, fuzzed, reads
-from workers.cluster.environment import environment_of, log_of
-from workers.cluster.http import read
-from workers.cluster.jobs import Jobs
-from workers.cluster.options import Options
-from workers.cluster.pods import Pods
-from workers.cluster.scheduling import place
-from workers.cluster.store import Store
+from workers.local_cluster.environment import environment_of, log_of
+from workers.local_cluster.http import read
+from workers.local_cluster.jobs import Jobs
+from workers.local_cluster.options import Options
+from workers.local_cluster.pods import Pods
+from workers.local_cluster.scheduling import place
+from workers.local_cluster.store import Store
 
 JOB: dict[str, Any] = {
     "kind": "LocalJob",

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from rekindle.errors import MALFORMED, ClusterError
 from rekindle.model.cluster import ClusterEvent, Condition, JobObject, Node, NodePatch, NodeStatus, ObjectMeta, Pod
-from workers.cluster.conditions import with_condition
-from workers.cluster.jobs import Jobs
-from workers.cluster.options import Options
-from workers.cluster.pods import Pods, live
-from workers.cluster.scheduling import ready
-from workers.cluster.store import Store, now
+from workers.local_cluster.conditions import with_condition
+from workers.local_cluster.jobs import Jobs
+from workers.local_cluster.options import Options
+from workers.local_cluster.pods import Pods
+from workers.local_cluster.scheduling import ready
+from workers.local_cluster.store import Store, now
+from workers.own_jobs import live
 
 STOP_GRACE = 4
 """Seconds for pods when the cluster itself is told to stop: whoever tells it waits 10 s at most."""

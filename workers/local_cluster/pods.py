@@ -21,12 +21,12 @@ from rekindle.model.cluster import (
     PodStatus,
 )
 from rekindle.model.keys import REPLICA_TYPE
-from workers.cluster.conditions import with_condition
-from workers.cluster.environment import environment_of, log_of
-from workers.cluster.options import Options
-from workers.cluster.processes import Processes
-from workers.cluster.scheduling import over, place
-from workers.cluster.store import Store, now
+from workers.local_cluster.conditions import with_condition
+from workers.local_cluster.environment import environment_of, log_of
+from workers.local_cluster.options import Options
+from workers.local_cluster.processes import Processes
+from workers.local_cluster.scheduling import place
+from workers.local_cluster.store import Store, now
 
 LAST_LINE = 500
 """Characters of the last log line that a failed pod's message repeats."""
@@ -234,8 +234,3 @@ def last_line(log: Path) -> str:
     except FileNotFoundError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
-
-
-def live(pod: Pod) -> bool:
-    """Neither over nor told to end."""
-    return not over(pod) and pod.metadata.deletion_timestamp is None
