@@ -23,8 +23,8 @@ from rekindle.settings import Settings
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
 from tests.support.worlds import pod_spec
-from workers.kubernetes.console import application
-from workers.kubernetes.installation import RBAC
+from workers.local_kubernetes.console import application
+from workers.local_kubernetes.installation import RBAC
 from workers.telling import Memory
 from workers.watcher import Watcher
 

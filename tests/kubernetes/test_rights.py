@@ -23,8 +23,8 @@ from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
-from workers.kubernetes.installation import DEPLOY, install, kubeconfig_of
-from workers.kubernetes.servers import Endpoint
+from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
+from workers.local_kubernetes.servers import Endpoint
 from workers.operator import Operator
 from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
 
