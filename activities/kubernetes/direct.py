@@ -130,7 +130,9 @@ class DirectDriver:
             await self._delete_all(await self._reader.managers(job), grace_seconds)
         if job.kind is BARE:
             await _all(self._remember(pod) for pod in pods if not is_backup(pod))
-        await _all(self._delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in pods)
+        # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
+        for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
+            await _all(self._delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
     async def _given_up(self, job: Workload) -> None:
         """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""

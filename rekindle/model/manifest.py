@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from rekindle.errors import BadInput
+from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
@@ -125,8 +125,8 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
     """
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"the manifest is not YAML: {error}") from error
+    except (yaml.YAMLError, *MALFORMED) as error:
+        raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
     job = read(document)

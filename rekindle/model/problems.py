@@ -13,6 +13,9 @@ INSIDE = "rekindle_inside"
 CLOSE = 0.87
 """How alike a name must be to a known one to be taken for a slip: one letter in eight."""
 
+LONGEST = 200
+"""Characters of a value, or of a field's name, that are repeated."""
+
 WORDS = {
     "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
     "tuple_type": "must be a list",
@@ -26,7 +29,7 @@ def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *
     """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
     lines: list[str] = []
     for detail in error.errors(include_url=False):
-        where = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
+        where = ".".join(str(part)[:LONGEST] for part in (prefix, *detail["loc"]) if part != "")
         if detail["loc"] or relations:
             lines.extend(_lines(detail, where, model))
     return lines
@@ -85,4 +88,8 @@ def _lower(message: str) -> str:
 
 
 def _got(value: object) -> str:
-    return f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+    """The value, as far as it fits into a line; Python writes no numbers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        return " (got a number that is far too large)"
+    words = repr(value[:LONGEST] if isinstance(value, str) else value) if isinstance(value, str | int | float | None) else ""
+    return f" (got {words})" if words else ""

@@ -3,17 +3,26 @@
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
-from rekindle.model.cluster import ClusterEvent, Condition, Node, NodePatch, NodeStatus, ObjectMeta
-from workers.cluster.conditions import with_condition
-from workers.cluster.jobs import Jobs
-from workers.cluster.options import Options
-from workers.cluster.pods import Pods, live
-from workers.cluster.scheduling import ready
-from workers.cluster.store import Store, now
+from rekindle.errors import MALFORMED, ClusterError
+from rekindle.model.cluster import ClusterEvent, Condition, JobObject, Node, NodePatch, NodeStatus, ObjectMeta, Pod
+from workers.local_cluster.conditions import with_condition
+from workers.local_cluster.jobs import Jobs
+from workers.local_cluster.options import Options
+from workers.local_cluster.pods import Pods
+from workers.local_cluster.scheduling import ready
+from workers.local_cluster.store import Store, now
+from workers.own_jobs import live
 
 STOP_GRACE = 4
 """Seconds for pods when the cluster itself is told to stop: whoever tells it waits 10 s at most."""
+
+MOST_CHARACTERS = 1000
+"""Of an event's message."""
+
+Thing = TypeVar("Thing", JobObject, Pod)
 
 logger = logging.getLogger("cluster")
 
@@ -83,9 +92,19 @@ class Machine:
         self._due = False
         for pod in list(self.store.pods.values()):
             if live(pod) and not pod.spec.node_name:
-                self.pods.schedule(pod, self.store.job(pod.metadata.owner_uid))
+                self._alone("Pod", pod, lambda pod: self.pods.schedule(pod, self.store.job(pod.metadata.owner_uid)))
         for job in list(self.store.jobs.values()):
-            self.jobs.reconcile(job)
+            self._alone(job.kind, job, self.jobs.reconcile)
+
+    def _alone(self, kind: str, thing: Thing, work: Callable[[Thing], None]) -> None:
+        """Here, and nowhere else, an exception ends that one object has caused: all others are judged behind it."""
+        try:
+            work(thing)
+        except (ClusterError, OSError, *MALFORMED) as error:
+            name = thing.metadata.name
+            logger.exception("an object cannot be served", extra={"kind": kind, "object_name": name})
+            message = f"it cannot be served: {type(error).__name__}: {error}"[:MOST_CHARACTERS]
+            self.store.record(ClusterEvent(name=name, kind=kind, reason="NotServed", message=message, type="Warning"))
 
 
 def _node(name: str, accelerators: int) -> Node:

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from rekindle.errors import WatchExpired
 from rekindle.model.cluster import ClusterEvent, GenerationRequest, JobObject, MetadataPatch, NodePatch, Pod
-from workers.cluster.environment import log_of
-from workers.cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail, status_of
-from workers.cluster.machine import Machine
-from workers.cluster.scheduling import over
-from workers.cluster.store import Watch
+from workers.local_cluster.environment import log_of
+from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail, status_of
+from workers.local_cluster.machine import Machine
+from workers.local_cluster.store import Watch
+from workers.own_jobs import over
 
 HEARTBEAT = 5.0
 """Seconds between empty lines on a quiet watch: whoever reads it sees a frozen cluster."""

@@ -13,6 +13,9 @@ from rekindle.model.cluster import Status
 from rekindle.model.problems import problems
 
 PIECE = 256 * 1024
+MOST_LINES = 20
+"""Wrong fields of a body that are named; the first ones."""
+
 CODES: dict[type[ClusterError], int] = {NotFound: 404, Conflict: 409, WatchExpired: 410, Invalid: 422}
 
 logger = logging.getLogger("cluster")
@@ -22,10 +25,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 async def body_of(request: web.Request, kind: type[Body]) -> Body:
     """The body as a model; an unknown field is refused by its name."""
+    return read(await request.read(), kind)
+
+
+def read(content: bytes, kind: type[Body]) -> Body:
     try:
-        return kind.model_validate_json(await request.read(), extra="forbid")
+        return kind.model_validate_json(content, extra="forbid")
     except ValidationError as error:
-        raise Invalid("; ".join(problems(error, kind))) from error
+        raise Invalid("; ".join(problems(error, kind)[:MOST_LINES])) from error
 
 
 def number_of(request: web.Request, name: str) -> int | None:

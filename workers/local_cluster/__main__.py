@@ -15,9 +15,9 @@ from rekindle.cluster_client import checked_socket
 from rekindle.errors import BadInput, Unavailable
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from workers.cluster.api import application
-from workers.cluster.machine import Machine
-from workers.cluster.options import Options, parse
+from workers.local_cluster.api import application
+from workers.local_cluster.machine import Machine
+from workers.local_cluster.options import Options, parse
 from workers.process import ready
 
 logger = logging.getLogger("cluster")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from activities.kube import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
-from workers.cluster.pods import last_line
-from workers.cluster.processes import Processes
+from workers.local_cluster.pods import last_line
+from workers.local_cluster.processes import Processes
 
 LOST = "kubelet.rekindle.io/lost"
 """Annotation of a node: it is gone with its pods, and says nothing any more."""

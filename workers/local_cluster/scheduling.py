@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rekindle.model.cluster import Condition, JobObject, Node, Pod, PodPhase, condition_of
+from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import SUB_HEALTHY_STRATEGY
+from workers.own_jobs import over
 
 AVOIDING = {SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT, SubHealthStrategy.HOT_SWITCH}
 """Policies under which pods are never put on a sub-healthy node; an unknown word counts as `ignore`, as Volcano takes it."""
@@ -29,11 +30,6 @@ def sub_healthy(node: Node) -> Condition | None:
     """The condition that says so."""
     condition = condition_of(node.status.conditions, "SubHealthy")
     return condition if condition and condition.status == "True" else None
-
-
-def over(pod: Pod) -> bool:
-    """Its processes are gone and its accelerators free."""
-    return pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> Placement:

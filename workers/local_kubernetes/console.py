@@ -20,9 +20,9 @@ from activities.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, Condition, JobObject, JobObjectStatus, NodePatch
-from workers.cluster.environment import LOOPBACK, free_port, job_directory
-from workers.cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
-from workers.kubernetes.kubelet import LOST
+from workers.local_cluster.environment import LOOPBACK, free_port, job_directory
+from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
+from workers.local_kubernetes.kubelet import LOST
 
 IMAGE = "process"
 """Pods are processes here: nothing is pulled."""

@@ -20,11 +20,11 @@ from activities.kube import Api, check_version
 from rekindle.errors import RekindleError
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
-from workers.kubernetes.binaries import control_plane_binaries
-from workers.kubernetes.console import application
-from workers.kubernetes.installation import install
-from workers.kubernetes.kubelet import Kubelet
-from workers.kubernetes.servers import Servers
+from workers.local_kubernetes.binaries import control_plane_binaries
+from workers.local_kubernetes.console import application
+from workers.local_kubernetes.installation import install
+from workers.local_kubernetes.kubelet import Kubelet
+from workers.local_kubernetes.servers import Servers
 from workers.process import ready, stop_requested
 
 ACCELERATOR = "huawei.com/Ascend910"

@@ -20,16 +20,14 @@ from rekindle.model.cluster import (
 from rekindle.model.keys import GENERATION, JOB_NAME, RANK_INDEX, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from workers.cluster.environment import free_port, job_directory, role_of
-from workers.cluster.options import Options
-from workers.cluster.pods import Pods, live, merged
-from workers.cluster.store import Store, now
+from workers.local_cluster.environment import free_port, job_directory
+from workers.local_cluster.options import Options
+from workers.local_cluster.pods import Pods, checked_name, merged
+from workers.local_cluster.store import Store, now
+from workers.own_jobs import FIRST, MANAGER_RESTARTS, live, phase_of, role_of
 
-FIRST = "0"
-"""Generation of the first pods of a job."""
-
-MANAGER_RESTARTS = 20
-"""Of one job; beyond it the manager's own fault is to be looked at."""
+LONGEST_NAME = 200
+"""Characters of a job's name: its pods' names, and those of their logs, are longer."""
 
 
 class Jobs:
@@ -46,11 +44,13 @@ class Jobs:
             Conflict: the name is taken.
             Invalid: a label, an annotation or a limit means nothing.
         """
-        name = job.metadata.name
+        name = checked_name(job.metadata.name)
         if name in self._store.jobs:
             raise Conflict(f"metadata.name: job {name} is there already; delete it or choose another name")
-        if not name:
-            raise Invalid("metadata.name: missing")
+        if len(name) > LONGEST_NAME:
+            raise Invalid(
+                f"metadata.name: {len(name)} characters are too many: names of pods are longer, it has at most {LONGEST_NAME}"
+            )
         try:
             job_of(job, Limits())
         except BadInput as error:
@@ -125,20 +125,6 @@ class Jobs:
         generation = pod.metadata.labels.get(GENERATION, FIRST)
         again = GenerationRequest(generation=generation, avoid_nodes=pod.spec.avoid_nodes)
         self._pods.create(_pods_of(job, again)[0])
-
-
-def phase_of(job: JobObject, pods: list[Pod]) -> JobPhase:
-    """Succeeded when a pod of every rank succeeded, for good; Failed when a worker failed and none is left."""
-    if job.status.phase is JobPhase.SUCCEEDED:
-        return JobPhase.SUCCEEDED
-    workers = [pod for pod in pods if role_of(pod) is PodRole.WORKER]
-    done = {pod.metadata.annotations.get(RANK_INDEX) for pod in workers if pod.status.phase is PodPhase.SUCCEEDED}
-    if {str(rank) for rank in range(job.spec.pods)} <= done:
-        return JobPhase.SUCCEEDED
-    if any(pod.status.phase is PodPhase.RUNNING for pod in workers):
-        return JobPhase.RUNNING
-    failed = any(pod.status.phase is PodPhase.FAILED for pod in workers)
-    return JobPhase.FAILED if failed and not any(live(pod) for pod in workers) else JobPhase.PENDING
 
 
 def _place(pod: Pod) -> tuple[PodRole, str]:

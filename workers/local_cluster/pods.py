@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import uuid
 from pathlib import Path
@@ -16,17 +17,24 @@ from rekindle.model.cluster import (
     ObjectMeta,
     Pod,
     PodPhase,
+    PodRole,
     PodStatus,
 )
-from workers.cluster.conditions import with_condition
-from workers.cluster.environment import environment_of, log_of
-from workers.cluster.options import Options
-from workers.cluster.processes import Processes
-from workers.cluster.scheduling import over, place
-from workers.cluster.store import Store, now
+from rekindle.model.keys import REPLICA_TYPE
+from workers.local_cluster.conditions import with_condition
+from workers.local_cluster.environment import environment_of, log_of
+from workers.local_cluster.options import Options
+from workers.local_cluster.processes import Processes
+from workers.local_cluster.scheduling import place
+from workers.local_cluster.store import Store, now
 
 LAST_LINE = 500
 """Characters of the last log line that a failed pod's message repeats."""
+
+LONGEST_GRACE = 86_400
+"""Seconds."""
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 logger = logging.getLogger("cluster")
 
@@ -47,8 +55,9 @@ class Pods:
 
         Raises:
             Conflict: the name is taken, perhaps by a pod that is still terminating.
-            Invalid: its job ended or is being deleted.
+            Invalid: its job ended or is being deleted, or a field means nothing.
         """
+        _check(pod)
         job = self._store.job(pod.metadata.owner_uid)
         if job.metadata.deletion_timestamp:
             raise Invalid(f"metadata.ownerUid: job {job.metadata.name} is being deleted, it takes no new pods")
@@ -189,6 +198,26 @@ class Pods:
         logger.info("pod", extra={"pod": pod.metadata.name, "event_reason": reason, "event_message": message})
 
 
+def checked_name(name: str) -> str:
+    """The name of an object, which becomes a part of paths.
+
+    Raises:
+        Invalid: it is not one that Kubernetes would admit.
+    """
+    if not NAME.fullmatch(name):
+        raise Invalid(f"metadata.name: {name[:40]!r} is not accepted: lower-case letters, digits, hyphens and dots, at most 253")
+    return name
+
+
+def _check(pod: Pod) -> None:
+    checked_name(pod.metadata.name)
+    role = pod.metadata.labels.get(REPLICA_TYPE, PodRole.WORKER)
+    if role not in set(PodRole):
+        raise Invalid(f"metadata.labels.{REPLICA_TYPE}: {role[:40]!r} is not accepted (accepted: {', '.join(PodRole)})")
+    if pod.spec.termination_grace_period_seconds > LONGEST_GRACE:
+        raise Invalid(f"spec.terminationGracePeriodSeconds: at most {LONGEST_GRACE} are accepted")
+
+
 def merged(metadata: ObjectMeta, change: MetadataChange) -> ObjectMeta:
     """Labels and annotations after a merge patch."""
     labels = {key: value for key, value in {**metadata.labels, **change.labels}.items() if value is not None}
@@ -205,8 +234,3 @@ def last_line(log: Path) -> str:
     except FileNotFoundError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:LAST_LINE]
-
-
-def live(pod: Pod) -> bool:
-    """Neither over nor told to end."""
-    return not over(pod) and pod.metadata.deletion_timestamp is None

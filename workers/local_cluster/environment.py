@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject, Pod, PodRole
-from workers.cluster.options import Options
+from rekindle.model.cluster import JobObject, Pod
+from workers.local_cluster.options import Options
+from workers.own_jobs import role_of
 
 FOLDERS = ("checkpoints", "steps", "final", "logs")
 PORTS = range(20_000, 32_000)
@@ -47,12 +48,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def role_of(pod: Pod) -> PodRole:
-    if pod.metadata.annotations.get(keys.POD_TYPE) == PodRole.BACKUP:
-        return PodRole.BACKUP
-    return PodRole(pod.metadata.labels.get(keys.REPLICA_TYPE, PodRole.WORKER))
 
 
 def environment_of(pod: Pod, job: JobObject, options: Options, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -10,7 +10,7 @@ import yaml
 
 from activities.kube import Api, Object
 from rekindle.errors import Conflict, NotFound
-from workers.kubernetes.servers import Endpoint
+from workers.local_kubernetes.servers import Endpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAMESPACE = "mindx-dl"
