@@ -4,7 +4,12 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.errors import BadInput
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import ManagerLost
+from rekindle.model.keys import MANAGER_LOST
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Outcome
 from rekindle.policy.clients import Identity, identity
 from tests.support.plant import Plant, a_job, a_mindio_job, node_fault, training
@@ -57,6 +62,16 @@ async def test_our_own_manager_may_be_another_process_at_any_time(temporal: Work
         await peer.restart_manager()
         status = await world.settled(lambda status: status.state.client == "127.0.0.2")
         assert status.state.manager_lost == ""
+
+
+def test_what_is_done_about_a_lost_manager_is_one_of_two_words() -> None:
+    """When the next checkpoint is written cannot be seen: nothing can wait for it, and the refusal says what is accepted."""
+    metadata = ObjectMeta(name="gpt", uid="uid", annotations={MANAGER_LOST: "restart"})
+    wanted = JobObject(metadata=metadata, spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("train",))))
+    assert job_of(wanted, Limits()).manager_lost is ManagerLost.RESTART
+    metadata = metadata.model_copy(update={"annotations": {MANAGER_LOST: "at-the-next-checkpoint"}})
+    with pytest.raises(BadInput, match=r"manager-lost: 'at-the-next-checkpoint' is not accepted \(accepted: leave, restart\)"):
+        job_of(wanted.model_copy(update={"metadata": metadata}), Limits())
 
 
 @pytest.mark.parametrize(
