@@ -19,6 +19,9 @@ from rekindle.model.problems import problems
 DEEPEST = 60
 """Levels of mappings and lists in an object. Real ones have about 20; Python's own limit is met by copying a few hundred."""
 
+SAYING_NULLS = ("manager",)
+"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has no manager, and one that is silent has ours."""
+
 MOST_LINES = 10
 """Wrong fields that are named; the first ones."""
 
@@ -301,7 +304,7 @@ class Job(Shape, Generic[Spec]):
 
 
 def checked(shape: type[Shape], thing: dict[str, Any]) -> dict[str, Any]:
-    """The object without its nulls, of this shape as far as it is read.
+    """The object without nulls that say nothing, of this shape as far as it is read.
 
     Raises:
         BadInput: it is not; the first wrong fields are named.
@@ -318,7 +321,8 @@ def _without_nulls(value: Any, levels: int) -> Any:
     if not levels:
         raise BadInput(f"it is nested more than {DEEPEST} levels deep, which no job needs")
     if isinstance(value, dict):
-        return {key: _without_nulls(one, levels - 1) for key, one in value.items() if one is not None}
+        kept = {key: one for key, one in value.items() if one is not None or key in SAYING_NULLS}
+        return {key: _without_nulls(one, levels - 1) for key, one in kept.items()}
     if isinstance(value, list):
         return [_without_nulls(one, levels - 1) for one in value]
     return value

@@ -296,6 +296,17 @@ async def test_a_job_that_is_being_stopped_gets_no_manager(served: tuple[Scripte
     assert not [name for name in scripted.collections[PODS] if name.startswith("sound")]
 
 
+async def test_a_job_that_says_that_it_has_no_manager_gets_none(served: tuple[ScriptedApi, Api]) -> None:
+    """`manager: null` is not the absence of the field, which means our own manager."""
+    scripted, api = served
+    body = job(TRAINING_JOB, "alone")
+    body["spec"]["manager"] = None
+    await scripted.put(OWN, body)
+    async with operating(api):
+        await scripted.until(OWN, "alone", "status")
+    assert sorted(scripted.collections[PODS]) == ["alone-worker-0", "alone-worker-1"]
+
+
 async def trained(scripted: ScriptedApi, affinity: Object | None = None, generation: str = "0") -> None:
     """A job that trains, with its manager and two workers."""
     body = job(TRAINING_JOB, "sound")
