@@ -27,7 +27,9 @@ class JobActivities:
         async with beating():
             if await self._lives(job):
                 return job
-            query = f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND {Attributes.JOB.name} = '{job}'"
+            query = (
+                f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND {Attributes.JOB.name} = '{job}'"
+            )
             if "'" in job:
                 raise unknown_job(job, "accepted is the id or the name of a job")
             found = [run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query, limit=NAMED + 1)]
@@ -78,7 +80,9 @@ class JobActivities:
         async with beating():
             try:
                 handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
-                await handle.execute_update(Updates.WITHDRAW, asked.request_id, id=f"withdraw/{asked.request_id}", result_type=Receipt)
+                await handle.execute_update(
+                    Updates.WITHDRAW, asked.request_id, id=f"withdraw/{asked.request_id}", result_type=Receipt
+                )
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise

@@ -1,7 +1,7 @@
 """What is wrong with a job now: the differences between the world and what the job's workflow holds to be right. Pure.
 
-The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their source
-clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
+The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their
+source clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
 """
 
 from collections.abc import Iterable, Sequence
@@ -140,7 +140,7 @@ def _explains(fault: Fault) -> bool:
 
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
     """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
-    return all(new and new != UNKNOWN_HOLDER and new != old for old, new in zip(holders, now, strict=True))
+    return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
 
 
 def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
@@ -166,7 +166,9 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 def rejudged(state: JobState, *, every: bool = False) -> JobState:
     """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
     real faults are too: something about the job itself changed."""
-    again = [one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults]
+    again = [
+        one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults
+    ]
     return state.with_(faults=tuple(again))
 
 

@@ -13,8 +13,8 @@ from workflows.mode import to_its_end
 
 
 async def front(mode: Mode, asked: ModeRequest) -> Verdict:
-    """Holds one update of the job's workflow until that answers with the verdict of the real mode. Cancelled, it withdraws what it
-    asked for and waits for the verdict all the same: the mode may have to go to its end.
+    """Holds one update of the job's workflow until that answers with the verdict of the real mode. Cancelled, it withdraws what
+    it asked for and waits for the verdict all the same: the mode may have to go to its end.
 
     Raises: ActivityError with `job.unknown`, `job.busy` or `request.invalid`; a refusal is a verdict.
     """

@@ -1,4 +1,4 @@
-"""One incident: a case is checked again, its modes run one after the other until one of them ends it, and what it did is remembered.
+"""One incident: the modes of a case run one after the other until one of them ends it, and what they did is remembered.
 
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """

@@ -233,4 +233,3 @@ def _outline(incident: Incident) -> Incident:
 
 def _short(verdict: Verdict) -> Verdict:
     return verdict.with_(phases=(), unread=(), handled=())
-

@@ -280,8 +280,8 @@ class ModeWorkflow:
         self._show()
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
-        """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, and one
-        that was cancelled a cancelled one, so that a list of recoveries shows what needs a look; the `TrainingJob` gets the
+        """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one
+        that was cancelled a cancelled one, so that a list of recoveries shows what needs a look. The `TrainingJob` gets the
         verdict all the same.
 
         Args:

@@ -1,8 +1,9 @@
 """The entity: one training job, for as long as it lives. It decides, and runs one incident at a time.
 
-Started by the registration of a job only (update-with-start). All that happens to the job enters as updates: each has a validator,
-which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues as new after
-each incident and never while one runs. It never fails, and a cancellation does nothing to it: the end of a job is an update.
+Started by the registration of a job only (update-with-start). All that happens to the job enters as updates: each has a
+validator, which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues
+as new after each incident and never while one runs. It never fails, and a cancellation does nothing to it: the end of a job is
+an update.
 """
 
 import asyncio
@@ -91,7 +92,9 @@ class TrainingJob:
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
-                lambda: self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due,
+                lambda: (
+                    self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due
+                ),
                 timeout=due - now if due else LOOKS_AFTER,
                 timeout_summary="a fault is given time" if due else "look at the job",
             )
@@ -122,13 +125,15 @@ class TrainingJob:
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
-        """What the watcher saw may be over when its turn comes, and what comes next ends processes. A hot switch asks again itself:
-        it begins with the pod that holds the rank."""
+        """What the watcher saw may be over when its turn comes, and what comes next ends processes. A hot switch asks again by
+        itself: it begins with the pod that holds the rank."""
         return any(fault.source == WATCHER and fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults)
 
     async def _pause_for_the_cluster(self) -> None:
         try:
-            await workflow.wait_condition(lambda: bool(self.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster")
+            await workflow.wait_condition(
+                lambda: bool(self.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster"
+            )
         except TimeoutError:
             pass
 

@@ -15,7 +15,8 @@ from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
-from rekindle.model.state import JobState, JobStatus
+from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.policy.cases import describe
 from rekindle.policy.phases import phase
 
 NO_STEP = "reports 406 no step was completed"

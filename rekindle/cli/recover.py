@@ -11,11 +11,12 @@ from rekindle.cli.follow import follow
 from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_verdict
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError
+from rekindle.model.fault import FaultKind
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import requests
-from rekindle.policy.ladder import LADDER
+from rekindle.policy.ladder import for_request
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 
@@ -66,7 +67,8 @@ async def _judge(request: ModeRequest, job: str, output: Format) -> int:
         raise BadInput(problem)
     if refused := f"job {job} is busy with {status.running}" if status.running else requests.refused(status.state, request):
         raise Refused(f"would be refused: {refused}")
-    ladder = LADDER[LADDER.index(request.mode) :]
+    assert request.mode is not None
+    ladder = for_request(status.state, request.mode, request.pod_rank).modes
     if output is Format.JSON:
         print_json({"accepted": True, "ladder": ladder})
     else:
@@ -76,6 +78,7 @@ async def _judge(request: ModeRequest, job: str, output: Format) -> int:
 
 async def _recover(request: ModeRequest, job: str, output: Format) -> int:
     rekindle, mode = await control_plane(), request.mode
+    assert mode is not None
     job_id = await rekindle.find(job)
     handle = await rekindle.start(mode, job_id, pod_rank=request.pod_rank, force=request.force, requested_by=request.requested_by)
     try:
@@ -160,7 +163,8 @@ async def lift(job: str, *, output: Output = Format.TEXT) -> None:
         print_json({"info": receipt.info})
         return
     console.print(receipt.info)
-    ranks = ", ".join(str(pod.pod_rank) for pod in before.sub_healthy)
+    sub_healths = [one.fault for one in before.faults if one.fault.kind is FaultKind.SUB_HEALTH]
+    ranks = ", ".join(str(rank) for rank in sorted({rank for fault in sub_healths for rank in fault.pod_ranks}))
     if before.downgrade and ranks and before.job.sub_health is SubHealthStrategy.HOT_SWITCH:
         console.print(f"pods on sub-healthy nodes are judged again now and may be switched: pod rank {ranks}")
         console.print(f"look at it with: rekindle show {job}")

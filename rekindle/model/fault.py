@@ -7,7 +7,6 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
 
-
 WATCHER = "watcher"
 """Source of faults that each sighting tells anew."""
 
@@ -50,7 +49,7 @@ class Fault(Value):
     """One difference, from when it is seen until it is gone."""
 
     id: str
-    """Names the difference for as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
+    """Names the difference as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
 
     kind: FaultKind
     pod_ranks: Ranks = ()

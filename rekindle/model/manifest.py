@@ -16,7 +16,16 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import ANNOTATIONS, CAPABILITIES, DOWNGRADED, FRAMEWORK, LABELS, MANAGER_LOST, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import (
+    ANNOTATIONS,
+    CAPABILITIES,
+    DOWNGRADED,
+    FRAMEWORK,
+    LABELS,
+    MANAGER_LOST,
+    PROCESS_RECOVER_ENABLE,
+    SUB_HEALTHY_STRATEGY,
+)
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem

@@ -29,7 +29,7 @@ class Standing(Value):
 
 
 class Remembered(Value):
-    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow of the job, should this one be lost."""
+    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
 
     incidents: int = 0
     recovery: str = ""

@@ -72,7 +72,7 @@ def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
 
 
 def _due(state: JobState, fault: Fault) -> datetime:
-    """When a fault counts. A node that is seen not ready may come back; with a dead pod or a word of the training side it is lost."""
+    """When a fault counts. A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
     assert fault.accepted_at is not None
     others = [one.fault for one in _real(state) if one.fault.kind is not FaultKind.NODE]
     if fault.kind is not FaultKind.NODE or fault.source != WATCHER or others:

@@ -1,4 +1,4 @@
-"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and where its procedure is.
+"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and its procedure.
 
 The order is the ladder: for one fault, what stands further up is tried first. A new mode is a row here, its word in
 `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.

@@ -22,7 +22,9 @@ LOST = Fault(id="n1/lost", kind=FaultKind.NODE, pod_ranks=(1,), ranks=(2, 3), no
 FAILED = Fault(id="failed/0/exit 1", kind=FaultKind.POD, pod_ranks=(1,), ranks=(2, 3), generation="0", source=WATCHER)
 
 
-def see(state: JobState, *found: Fault, holders: tuple[str, ...] = WHOLE, at: datetime = NOW, restarting: bool = False) -> JobState:
+def see(
+    state: JobState, *found: Fault, holders: tuple[str, ...] = WHOLE, at: datetime = NOW, restarting: bool = False
+) -> JobState:
     return memory.sighted(state, Sighting(holders=holders, faults=found), at, restarting=restarting)
 
 

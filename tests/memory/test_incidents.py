@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Phase, PodRef, Switched, Verdict, VerdictChanges
+from rekindle.model.recovery import (
+    Attachment,
+    Incident,
+    Mode,
+    ModeRequest,
+    Outcome,
+    Phase,
+    PodRef,
+    Switched,
+    Verdict,
+    VerdictChanges,
+)
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
@@ -107,7 +118,9 @@ def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
 
 def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
     """A hot switch settles all sub-healths of its pod rank, and those of no other; the backup holds the rank."""
-    state = told(STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(0, 1)), a_fault("worse", FaultKind.SUB_HEALTH, pod_ranks=(1,)))
+    state = told(
+        STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(0, 1)), a_fault("worse", FaultKind.SUB_HEALTH, pod_ranks=(1,))
+    )
     moved = Switched(pod_rank=1, before=PodRef(name="a", uid="1"), after=PodRef(name="b", uid="0123456789"))
     state = state.with_(holders=("a", "b", "c"))
     after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
@@ -227,6 +240,8 @@ def test_a_request_that_is_withdrawn_never_begins(*, came_first: bool) -> None:
 
 def test_changes_name_every_field() -> None:
     """The typed changes of a state are its fields, with their types; those of a verdict are among its fields."""
-    assert get_type_hints(JobStateChanges) == {name: hint for name, hint in get_type_hints(JobState).items() if name in JobState.model_fields}
+    assert get_type_hints(JobStateChanges) == {
+        name: hint for name, hint in get_type_hints(JobState).items() if name in JobState.model_fields
+    }
     hints = get_type_hints(Verdict)
     assert all(hints[name] == hint for name, hint in get_type_hints(VerdictChanges).items())

@@ -10,10 +10,10 @@ from temporalio.worker import Worker
 
 from rekindle import ids
 from rekindle.errors import Invalid
+from rekindle.model.fault import Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
-from rekindle.model.fault import Sighting
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.plant import NOW, Plant, a_job, a_mindio_job, node_fault, plant, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster

@@ -5,8 +5,8 @@ from datetime import timedelta
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.model.job import SubHealthStrategy
 from rekindle.model.fault import FaultReport
+from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.peer import Script
 from tests.support.plant import a_job, plant, sub_health

@@ -6,7 +6,6 @@ from typing import Any
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle import ids
 from rekindle.temporal import Attributes
 from tests.support.peer import Script
 from tests.support.plant import NOW, Plant, a_job, sub_health, training
