@@ -20,7 +20,7 @@ DEEPEST = 60
 """Levels of mappings and lists in an object. Real ones have about 20; Python's own limit is met by copying a few hundred."""
 
 SAYING_NULLS = ("manager",)
-"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has no manager, and one that is silent has ours."""
+"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has none, and one that is silent has ours."""
 
 MOST_LINES = 10
 """Wrong fields that are named; the first ones."""
