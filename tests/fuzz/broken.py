@@ -17,7 +17,7 @@ from rekindle.errors import BadInput, ClusterError
 
 EXAMPLES = int(os.environ.get("REKINDLE_FUZZ_EXAMPLES", "100"))
 SECONDS = 10.0
-"""Of the processor, for reading one object, on a loaded machine; nesting without end takes YAML one second, however long it is."""
+"""Of the processor, for reading one object, on a loaded machine; endless nesting takes YAML one second, however long it is."""
 
 CHARACTERS = 20_000
 """Of an error's message: it becomes an event, a log line or a status."""
