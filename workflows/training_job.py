@@ -78,14 +78,14 @@ class TrainingJob:
         """One incident, from its case to its place in the history. A failure of ours becomes a verdict too. What was begun goes
         to its end, also if the job is only observed from now on: it would stay half done."""
         self.state = self.state.model_copy(update={"incidents": self.state.incidents + 1})
-        began = workflow.now()
+        began, attachment = workflow.now(), self.state.attachment
         self.climb = Climb(case, self.state)
         self._show()
         verdicts: list[Verdict] = []
         while mode := self.climb.next_mode(verdicts):
             verdicts.append(await self._run_mode(self.climb, mode))
             await self._apply(verdicts[-1])
-        await self._conclude(case, verdicts, began)
+        await self._conclude(case, verdicts, began, attachment)
 
     async def _run_mode(self, climb: Climb, mode: Mode) -> Verdict:
         unasked = mode is Mode.JOB_RESCHEDULING and not climb.case.request
@@ -129,7 +129,7 @@ class TrainingJob:
             await self._publish_policy()
             await self._record("SubHealthDowngraded", f"sub-health is ignored from now on: {verdict.reason}", warning=True)
 
-    async def _conclude(self, case: Case, verdicts: list[Verdict], began: datetime) -> None:
+    async def _conclude(self, case: Case, verdicts: list[Verdict], began: datetime, attachment: Attachment | None) -> None:
         last = self._final(verdicts)
         if last.outcome is Outcome.CANCELLED and self.state.ended:
             last = last.model_copy(update={"reason": f"{self.state.ended} before the recovery ended"})
@@ -137,7 +137,8 @@ class TrainingJob:
         incident = self._incident(case, verdicts, began)
         self.climb = None
         self.state = incidents.concluded(self.state, incident)
-        if case.pod_rank is not None:
+        too_early = last.outcome is Outcome.REFUSED and self.state.attachment not in (None, attachment)  # a stream came meanwhile
+        if case.pod_rank is not None and not too_early:
             self.state = incidents.judged(self.state, case.pod_rank, f"{last.outcome}: {last.reason}")
         self._show()
         warning = last.outcome is not Outcome.RECOVERED
