@@ -55,6 +55,10 @@ bench: setup ## measure recoveries on this machine, side by side with their floo
 kills: setup ## kill each process at every history event and between them, all of them, and write the table
 	REKINDLE_KILLS=all pytest tests/kills
 
+.PHONY: model
+model: setup ## walk the model of the entity at random, 20,000 times or RUNS times: minutes
+	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
+
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium
 	python docs/pictures/make.py

@@ -186,6 +186,7 @@ class Driver:
         if target and wanted.run_id in ("", target.run_id):
             signal = act.WorkflowActivationJob()
             signal.signal_workflow.signal_name = command.signal_name
+            signal.signal_workflow.originating_event_id = next(self._numbers)
             signal.signal_workflow.input.extend(command.args)
             self.post(target, signal)
         else:

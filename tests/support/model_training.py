@@ -50,7 +50,7 @@ class Training:
         self.ending = False
         self._done: set[tuple[str, str]] = set()
         self._reported: set[str] = set()
-        self._loading = False
+        self._loading = self._met = False
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
     @property
@@ -58,7 +58,9 @@ class Training:
         return self.world.knobs.side == "mindio"
 
     def send(self, message: Message) -> None:
-        delay = self.clock.random.uniform(1.0, 12.0) if self.clock.random.random() < self.world.knobs.slow else 0.01
+        knobs = self.world.knobs
+        slow = message.kind == knobs.late or self.clock.random.random() < knobs.slow
+        delay = self.clock.random.uniform(6.0, 12.0) if slow else 0.01
         self.clock.after(delay, lambda: self.world.receive(message, self))
 
     # ---- the stream
@@ -66,13 +68,21 @@ class Training:
     def connect(self) -> None:
         if self.state == "gone" or self.session:
             return
-        if self.mindio and not any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values()):
-            self.clock.after(1.0, self.connect)
+        if self.mindio and not self._manager_lives():
+            self._met = False
+            self.clock.after(0.5, self.connect)
+            return
+        if self.mindio and not self._met:  # it starts with the processes of its pod
+            self._met = True
+            self.clock.after(2.0, self.connect)
             return
         self.session, self.queue = f"session-{self.world.number()}", f"gateway/{self.clock.random.choice('ab')}"
         if self is self.world.training:
             self.world.moment("attached")
         self.send(Message("attach", session=self.session, queue=self.queue))
+
+    def _manager_lives(self) -> bool:
+        return any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values())
 
     def cut(self, *, silently: bool = False) -> None:
         """The stream breaks, and the client comes back. A gateway that died says nothing of it."""
@@ -126,7 +136,11 @@ class Training:
     def _stuck(self, lost: list[int]) -> None:
         self.state, self.switching = "stuck", None
         if lost:
-            self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self.send(Message("fault", ranks=tuple(lost))))
+            self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
+
+    def _report_fault(self, lost: tuple[int, ...]) -> None:
+        if self.state != "gone":
+            self.send(Message("fault", ranks=lost))
 
     # ---- orders
 
@@ -143,12 +157,11 @@ class Training:
         elif name == "migration":
             if self.state == "paused":
                 self.clock.after(self.clock.random.choice((0.1, 2.0)), self._migrate)
-            elif self.mindio:
+            elif self.mindio and self.state in ("starting", "training"):
                 self.world.moment(f"wrong order: migration while {self.state}")
 
     def _stop_switch(self) -> None:
         if self.state == "paused" and self.mindio:
-            self.world.moment("wrong order: stop switch after the pause")
             self._exit()
         elif self.state == "paused":
             self.state = "training"

@@ -62,6 +62,8 @@ class Walk:
         self.plane = ControlPlane(script.knobs, script.seed, script.loss)
         self.world, self.driver = self.plane.world, self.plane.driver
         self.world.at = self._at
+        self.story: list[str] = []
+        """The incidents, as the entity remembers them."""
         self._left = list(script.disturbances)
 
     def run(self) -> list[str]:
@@ -74,6 +76,7 @@ class Walk:
             while self.driver.step(self._end(QUIET)):
                 self.plane.watch()
             self.plane.conclude()
+            self.story = self.plane.story()
         except Broken as broken:
             self.plane.found.append(f"broken: {broken}")
         self.driver.kill_worker(0.0)
@@ -203,3 +206,11 @@ def shrunk(script: Script, kind: str) -> Script:
                 break
         else:
             return script
+
+
+def explained(script: Script) -> str:
+    """The script, what happened, and what was found."""
+    walk = Walk(script)
+    found = walk.run()
+    lines = [f"{(when - START).total_seconds():10.3f} {what}" for when, what in walk.world.log]
+    return "\n".join([repr(script), *lines, *walk.story, *(f"FOUND {one}" for one in found)])

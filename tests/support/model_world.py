@@ -85,6 +85,8 @@ class Knobs:
     """Whether new pods come to run."""
     slow: float = 0.0
     """How often a message of the training side takes seconds."""
+    late: str = ""
+    """Messages of this kind always do."""
 
 
 class World:
