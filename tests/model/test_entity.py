@@ -124,6 +124,12 @@ EXAMPLES = (
         knobs=Knobs(side="mindio", resumes="never"),
         unmended=True,
     ),
+    example(
+        "an entity that somebody terminated is registered again",
+        "entity lost",
+        Disturbance("entity terminated", delay=1.0),
+        unmended=True,
+    ),
 )
 UNMENDED = {one.finds for one in EXAMPLES if one.unmended}
 

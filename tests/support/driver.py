@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, TerminatedEr
 from temporalio.workflow import _Definition
 
 from tests.support.driver_activities import Activity, seconds
-from tests.support.driver_runs import PAYLOADS, Answer, Run, Update, proto_of
+from tests.support.driver_runs import PAYLOADS, Answer, Run, Update, ended, proto_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ALREADY_EXISTS = 1
@@ -40,7 +40,8 @@ class Driver:
         self.closed: Callable[[Run], None] = lambda run: None
         self.now = START
         self.runs: dict[str, Run] = {}
-        self.suggests_continuing = False
+        self.long_history = 10_000
+        """After so many workflow tasks a run is asked to continue as new."""
         self._away = START
         self._agenda: list[list[Any]] = []
         self._numbers = itertools.count(1)
@@ -59,9 +60,8 @@ class Driver:
         return self.loss > 0 and self.random.random() < self.loss
 
     def step(self, until: datetime) -> bool:
-        """Does what comes next; False where nothing is left before a moment, which it is then."""
+        """Does what comes next; False where nothing is left before a moment."""
         if not self._agenda or self._agenda[0][0] > until:
-            self.now = max(self.now, until) if self._agenda else self.now
             return False
         self.now, _, work = heapq.heappop(self._agenda)
         if work:
@@ -141,7 +141,7 @@ class Driver:
             return
         run.due = False
         if run.status == "running":
-            for command in run.task(self.now, suggests_continuing=self.suggests_continuing):
+            for command in run.task(self.now, self.long_history):
                 kind = command.WhichOneof("variant")
                 if kind and hasattr(self, f"_{kind}"):  # nobody looks at search attributes and memos
                     getattr(self, f"_{kind}")(run, getattr(command, kind))
@@ -239,20 +239,6 @@ class Driver:
         for child in run.children.values():
             self.cancel(child.id) if self.runs[child.id] is child else None
         if run.parent and run.parent.status == "running" and status != "continued":
-            self.post(run.parent, _ended(run, failure))
+            self.post(run.parent, ended(run, failure))
         run.evict()
         self.closed(run)
-
-
-def _ended(run: Run, failure: Failure | None) -> act.WorkflowActivationJob:
-    job = act.WorkflowActivationJob()
-    resolved = job.resolve_child_workflow_execution
-    resolved.seq = run.seq
-    if failure is None:
-        resolved.result.completed.result.CopyFrom(run.result or Payload())
-        return job
-    told = resolved.result.cancelled.failure if run.status == "cancelled" else resolved.result.failed.failure
-    told.message = "Child Workflow execution failed"
-    told.child_workflow_execution_failure_info.workflow_execution.workflow_id = run.id
-    told.cause.CopyFrom(failure)
-    return job

@@ -75,10 +75,10 @@ class Run:
     def argument(self, kind: Any) -> Any:
         return PAYLOADS.from_payloads(self.arguments, [kind])[0]
 
-    def task(self, now: datetime, *, suggests_continuing: bool) -> list[cmd.WorkflowCommand]:
+    def task(self, now: datetime, long_history: int) -> list[cmd.WorkflowCommand]:
         """Hands everything that waits to the workflow; what it commands."""
         activation = self._activation(now, self.inbox)
-        activation.continue_as_new_suggested = suggests_continuing
+        activation.continue_as_new_suggested = len(self._history) >= long_history
         self.inbox = []
         commands = self._activate(self._living(), activation)
         self._remember(activation, commands)
@@ -152,6 +152,21 @@ class Run:
             disable_eager_activity_execution=False, worker_level_failure_exception_types=[], patch_activation_callback=None,
             last_completion_result=Payloads(), last_failure=None,
         )  # fmt: skip
+
+
+def ended(run: Run, failure: Failure | None) -> act.WorkflowActivationJob:
+    """How a parent hears of the end of its child."""
+    job = act.WorkflowActivationJob()
+    resolved = job.resolve_child_workflow_execution
+    resolved.seq = run.seq
+    if failure is None:
+        resolved.result.completed.result.CopyFrom(run.result or Payload())
+        return job
+    told = resolved.result.cancelled.failure if run.status == "cancelled" else resolved.result.failed.failure
+    told.message = "Child Workflow execution failed"
+    told.child_workflow_execution_failure_info.workflow_execution.workflow_id = run.id
+    told.cause.CopyFrom(failure)
+    return job
 
 
 def _created(details: WorkflowInstanceDetails) -> WorkflowInstance:

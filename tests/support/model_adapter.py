@@ -204,6 +204,8 @@ class Intake:
 
 def view(world: World, labels: dict[str, str]) -> JobView:
     """The job as the cluster shows it."""
+    if world.ended:
+        return JobView(nodes=tuple(map(_node_object, world.nodes.values())))
     mindio = world.knobs.side == "mindio"
     able = "single_operator,megatron,replace_rank_0" if mindio else "replace_rank_0"
     downgraded = {keys.DOWNGRADED: labels[keys.DOWNGRADED]} if keys.DOWNGRADED in labels else {}

@@ -36,7 +36,7 @@ class ControlPlane:
     def _closed(self, run: Run) -> None:
         if run.id == ENTITY and run.status in ("failed", "cancelled"):
             self.found.append(f"the entity {run.status}: it must never fail")
-        elif run.id == RECOVERY:
+        elif run.parent:
             mode = adapter.MODES[run.definition.name]
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
@@ -53,19 +53,27 @@ class ControlPlane:
 
     def _restarting(self) -> None:
         """A job that trains is restarted only if a person asked for it, or a mode before failed."""
-        recovery = self.driver.running(RECOVERY)
+        recovery = next(iter(self.recoveries()), None)
         if recovery and self.world.trains() and adapter.is_first_mode(recovery) and not self._restart_asked_for:
             self.found.append("needless: a job that trains is restarted")
 
+    def recoveries(self) -> list[Run]:
+        """Modes that run, as children of the entity."""
+        return [run for run in self.driver.runs.values() if run.status == "running" and run.parent]
+
     def watch(self) -> None:
-        running = [run for run in self.driver.runs.values() if run.status == "running" and run.parent]
-        if len(running) > 1:
-            self.found.append(f"two recoveries at once: {[run.id for run in running]}")
+        if len(self.recoveries()) > 1:
+            self.found.append(f"two recoveries at once: {[run.id for run in self.recoveries()]}")
 
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""
-        seen = adapter.seen(self.driver)
         open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run.id != ENTITY]
+        if self.world.ended or not self.driver.running(ENTITY):
+            self.found += [f"not quiet: {what}" for what in open_runs]
+            self.found += [] if self.world.ended else ["entity lost: no workflow knows the job"]
+            self.found += ["not quiet: the entity of a deleted job"] if self.driver.running(ENTITY) and self.world.ended else []
+            return
+        seen = adapter.seen(self.driver)
         left = self.world.problems()
         left += [f"not quiet: {what}" for what in (*open_runs, *seen.waiting)]
         if seen.session != self.world.training.session:
@@ -112,7 +120,7 @@ class ControlPlane:
 
     def _receive(self, message: Message, sender: Training) -> None:
         if report := adapter.report_of(message):
-            self._report(report)
+            self._report(report, once=message.once)
         elif message.kind == "attach":
             self._attach(message, sender)
         else:
@@ -138,8 +146,10 @@ class ControlPlane:
 
         send()
 
-    def _report(self, call: Call) -> None:
-        """To the recovery that runs, or the entity; one is in flight."""
+    def _report(self, call: Call, *, once: bool = False) -> None:
+        """To the recovery that runs, or the entity; one is in flight. What is sent once only may be lost with a gateway."""
+        if once and self.driver.happens():
+            return
         if self._reporting:
             self.driver.after(0.05, lambda: self._report(call))
             return

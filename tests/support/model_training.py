@@ -49,7 +49,6 @@ class Training:
         self.switching: Switch | None = None
         self.ending = False
         self._done: set[tuple[str, str]] = set()
-        self._reported: set[str] = set()
         self._loading = self._met = False
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
 
@@ -61,7 +60,8 @@ class Training:
         knobs = self.world.knobs
         slow = message.kind == knobs.late or self.clock.random.random() < knobs.slow
         delay = self.clock.random.uniform(6.0, 12.0) if slow else 0.01
-        self.clock.after(delay, lambda: self.world.receive(message, self))
+        for sent in range(2 if knobs.doubled and message.kind in ("pause", "resumed") else 1):
+            self.clock.after(delay + 0.05 * sent, lambda: self.world.receive(message, self))
 
     # ---- the stream
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from tests.support.driver import START
 from tests.support.driver_runs import Broken
-from tests.support.model_adapter import RECOVERY
+from tests.support.model_adapter import ENTITY
 from tests.support.model_plane import ControlPlane
 from tests.support.model_world import Knobs, Node
 
@@ -51,6 +51,8 @@ class Script:
     knobs: Knobs = HEALTHY
     loss: float = 0.0
     """How often an activity, or the answer to an update, is lost."""
+    long_history: int = 10_000
+    """After so many of its tasks a workflow is asked to continue as new."""
     seed: int = 0
 
 
@@ -62,6 +64,7 @@ class Walk:
         self.plane = ControlPlane(script.knobs, script.seed, script.loss)
         self.world, self.driver = self.plane.world, self.plane.driver
         self.world.at = self._at
+        self.driver.long_history = script.long_history
         self.story: list[str] = []
         """The incidents, as the entity remembers them."""
         self._left = list(script.disturbances)
@@ -83,7 +86,6 @@ class Walk:
         return self.plane.found
 
     def _end(self, limit: timedelta) -> datetime:
-
         return START + limit
 
     def _at(self, moment: str) -> None:
@@ -128,6 +130,10 @@ class Walk:
         for name in self.world.nodes:
             self.world.mend(name)
 
+    def cancel_recovery(self) -> None:
+        for run in self.plane.recoveries():
+            self.driver.cancel(run.id)
+
     def forbid(self, knob: str, seconds: float) -> None:
         self._allow(knob, allowed=False)
         self.driver.after(seconds, lambda: self._allow(knob))
@@ -151,11 +157,17 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
     "restart asked for": lambda walk, rank: walk.plane.ask("restart", rank),
     "front cancelled": lambda walk, rank: walk.plane.withdraw(),
-    "recovery cancelled": lambda walk, rank: walk.driver.cancel(RECOVERY),
+    "recovery cancelled": lambda walk, rank: walk.cancel_recovery(),
     "deletion refused": lambda walk, rank: walk.forbid("deletes", (5.0, 60.0, 3600.0)[rank]),
     "cluster away": lambda walk, rank: walk.forbid("answers", (3.0, 15.0, 60.0)[rank]),
+    "job deleted": lambda walk, rank: walk.world.end(),
+    "entity terminated": lambda walk, rank: walk.driver.terminate(ENTITY),
     "policy lifted": lambda walk, rank: walk.plane.lift(),
 }
+
+
+USUAL = [what for what in DISTURBANCES if what != "entity terminated"]
+"""What random walks are made of. An entity that is lost is not rebuilt yet."""
 
 
 def random_script(seed: int) -> Script:
@@ -166,15 +178,16 @@ def random_script(seed: int) -> Script:
         pauses=chance.choice(("yes",) * 6 + ("never", "exit")),
         resumes=chance.choice(("yes",) * 5 + ("406", "never")),
         slow=chance.choice((0.0, 0.0, 0.2)),
+        doubled=chance.random() < 0.2,
     )
     first = Disturbance(
         chance.choice(("sub-health", "sub-health", "switch asked for", "restart asked for", "node lost", "process dies"))
     )
     more = [
-        Disturbance(chance.choice(list(DISTURBANCES)), chance.choice(MOMENTS), chance.choice(DELAYS), chance.randrange(3))
+        Disturbance(chance.choice(USUAL), chance.choice(MOMENTS), chance.choice(DELAYS), chance.randrange(3))
         for _ in range(chance.randrange(6))
     ]
-    return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), seed)
+    return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
 
 
 def kinds(found: list[str]) -> set[str]:
@@ -183,25 +196,23 @@ def kinds(found: list[str]) -> set[str]:
 
 def smaller(script: Script) -> Iterator[Script]:
     """Scripts with one thing less."""
-    one_by_one = script.disturbances
-    for i in range(len(one_by_one)):
-        yield replace(script, disturbances=(*one_by_one[:i], *one_by_one[i + 1 :]))
-    if script.loss:
-        yield replace(script, loss=0.0)
+    those = script.disturbances
+    for i in range(len(those)):
+        yield replace(script, disturbances=(*those[:i], *those[i + 1 :]))
+    yield replace(script, loss=0.0)
+    yield replace(script, long_history=Script.long_history)
     for name, plain in vars(HEALTHY).items():
-        if getattr(script.knobs, name) != plain:
-            yield replace(script, knobs=replace(script.knobs, **{name: plain}))
-    for i, one in enumerate(one_by_one):
+        yield replace(script, knobs=replace(script.knobs, **{name: plain}))
+    for i, one in enumerate(those):
         for plainer in (replace(one, rank=1), replace(one, delay=0.0), replace(one, moment="first step")):
-            if plainer != one:
-                yield replace(script, disturbances=(*one_by_one[:i], plainer, *one_by_one[i + 1 :]))
+            yield replace(script, disturbances=(*those[:i], plainer, *those[i + 1 :]))
 
 
 def shrunk(script: Script, kind: str) -> Script:
     """The smallest script that still finds this kind."""
     while True:
         for candidate in smaller(script):
-            if kind in kinds(Walk(candidate).run()):
+            if candidate != script and kind in kinds(Walk(candidate).run()):
                 script = candidate
                 break
         else:

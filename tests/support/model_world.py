@@ -87,6 +87,8 @@ class Knobs:
     """How often a message of the training side takes seconds."""
     late: str = ""
     """Messages of this kind always do."""
+    doubled: bool = False
+    """Whether each report is sent twice."""
 
 
 class World:
@@ -98,6 +100,8 @@ class World:
         self.at: Callable[[str], None] = lambda moment: None
         self.log: list[tuple[datetime, str]] = []
         self.generation = "0"
+        self.ended = False
+        """Its object is deleted."""
         self.receive: Callable[[Message, Training], None] = lambda message, sender: None
         self.restarting: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
@@ -199,6 +203,14 @@ class World:
         return pod
 
     # ---- what happens in a cluster
+
+    def end(self) -> None:
+        """The job is deleted, and its pods with it."""
+        self.ended = True
+        self.training.leave()
+        for uid in list(self.pods):
+            self.remove(uid)
+        self.change()
 
     def schedule(self) -> None:
         used = {pod.node for pod in self.pods.values() if not pod.over}
