@@ -125,6 +125,27 @@ EXAMPLES = (
         unmended=True,
     ),
     example(
+        "a pod vanishes while the watcher restarts, and the training side has not begun",
+        "dead",
+        Disturbance("pod vanishes", "pod runs"),
+        Disturbance("watcher dies", "pod runs"),
+        unmended=True,
+    ),
+    example(
+        "a pod is evicted, and the training side has not begun",
+        "dead",
+        Disturbance("pod evicted", "pod runs"),
+        unmended=True,
+    ),
+    example(
+        "a pod that the restart waits for vanishes while the watcher restarts",
+        "given up",
+        RESTART,
+        Disturbance("pod vanishes", "pods made", 0.1),
+        Disturbance("watcher dies", "pods made", 0.1),
+        unmended=True,
+    ),
+    example(
         "an entity that somebody terminated is registered again",
         "entity lost",
         Disturbance("entity terminated", delay=1.0),

@@ -1,8 +1,9 @@
 """The one place where the model of the entity meets names of the control plane: workflows, activities, updates, payloads."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from temporalio.exceptions import ApplicationError
@@ -28,6 +29,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Attachment, ModeInput, Order, Outcome, PodRef, Progress, Receipt, Report, ReportKind
 from rekindle.model.state import JobState, JobStatus, Problems, Registration
+from rekindle.policy.incidents import TOO_OFTEN
 from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
 from tests.support.driver import START, Driver
 from tests.support.driver_activities import Activity
@@ -93,8 +95,14 @@ def call_of(message: Message, now: datetime, number: int) -> Call:
     if message.kind == "first step":
         return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1),))
     ranks = tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
-    words = {"message": f"ranks {ranks} are faulty", "source": "training-side"}
-    fault = Fault(episode=f"process/{number}", kind=FaultKind.PROCESS, ranks=ranks, seen_at=now, **words)
+    fault = Fault(
+        episode=f"process/{number}",
+        kind=FaultKind.PROCESS,
+        ranks=ranks,
+        message=f"ranks {ranks} are faulty",
+        seen_at=now,
+        source="training-side",
+    )
     return Call(Updates.FAULT, (fault,))
 
 
@@ -120,6 +128,9 @@ class Ended:
     began: datetime
     tried: tuple[str, ...]
     given_up: str
+    """Why; empty: it was not."""
+    needs_a_person: bool
+    """It was given up on purpose: a job that dies again and again is not restarted for ever."""
     cancelled: bool
 
 
@@ -146,6 +157,7 @@ def seen(driver: Driver) -> Seen:
             began=one.started_at,
             tried=tuple(f"{verdict.mode} {verdict.outcome}: {verdict.reason}" for verdict in one.ladder),
             given_up=one.ladder[-1].reason if one.verdict is Outcome.GIVEN_UP else "",
+            needs_a_person=one.ladder[-1].reason == TOO_OFTEN,
             cancelled=one.verdict is Outcome.CANCELLED,
         )
         for one in state.history
@@ -220,22 +232,39 @@ def view(world: World, labels: dict[str, str]) -> JobView:
 
 
 def _pod_object(pod: Pod) -> PodObject:
+    return _pod_as(*astuple(pod))
+
+
+@lru_cache(maxsize=10_000)
+def _pod_as(*fields: Any) -> PodObject:
+    """The same ones are shown again and again."""
+    pod = Pod(*fields)
     marks = {keys.RANK_INDEX: str(pod.rank), **({keys.POD_TYPE: "backup"} if pod.backup else {})}
-    generation = {keys.GENERATION: pod.generation}
-    ending = START if pod.leaving else None
-    meta = ObjectMeta(name=pod.name, uid=pod.uid, labels=generation, annotations=marks, owner_uid=JOB, deletion_timestamp=ending)
+    meta = ObjectMeta(
+        name=pod.name,
+        uid=pod.uid,
+        labels={keys.GENERATION: pod.generation},
+        annotations=marks,
+        owner_uid=JOB,
+        deletion_timestamp=START if pod.leaving else None,
+    )
     spec, status = PodSpec(command=("train",), node_name=pod.node), PodStatus(phase=PodPhase(pod.phase), message=pod.words)
     return PodObject(metadata=meta, spec=spec, status=status)
 
 
 def _node_object(node: Node) -> NodeObject:
-    lost = f"node {node.name} is lost"
-    ready = Condition(type="Ready", status="True" if node.ready else "False", reason="NodeLost", message=lost)
+    return _node_as(*astuple(node))
+
+
+@lru_cache(maxsize=10_000)
+def _node_as(*fields: Any) -> NodeObject:
+    node = Node(*fields)
+    words = f"node {node.name} is lost"
+    ready = Condition(type="Ready", status="True" if node.ready else "False", reason="NodeLost", message=words)
     sick = Condition(type="SubHealthy", status="True" if node.sick else "False", reason="80E18005")
     conditions = tuple(one.model_copy(update={"last_transition_time": node.since}) for one in (ready, sick))
-    return NodeObject(
-        metadata=ObjectMeta(name=node.name, uid=f"uid-{node.name}"), status=NodeStatus(accelerators=1, conditions=conditions)
-    )
+    meta = ObjectMeta(name=node.name, uid=f"uid-{node.name}")
+    return NodeObject(metadata=meta, status=NodeStatus(accelerators=1, conditions=conditions))
 
 
 # ---- what workflows ask of the world
@@ -290,8 +319,9 @@ class Activities:
 
         def answer(pods: list[Pod]) -> asks.Started:
             runs = len(pods) == wanted and all(pod.alive for pod in pods)
-            words = ", ".join(f"{pod.name} {pod.phase}" for pod in pods) or "the pods are gone"
-            return asks.Started(running=runs, message="" if runs else words)
+            gone = len(pods) < wanted
+            words = ", ".join(f"{pod.name} {pod.phase}" for pod in pods)
+            return asks.Started(running=runs, message="" if runs else f"gone: {wanted - len(pods)} pods" if gone else words)
 
         self._await(activity, attempt, done, answer)
 

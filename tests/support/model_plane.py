@@ -27,7 +27,6 @@ class ControlPlane:
         self.found: list[str] = []
         """What must never be seen."""
         self._restart_asked_for = False
-        self._forsaken: dict[str, Run] = {}
         self._fronts = 0
         self._reporting = False
 
@@ -67,37 +66,39 @@ class ControlPlane:
 
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""
-        open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run.id != ENTITY]
-        if self.world.ended or not self.driver.running(ENTITY):
-            self.found += [f"not quiet: {what}" for what in open_runs]
-            self.found += [] if self.world.ended else ["entity lost: no workflow knows the job"]
-            self.found += ["not quiet: the entity of a deleted job"] if self.driver.running(ENTITY) and self.world.ended else []
-            return
-        seen = adapter.seen(self.driver)
-        left = self.world.problems()
-        left += [f"not quiet: {what}" for what in (*open_runs, *seen.waiting)]
-        if seen.session != self.world.training.session:
-            left.append(
-                f"lost stream: the entity holds {seen.session or 'none'}, open is {self.world.training.session or 'none'}"
-            )
-        given_up = seen.incidents[-1].given_up if seen.incidents else ""
-        self.found += [f"given up: {given_up}; {'; '.join(left)}"] if given_up and left else left
+        entity = self.driver.running(ENTITY)
+        open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        left = [f"not quiet: {what}" for what in open_runs]
+        if self.world.ended:
+            left += ["not quiet: the entity of a deleted job"] if entity else []
+        elif entity is None:
+            left += ["entity lost: no workflow knows the job"]
+        else:
+            left += self._unsettled(adapter.seen(self.driver))
+        self.found += left
         self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
-        for number in range(1, self._fronts + 1):
-            self._forsakes(f"front-{number}", seen)
 
-    def _forsakes(self, name: str, seen: adapter.Seen) -> None:
+    def _unsettled(self, seen: adapter.Seen) -> list[str]:
+        """What is left of a job that should train."""
+        left = self.world.problems() + [f"not quiet: {what}" for what in seen.waiting]
+        session = self.world.training.session
+        if session not in ("", seen.session):
+            left.append(f"lost stream: the entity holds {seen.session or 'none'}, open is {session}")
+        last = seen.incidents[-1] if seen.incidents else None
+        if left and last and last.given_up:
+            left = [] if last.needs_a_person else [f"given up: {last.given_up}; {'; '.join(left)}"]
+        for number in range(1, self._fronts + 1):
+            left += self._forsaken(f"front-{number}", seen)
+        return left
+
+    def _forsaken(self, name: str, seen: adapter.Seen) -> list[str]:
         """A front that ended as cancelled leaves nothing of its own running."""
         front = self.driver.runs[adapter.front_id(name)]
-        for one in seen.incidents:
-            ended = one.began + timedelta(seconds=one.seconds)
-            if (
-                front.status == "cancelled"
-                and f"requested by {name}" in one.summary
-                and ended > front.ended
-                and not one.cancelled
-            ):
-                self.found.append(f"forsaken: {name} ended as cancelled, and then {one.tried}")
+        if front.status != "cancelled" or front.ended is None:
+            return []
+        asked = [one for one in seen.incidents if f"requested by {name}" in one.summary and not one.cancelled]
+        later = [one for one in asked if one.began + timedelta(seconds=one.seconds) > front.ended]
+        return [f"forsaken: {name} ended as cancelled, and then {one.tried}" for one in later]
 
     def story(self) -> list[str]:
         return [f"{one.summary} -> {', '.join(one.tried)}" for one in adapter.seen(self.driver).incidents]

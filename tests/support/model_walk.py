@@ -118,6 +118,13 @@ class Walk:
         if pod := self.world.holder(rank):
             self.world.remove(pod.uid)
 
+    def evict(self, rank: int) -> None:
+        """Somebody drains its node."""
+        if pod := self.world.holder(rank):
+            pod.leaving = True
+            self.world.change()
+            self.driver.after(2.0, lambda: self.world.remove(pod.uid))
+
     def on_node(self, act: Callable[[str], None], rank: int) -> None:
         if (pod := self.world.holder(rank)) and pod.node:
             act(pod.node)
@@ -149,6 +156,7 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "nodes back": lambda walk, rank: walk.mend(),
     "process dies": lambda walk, rank: walk.fail(rank),
     "pod vanishes": lambda walk, rank: walk.vanish(rank),
+    "pod evicted": lambda walk, rank: walk.evict(rank),
     "backup dies": lambda walk, rank: walk.fail_backup(),
     "stream cut": lambda walk, rank: walk.world.training.cut(),
     "gateway dies": lambda walk, rank: walk.world.training.cut(silently=True),
