@@ -146,6 +146,13 @@ EXAMPLES = (
         unmended=True,
     ),
     example(
+        "a pod is evicted while the restart waits for it",
+        "given up",
+        RESTART,
+        Disturbance("pod evicted", "pods made"),
+        unmended=True,
+    ),
+    example(
         "an entity that somebody terminated is registered again",
         "entity lost",
         Disturbance("entity terminated", delay=1.0),
