@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import pairwise
 from time import process_time
 from typing import Literal
 
@@ -34,8 +36,9 @@ class Peer:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, News]] = []
+        self.taken_at: list[float] = []
         self.update_ids: list[str] = []
-        """Of all attempts."""
+        self.attempted: list[type[News]] = []
         self.failures: list[Exception] = []
         self.refuses: Callable[[News], Exception | None] = lambda _: None
         self._changed = asyncio.Condition()
@@ -43,16 +46,22 @@ class Peer:
     async def send(self, job_id: str, news: News, update_id: str) -> None:
         async with self._changed:
             self.update_ids.append(update_id)
+            self.attempted.append(type(news))
             self._changed.notify_all()
             if self.failures:
                 raise self.failures.pop(0)
             if error := self.refuses(news):
                 raise error
             self.taken.append((job_id, news))
+            self.taken_at.append(_now())
 
     @property
     def attempts(self) -> int:
         return len(self.update_ids)
+
+    def gaps(self) -> list[float]:
+        """Seconds between what was taken."""
+        return [later - earlier for earlier, later in pairwise(self.taken_at)]
 
     @property
     def news(self) -> list[News]:
@@ -122,8 +131,11 @@ async def test_the_life_of_a_job_is_told(client: ClusterClient, cluster: LocalCl
         job = await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
         await peer.until_held(pod)
+        before = datetime.now(UTC)
         await client.degrade(pod.spec.node_name, "slow", "half speed")
         (fault,) = (await peer.until_seen(lambda seen: bool(seen.faults))).faults
+        assert fault.seen_at
+        assert before < fault.seen_at < datetime.now(UTC)
         await client.heal(pod.spec.node_name)
         await peer.until_seen(lambda seen: not seen.faults)
         await client.delete_job("demo", 0)
@@ -305,7 +317,7 @@ async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
         peer.refuses = lambda _: None
         await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
         await peer.until_registered("hotSwitch")
-    assert [type(news) for news in peer.news] == [Register]
+    assert peer.attempted.count(Register) == 2
 
 
 async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClient, cluster: LocalCluster) -> None:
@@ -395,6 +407,7 @@ class LargeCluster(ScriptedCluster):
         yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.nodes)
         while True:
             yield await self.changes.get()
+            await asyncio.sleep(0)  # as between two lines of a stream
 
     def change(self, thing: Pod | Node) -> None:
         """It is as this says from now on."""
@@ -402,12 +415,8 @@ class LargeCluster(ScriptedCluster):
         self.changes.put_nowait(WatchEvent(type="MODIFIED", kind=kind, object=thing))
 
 
-def all_hold(seen: Sighting) -> bool:
-    return all(seen.holders)
-
-
 async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
-    """1,250 of them: gathered for a moment, they are one fault."""
+    """1,250 of them, one event after the other, are one fault, and no more than an update every 0.05 s while the events last."""
     peer, cluster = Peer(), LargeCluster()
     async with watching(cluster, peer):
         await peer.until_last(Register)
@@ -416,37 +425,51 @@ async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
         await peer.until_seen(lambda seen: not any(seen.holders))
     (fault,) = peer.sighting.faults
     assert len(fault.pod_ranks) == MANY_PODS
-    assert len(peer.taken) <= 6
+    assert min(peer.gaps()) >= 0.045
 
 
-async def test_a_job_that_grows_waits_and_one_that_is_hurt_does_not() -> None:
-    """1,250 pods that come one by one are a few updates, and a pod that fails among them is told before they are all there."""
+async def test_a_job_that_grows_is_told_once_a_second() -> None:
+    """1,250 pods that come one by one are no 1,250 updates."""
     peer, cluster = Peer(), LargeCluster()
-    running = cluster.pods_of_job
-    cluster.pods_of_job = []
+    pods, cluster.pods_of_job = cluster.pods_of_job, []
     async with watching(cluster, peer):
         await peer.until_last(Register)
-        for one in running[:-1]:
+        for one in pods:
             cluster.change(one)
-            await asyncio.sleep(0)
-        cluster.change(pod(MANY_PODS - 1, "last", phase=PodPhase.FAILED))
+        await peer.until_seen(lambda seen: all(seen.holders))
+    assert min(peer.gaps()) >= 0.95
+
+
+async def test_a_job_that_is_hurt_while_it_grows_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that fails among those that start waits for none of them; here they would wait longer than any test."""
+    monkeypatch.setattr("workers.watcher.reconciler.GROWING", 1000.0)
+    peer, cluster = Peer(), LargeCluster()
+    pods, cluster.pods_of_job = cluster.pods_of_job, []
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for one in pods[1:]:
+            cluster.change(one)
+        cluster.change(pod(0, "first", phase=PodPhase.FAILED))
         await peer.until_seen(lambda seen: bool(seen.faults))
-        cluster.change(pod(MANY_PODS - 1, "new"))
-        await peer.until_seen(all_hold)
-    assert len(peer.taken) <= 6
+    assert len(peer.taken) == 2
 
 
 async def test_a_job_that_is_never_quiet_is_told_less_often() -> None:
-    """A node that flaps all day must not fill the history: after many updates the next ones are gathered longer."""
+    """A node that flaps all day must not fill the history: after many updates the next one is three seconds later."""
     peer, cluster = Peer(), LargeCluster()
     async with watching(cluster, peer):
         await peer.until_last(Register)
-        for number in range(1, MANY + 10):
+        for number in range(1, MANY):
             cluster.change(node("node-7", sick=f"slow-{number}"))
-            if number < MANY:
-                await peer.until_seen(shows(number))
-        await peer.until_seen(shows(MANY + 9))
-    assert len(peer.taken) == MANY + 1
+            await peer.until_seen(shows(number))
+        began = _now()
+        cluster.change(node("node-7", sick=f"slow-{MANY}"))
+        await peer.until_seen(shows(MANY))
+        assert _now() - began >= 2.9
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def shows(number: int) -> Callable[[Sighting], bool]:
