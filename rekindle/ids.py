@@ -3,6 +3,9 @@
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
+DEPLOYMENT = "rekindle"
+"""Temporal's worker deployment: all versions of the control worker together."""
+
 
 def job_workflow(job_id: str) -> str:
     return f"job/{job_id}"
@@ -54,6 +57,9 @@ class Signals:
     VERDICT = "verdict"
     WITHDRAWN = "withdrawn"
     """To `TrainingJob`, from a front that was cancelled."""
+
+    UPGRADED = "upgraded"
+    """To `TrainingJob`: another version of the control worker is current."""
 
 
 class Queries:

@@ -51,13 +51,17 @@ class TrainingJob:
             await workflow.wait_condition(workflow.all_handlers_finished)
             if case is None or self.state.incidents != state.incidents or workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(self._is_quiet)
-                workflow.continue_as_new(self.state)
+                # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                workflow.continue_as_new(
+                    self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+                )
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
 
     def _has_work(self) -> bool:
-        suggested = workflow.info().is_continue_as_new_suggested()
-        return bool(self.state.ended) or incidents.next_case(self.state) is not None or suggested
+        info = workflow.info()
+        moves_on = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+        return bool(self.state.ended) or incidents.next_case(self.state) is not None or moves_on
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and all(writing.done() for writing in self._writing)
@@ -399,6 +403,10 @@ class TrainingJob:
         if self.climb:
             self.climb.cancel()
         return Receipt(info="the job's workflow ends")
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:

@@ -11,6 +11,7 @@ from rekindle.cli.dev import dev
 from rekindle.cli.jobs import delete, fault_app, jobs, logs, nodes, show, submit
 from rekindle.cli.output import problems
 from rekindle.cli.recover import hot_switch, policy_app, reschedule
+from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import let_threads_end
 
@@ -28,7 +29,7 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 )
 for command in (dev, submit, jobs, show, logs, delete, nodes, hot_switch, reschedule):
     app.command(command)
-for group in (demo_app, fault_app, policy_app):
+for group in (demo_app, fault_app, policy_app, versions_app):
     app.command(group)
 
 

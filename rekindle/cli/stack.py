@@ -355,6 +355,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
     logs = state_dir / "logs"
     logs.mkdir(exist_ok=True)
     environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
+    environment["REKINDLE_ONLY_WORKER"] = "true"  # what another version began goes on at once, its code is gone
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""
