@@ -70,10 +70,13 @@ class TrainingJob:
             case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
-            elif self.state.incidents != incidents or workflow.info().is_continue_as_new_suggested():
+            elif self.state.incidents != incidents or self._moves_on():
                 await workflow.wait_condition(lambda: self._is_quiet() or self._has_work())
                 if not self._has_work():
-                    workflow.continue_as_new(self.state)
+                    # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                    workflow.continue_as_new(
+                        self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+                    )
             else:
                 await self._wait()
         await self._dismiss_request()
@@ -82,6 +85,11 @@ class TrainingJob:
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and self.journal.is_quiet
+
+    @staticmethod
+    def _moves_on() -> bool:
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     def _has_work(self) -> bool:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
@@ -93,9 +101,7 @@ class TrainingJob:
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
-                lambda: (
-                    self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due
-                ),
+                lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
                 timeout=due - now if due else LOOKS_AFTER,
                 timeout_summary="a fault is given time" if due else "look at the job",
             )
@@ -407,6 +413,10 @@ class TrainingJob:
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
         if self.incident:
             self.incident.verdict_told(verdict)
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
 
     # ---- questions
 

@@ -25,3 +25,16 @@ class HurriedHotSwitch(HotSwitch):
 
     async def _backup_runs(self, backup: Backup) -> None:
         return
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class HurriedHotSwitchOfAWorker(HurriedHotSwitch):
+    """The same as a worker runs it: what does not fit its history fails it."""
+
+    @workflow.init
+    def __init__(self, request: ModeInput) -> None:
+        super().__init__(request)
+
+    @workflow.run
+    async def run(self, request: ModeInput) -> Verdict:
+        return await super().run(request)
