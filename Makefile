@@ -55,6 +55,10 @@ bench: setup ## measure recoveries on this machine, side by side with their floo
 kills: setup ## kill each process at every history event and between them, all of them, and write the table
 	REKINDLE_KILLS=all pytest tests/kills
 
+.PHONY: fuzz
+fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes an hour
+	REKINDLE_FUZZ_EXAMPLES=10000 pytest --numprocesses=auto --timeout=3600 tests/fuzz
+
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium
 	python docs/pictures/make.py

@@ -5,7 +5,7 @@ a scheduler that says `Unschedulable` and why; a watch that can break. Every wri
 so" is success. Drivers: `activities/local.py`, `activities/kubernetes/`.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,8 +69,9 @@ class Cluster(Protocol):
         """Every backup pod that was not promoted is told to end, and no mark of it is left on other pods. Answers them."""
         ...
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        """All pods of the job are told to end, and nobody makes new ones before `ensure_pods`. Answers them."""
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        """All pods of the job are told to end, and nobody makes new ones before `ensure_pods`. Answers them. Pods on lost nodes
+        get no grace: nobody there would report their end."""
         ...
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:

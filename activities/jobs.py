@@ -1,14 +1,17 @@
-"""What a workflow cannot do itself: ask the `TrainingJob` by an update, and terminate a recovery that does not even cancel."""
+"""What a workflow cannot do itself: ask a `TrainingJob` by an update, and terminate a recovery that does not even cancel."""
+
+import asyncio
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowUpdateFailedError
-from temporalio.exceptions import ApplicationError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
-from rekindle.ids import ErrorTypes, Updates, job_workflow
-from rekindle.model.asks import AskRequest, TerminateRequest
-from rekindle.model.recovery import Receipt
+from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow
+from rekindle.model.asks import AskRequest, TerminateRequest, WithdrawRequest
+from rekindle.model.recovery import Receipt, Verdict
+from rekindle.temporal import Attributes
 
 
 class JobActivities:
@@ -16,24 +19,73 @@ class JobActivities:
         self._client = client
 
     @activity.defn
-    async def ask_job(self, request: AskRequest) -> Receipt:
-        """Asks the job's workflow to run a mode.
+    async def find_job(self, job: str) -> str:
+        """The id of a job that is given by its id or, where only one job has it, by its name.
+
+        Raises: `job.unknown`, which no retry mends.
+        """
+        async with beating():
+            if await self._lives(job):
+                return job
+            query = (
+                f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND {Attributes.JOB.name} = '{job}'"
+            )
+            if "'" in job:
+                raise unknown_job(job, "accepted is the id or the name of a job")
+            found = [run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query, limit=NAMED + 1)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise unknown_job(job, "accepted is the id or the name of a registered job")
+        raise unknown_job(job, f"several jobs have this name, use an id: {', '.join(sorted(found)[:NAMED])}")
+
+    async def _lives(self, job_id: str) -> bool:
+        try:
+            found = await self._client.get_workflow_handle(job_workflow(job_id)).describe()
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                return False
+            raise
+        return found.status is WorkflowExecutionStatus.RUNNING
+
+    @activity.defn
+    async def hold_request(self, asked: AskRequest) -> Verdict:
+        """Asks the job's workflow to run a mode, and waits for its verdict, which may take hours. Repeated after the death of a
+        worker, it finds the same request again.
 
         Raises: `job.unknown`, `job.busy`, `request.invalid`, `request.refused`, none of which a retry mends.
         """
-        handle = self._client.get_workflow_handle(job_workflow(request.job_id))
+        handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
+        async with beating():
+            while True:
+                try:
+                    verdict: Verdict = await handle.execute_update(
+                        Updates.RECOVER, asked.request, id=asked.request_id, result_type=Verdict
+                    )
+                    return verdict
+                except WorkflowUpdateRPCTimeoutOrCancelledError:
+                    task = asyncio.current_task()
+                    if task and task.cancelling():
+                        raise asyncio.CancelledError from None
+                except WorkflowUpdateFailedError as error:
+                    raise refusal(error) from error
+                except RPCError as error:
+                    if error.status is RPCStatusCode.NOT_FOUND:
+                        raise unknown_job(asked.job_id, "accepted is the id or the name of a registered job") from error
+                    raise
+
+    @activity.defn
+    async def withdraw_request(self, asked: WithdrawRequest) -> None:
+        """Tells the job's workflow that nobody wants this request any more; one that has ended is told nothing."""
         async with beating():
             try:
-                receipt: Receipt = await handle.execute_update(
-                    Updates.REQUEST, request.request, id=activity.info().workflow_run_id, result_type=Receipt
+                handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
+                await handle.execute_update(
+                    Updates.WITHDRAW, asked.request_id, id=f"withdraw/{asked.request_id}", result_type=Receipt
                 )
-                return receipt
-            except WorkflowUpdateFailedError as error:
-                raise refusal(error) from error
             except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    raise unknown_job(request.job_id) from error
-                raise
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
 
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:
@@ -46,17 +98,17 @@ class JobActivities:
                     raise
 
 
-def unknown_job(job_id: str) -> ApplicationError:
-    return ApplicationError(
-        f"job {job_id} is not registered: accepted is the UID of a submitted job",
-        type=ErrorTypes.JOB_UNKNOWN,
-        non_retryable=True,
-    )
+NAMED = 5
+"""Ids that an answer names."""
+
+
+def unknown_job(job: str, accepted: str) -> ApplicationError:
+    return ApplicationError(f"job: {job[:80]!r} is not registered: {accepted}", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True)
 
 
 def refusal(error: WorkflowUpdateFailedError) -> ApplicationError:
-    """The reason of a rejected update, as an error that no retry mends."""
+    """The reason of a rejected update, as an error that no retry mends. It is an answer and no failure: nothing is logged."""
     cause = error.cause
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else ErrorTypes.REQUEST_REFUSED
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)
-    return ApplicationError(words, type=kind, non_retryable=True)
+    return ApplicationError(words, type=kind, non_retryable=True, category=ApplicationErrorCategory.BENIGN)

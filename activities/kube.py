@@ -5,6 +5,7 @@ that is not a success becomes an error of our tree; reads and writes are not rep
 """
 
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ ERRORS: Mapping[int, type[ClusterError]] = {
     413: Invalid,
     422: Invalid,
 }
+
+DEEPEST = 400
+"""Levels of an answer that are kept. Python's parser gives up at about a thousand, and the API server admits more."""
+
+TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+"""Of JSON, as far as they say how deep something lies."""
 
 Object = dict[str, Any]
 
@@ -144,7 +151,7 @@ class Api:
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None, kind: str = JSON
     ) -> Object:
         async with self._answer(method, path, query or {}, body, kind) as answer:
-            found: Object = json.loads(await answer.read())
+            found: Object = _parsed(await answer.read())
             return found
 
     @asynccontextmanager
@@ -213,8 +220,37 @@ async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
         yield line
 
 
+def _parsed(content: bytes) -> Any:
+    """Raises:
+    ClusterUnavailable: it is not JSON: somebody else answers.
+    """
+    try:
+        try:
+            return json.loads(content)
+        except RecursionError:
+            return json.loads(_shallow(content))
+    except ValueError as error:
+        raise ClusterUnavailable(f"the API server answers what is not JSON: {error}") from error
+
+
+def _shallow(content: bytes) -> bytes:
+    """The same with a text in place of whatever lies too deep: one object must not hide all others of a list, and whoever reads
+    it meets a text where a mapping belongs."""
+    kept, level, last = [], 0, 0
+    for token in TOKENS.finditer(content):
+        if token[0] in (b"{", b"["):
+            level += 1
+            if level == DEEPEST + 1:
+                kept.append(content[last : token.start()] + b'"nested too deep"')
+        elif token[0] in (b"}", b"]"):
+            level -= 1
+            if level == DEEPEST:
+                last = token.end()
+    return b"".join([*kept, content[last:]])
+
+
 def _change(line: bytes) -> Change:
-    event = json.loads(line)
+    event = _parsed(line)
     if event["type"] == "ERROR":
         raise _refusal(event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
     return Change(event["type"], event["object"])

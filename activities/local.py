@@ -1,6 +1,6 @@
 """The driver for the local cluster: the port `Cluster`, spoken over its Unix socket. Made by `workers`."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -84,12 +84,13 @@ class LocalCluster:
             [pod for pod in await self.pods(job_id) if keys.POD_TYPE in pod.metadata.annotations], grace_seconds
         )
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        return await self._delete(await self.pods(job_id), grace_seconds)
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        return await self._delete(await self.pods(job_id), grace_seconds, lost_nodes)
 
-    async def _delete(self, pods: list[Pod], grace_seconds: int) -> list[Pod]:
+    async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         for pod in pods:
-            await self.ensure_deleted(pod.metadata.owner_uid, pod.metadata.name, pod.metadata.uid, grace_seconds)
+            grace = 0 if pod.spec.node_name in lost_nodes else grace_seconds
+            await self.ensure_deleted(pod.metadata.owner_uid, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:

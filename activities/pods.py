@@ -4,21 +4,30 @@ Every write names the state that it ensures, so that a repeated call finds its w
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from temporalio import activity
 
 from activities.cluster import Cluster
 from activities.errors import crossing
 from activities.heartbeat import beating
-from activities.world import until
+from activities.world import Wanted, until
 from rekindle.errors import NotFound
 from rekindle.model.asks import (
     Backup,
     BackupRequest,
     EventRequest,
+    JobLook,
+    JobRequest,
+    NewPodsRequest,
+    OldPodsRequest,
+    PodCount,
     PodsRequest,
     PolicyRequest,
+    RememberRequest,
+    Restart,
     Scheduled,
     Started,
     StartRequest,
@@ -28,14 +37,21 @@ from rekindle.model.asks import (
     Swap,
     SwapRequest,
 )
+from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
-from rekindle.model.keys import DOWNGRADED, POD_TYPE, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.policy.sighting import end_of, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
+
+PER_POD = 200
+"""Bytes of what is said of one pod where several are named."""
+
+HOT = re.compile(r"(-hot-[0-9]{4,})+$")
+"""What an earlier hot switch added to the name of a pod: the next one replaces it."""
 
 
 def ref(pod: Pod) -> PodRef:
@@ -61,7 +77,7 @@ class PodActivities:
         with crossing():
             async with beating():
                 old = await self._holder(request.job_id, request.pod_rank)
-                name = f"{old.metadata.name}-hot-{request.name_suffix}"
+                name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup))
@@ -76,7 +92,7 @@ class PodActivities:
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
         """Waits until the pod has a node, or the deadline; then the scheduler's message is in the answer."""
         (target,) = request.pods
-        pods = await self._until(request, lambda pods: all(pod.spec.node_name or _over(pod) for pod in pods))
+        pods = await self._until_these(request, lambda pods: all(pod.spec.node_name or _over(pod) for pod in pods))
         if not pods:
             return Scheduled(node="", message=f"pod {target.name} is gone")
         condition = condition_of(pods[0].status.conditions, "PodScheduled")
@@ -85,16 +101,47 @@ class PodActivities:
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
-        """Waits until all pods run. Ends early when one of them failed or is gone."""
-        pods = await self._until(request, lambda pods: len(pods) < len(request.pods) or _settled(pods))
-        missing = {pod.name for pod in request.pods} - {pod.metadata.name for pod in pods}
-        if missing:
-            return Started(running=False, message=f"gone: {', '.join(sorted(missing))}")
-        failed = [pod for pod in pods if _over(pod)]
-        if failed:
-            return Started(running=False, message="; ".join(_end(pod) for pod in failed))
-        waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
-        return Started(running=not waiting, message="; ".join(_state(pod) for pod in waiting))
+        """Waits until the pods run. Ends early when one of them failed or is gone."""
+        pods = await self._until_these(request, lambda pods: len(pods) < len(request.pods) or _settled(pods))
+        return _started(pods, {pod.name for pod in request.pods}, len(request.pods))
+
+    @activity.defn
+    async def await_new_running(self, request: NewPodsRequest) -> Started:
+        """Waits until all pods of a restart run. Ends early when one of them failed or is gone again."""
+        seen: set[str] = set()
+
+        def settled(pods: Sequence[Pod]) -> bool:
+            seen.update(pod.metadata.name for pod in pods)
+            gone = len(pods) < len(seen)
+            return gone or any(_over(pod) for pod in pods) or (len(pods) >= request.pods and _settled(pods))
+
+        restart = request.restart
+        pods = await self._until(restart.job_id, lambda pod: _is_new(pod, restart), request.within, settled)
+        return _started(pods, seen, request.pods)
+
+    @activity.defn
+    async def look_at_new_pods(self, request: NewPodsRequest) -> Started:
+        """Whether no rank has lost its pod since the restart. A manager is not looked at: another one takes over from it."""
+        with crossing():
+            async with beating():
+                everyone = await self._cluster.pods(request.restart.job_id)
+        pods = [pod for pod in everyone if rank_of(pod) is not None and _is_new(pod, request.restart)]
+        over = [pod for pod in pods if _over(pod)]
+        if over:
+            return Started(running=False, message=_each(over, _end))
+        there = f"{len(pods)} of {request.pods} pods are there"
+        return Started(running=len(pods) >= request.pods, message="" if len(pods) >= request.pods else there)
+
+    @activity.defn
+    async def look_at_job(self, request: JobRequest) -> JobLook:
+        """How the job is by its own object."""
+        with crossing():
+            async with beating():
+                try:
+                    job = await self._cluster.job(request.job_id)
+                except NotFound:
+                    return JobLook()
+        return JobLook(phase=None if job.metadata.deletion_timestamp else job.status.phase)
 
     @activity.defn
     async def swap(self, request: SwapRequest) -> Swap:
@@ -113,7 +160,14 @@ class PodActivities:
     @activity.defn
     async def await_gone(self, request: PodsRequest) -> tuple[PodRef, ...]:
         """Waits until the pods are gone, or the deadline; answers those that are still there."""
-        return tuple(ref(pod) for pod in await self._until(request, lambda pods: not pods))
+        return tuple(ref(pod) for pod in await self._until_these(request, lambda pods: not pods))
+
+    @activity.defn
+    async def await_old_gone(self, request: OldPodsRequest) -> PodCount:
+        """Waits until no pod from before a restart is left, or the end of the time; answers those that are still there."""
+        restart = request.restart
+        wanted: Wanted = lambda pod: not _is_new(pod, restart)  # noqa: E731
+        return _count(await self._until(restart.job_id, wanted, request.within, lambda pods: not pods))
 
     @activity.defn
     async def promote(self, request: SwapRequest) -> None:
@@ -131,20 +185,29 @@ class PodActivities:
                 return tuple(ref(pod) for pod in pods)
 
     @activity.defn
-    async def delete_pods(self, request: StopRequest) -> tuple[PodRef, ...]:
+    async def delete_pods(self, request: StopRequest) -> PodCount:
         """Deletes all pods of the job, and keeps its controller from making new ones."""
         with crossing():
             async with beating():
-                pods = await self._cluster.ensure_stopped(request.job_id, request.grace_seconds)
-                return tuple(ref(pod) for pod in pods)
+                return _count(
+                    await self._cluster.ensure_stopped(request.job_id, request.grace_seconds, frozenset(request.lost_nodes))
+                )
 
     @activity.defn
-    async def ensure_pods(self, request: StartRequest) -> tuple[PodRef, ...]:
+    async def ensure_pods(self, request: StartRequest) -> PodCount:
         """Creates the job's pods of this generation, once."""
         with crossing():
             async with beating():
-                pods = await self._cluster.ensure_pods(request.job_id, request.generation, request.avoid_nodes)
-                return tuple(ref(pod) for pod in pods)
+                return _count(await self._cluster.ensure_pods(request.job_id, request.generation, request.avoid_nodes))
+
+    @activity.defn
+    async def publish_policy(self, request: PolicyRequest) -> None:
+        """Writes the sub-health policy where the scheduler reads it, and why."""
+        with crossing():
+            async with beating():
+                await self._cluster.ensure_job_metadata(
+                    request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
+                )
 
     @activity.defn
     async def survey(self, request: SurveyRequest) -> Survey:
@@ -167,13 +230,11 @@ class PodActivities:
             return None
 
     @activity.defn
-    async def publish_policy(self, request: PolicyRequest) -> None:
-        """Writes the sub-health policy where the scheduler reads it, and why."""
+    async def remember(self, request: RememberRequest) -> None:
+        """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
         with crossing():
             async with beating():
-                await self._cluster.ensure_job_metadata(
-                    request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
-                )
+                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:
@@ -182,11 +243,50 @@ class PodActivities:
             async with beating():
                 await self._cluster.record(request.job_id, request.event)
 
-    async def _until(self, request: PodsRequest, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
-        wanted = {pod.uid for pod in request.pods}
+    async def _until_these(self, request: PodsRequest, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
+        uids = {pod.uid for pod in request.pods}
+        return await self._until(request.job_id, lambda pod: pod.metadata.uid in uids, request.within, done)
+
+    async def _until(self, job_id: str, wanted: Wanted, within: timedelta, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
         with crossing():
             async with beating():
-                return await until(self._cluster, request.job_id, wanted, request.deadline, done)
+                return await until(self._cluster, job_id, wanted, _left(within), done)
+
+
+def _left(within: timedelta) -> timedelta:
+    """Of the time that an activity has, also when it is not its first try. Both moments are the server's own."""
+    info = activity.info()
+    return max(timedelta(0), within - (info.current_attempt_scheduled_time - info.scheduled_time))
+
+
+def _is_new(pod: Pod, restart: Restart) -> bool:
+    """Whether the pod was made by or after this restart."""
+    if pod.metadata.labels.get(GENERATION) == restart.generation or restart.youngest is None:
+        return True
+    born = pod.metadata.creation_timestamp
+    return born is not None and born > restart.youngest
+
+
+def _count(pods: Sequence[Pod]) -> PodCount:
+    births = [pod.metadata.creation_timestamp for pod in pods if pod.metadata.creation_timestamp]
+    names = tuple(sorted(pod.metadata.name for pod in pods)[:NAMED])
+    return PodCount(count=len(pods), names=names, youngest=max(births, default=None))
+
+
+def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
+    """Whether all run; why not, of the first ten."""
+    if missing := expected - {pod.metadata.name for pod in pods}:
+        return Started(running=False, message=f"gone: {few(sorted(missing))}")
+    if failed := [pod for pod in pods if _over(pod)]:
+        return Started(running=False, message=_each(failed, _end))
+    if len(pods) < count:
+        return Started(running=False, message=f"{len(pods)} of {count} pods are there")
+    waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
+    return Started(running=not waiting, message=_each(waiting, _state))
+
+
+def _each(pods: Sequence[Pod], words: Callable[[Pod], str]) -> str:
+    return reason(few([cut(words(pod), PER_POD) if len(pods) > 1 else words(pod) for pod in pods[:NAMED]], len(pods), "; "))
 
 
 def _over(pod: Pod) -> bool:

@@ -10,8 +10,8 @@ from rekindle.model.recovery import Order
 
 
 class Streams(Protocol):
-    async def deliver(self, order: Order) -> None:
-        """Puts an order on the job's stream; raises NotAttached where there is none."""
+    async def deliver(self, order: Order, recovery: str) -> None:
+        """Puts an order of a recovery's workflow on the job's stream; raises NotAttached where there is none."""
         ...
 
     def end_session(self, job_id: str, session: str, reason: str) -> None:
@@ -30,7 +30,7 @@ class OrderActivities:
         Raises: `training_side.not_attached`, retryable, when the job's stream is not here.
         """
         with crossing():
-            await self._streams.deliver(order)
+            await self._streams.deliver(order, activity.info().workflow_id or "")
 
     @activity.defn
     async def end_session(self, request: EndSession) -> None:

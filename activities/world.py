@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import timedelta
 
 from activities.cluster import Cluster
 from rekindle.errors import ClusterUnavailable, WatchExpired
@@ -12,27 +12,27 @@ from rekindle.model.cluster import Pod
 REWATCH = 0.2
 """Seconds before a broken watch is opened again."""
 
+Wanted = Callable[[Pod], bool]
 Done = Callable[[Sequence[Pod]], bool]
 
 
-async def until(cluster: Cluster, job_id: str, uids: set[str], deadline: datetime, done: Done) -> list[Pod]:
-    """The pods with these UIDs, as soon as they satisfy `done`, or as they are at the deadline."""
-    limit = max(0.0, (deadline - datetime.now(UTC)).total_seconds())
+async def until(cluster: Cluster, job_id: str, wanted: Wanted, within: timedelta, done: Done) -> list[Pod]:
+    """The wanted pods of a job, as soon as they satisfy `done`, or as they are at the end of the time."""
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(within.total_seconds()):
             while True:
                 try:
-                    return await _watch(cluster, job_id, uids, done)
+                    return await _watch(cluster, job_id, wanted, done)
                 except (WatchExpired, ClusterUnavailable):
                     await asyncio.sleep(REWATCH)
     except TimeoutError:
-        return [pod for pod in await cluster.pods(job_id) if pod.metadata.uid in uids]
+        return [pod for pod in await cluster.pods(job_id) if wanted(pod)]
 
 
-async def _watch(cluster: Cluster, job_id: str, uids: set[str], done: Done) -> list[Pod]:
+async def _watch(cluster: Cluster, job_id: str, wanted: Wanted, done: Done) -> list[Pod]:
     async with aclosing(cluster.follow(job_id)) as states:
         async for everyone in states:
-            pods = [pod for pod in everyone if pod.metadata.uid in uids]
+            pods = [pod for pod in everyone if wanted(pod)]
             if done(pods):
                 return pods
     raise WatchExpired("the watch ended")

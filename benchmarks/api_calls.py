@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,19 @@ from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.kubernetes.kinds import TRAINING_JOB
 from activities.pods import PodActivities
-from rekindle.model.asks import Backup, BackupRequest, EventRequest, PodsRequest, StartRequest, StopRequest, SwapRequest
+from rekindle.model.asks import (
+    Backup,
+    BackupRequest,
+    EventRequest,
+    NewPodsRequest,
+    OldPodsRequest,
+    PodCount,
+    PodsRequest,
+    Restart,
+    StartRequest,
+    StopRequest,
+    SwapRequest,
+)
 from rekindle.model.cluster import ClusterEvent, PodPhase
 from rekindle.settings import Settings
 from workers.operator import Operator
@@ -106,14 +118,17 @@ class Recoveries:
         await self._tell()
 
     async def restart(self) -> None:
-        stopped = await _run(self._pods.delete_pods, StopRequest(job_id=self._job_id, grace_seconds=5))
-        await _run(self._pods.await_gone, self._wait(*stopped))
-        started = await _run(self._pods.ensure_pods, StartRequest(job_id=self._job_id, generation="second", avoid_nodes=()))
-        await _run(self._pods.await_running, self._wait(*started))
+        stopped: PodCount = await _run(self._pods.delete_pods, StopRequest(job_id=self._job_id, grace_seconds=5))
+        restart = Restart(job_id=self._job_id, generation="second", youngest=stopped.youngest)
+        await _run(self._pods.await_old_gone, OldPodsRequest(restart=restart, within=PATIENCE))
+        made: PodCount = await _run(
+            self._pods.ensure_pods, StartRequest(job_id=self._job_id, generation="second", avoid_nodes=())
+        )
+        await _run(self._pods.await_new_running, NewPodsRequest(restart=restart, pods=made.count, within=PATIENCE))
         await self._tell()
 
     def _wait(self, *pods: Any) -> PodsRequest:
-        return PodsRequest(job_id=self._job_id, pods=pods, deadline=datetime.now(UTC) + PATIENCE)
+        return PodsRequest(job_id=self._job_id, pods=pods, within=PATIENCE)
 
     async def _tell(self) -> None:
         event = ClusterEvent(name="job", kind="TrainingJob", reason="RecoveryRecovered", message="measured")

@@ -77,10 +77,13 @@ async def _incident(rekindle: Rekindle, job_id: str, number: int) -> Incident:
 
 
 async def _sample(rekindle: Rekindle, job_id: str, incident: Incident, records: list[StepRecord]) -> Sample:
-    history = await rekindle.temporal.get_workflow_handle(ids.recovery_workflow(job_id)).fetch_history()
+    job, mode = (await rekindle.status(job_id)).state.job, incident.ladder[0].mode
+    recovery = rekindle.temporal.get_workflow_handle(ids.recovery_workflow(job, incident.number, mode))
+    history = await recovery.fetch_history()
     orders = _orders(history.events)
     paused = _time(next(e for e in history.events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED))
     seen = incident.faults[0].seen_at
+    assert seen is not None, "the watcher says when it saw a fault"
     return Sample(
         pause=measure.pause_seconds(records, seen.timestamp()),
         first_order=(orders[0] - seen.replace(tzinfo=None)) / timedelta(seconds=1),

@@ -6,12 +6,17 @@
 Jobs are named by their id (UID) or, where it is unique, by their name. Errors are those of `rekindle.errors`.
 """
 
+import re
 import uuid
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Self
 
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import (
     Client,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -23,24 +28,37 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault
-from rekindle.model.recovery import Mode, ModeInput, Receipt, Verdict
+from rekindle.model.fault import Fault, FaultReport
+from rekindle.model.job import Job
+from rekindle.model.recovery import Mode, ModeRequest, Receipt, Verdict
 from rekindle.model.state import JobStatus
+from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
 
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
 class JobRow(Value):
-    """One registered job, as a list shows it."""
+    """One job, as a list shows it."""
 
     id: str
     name: str
     phase: str
-    """`training`, `recovering`, `sub-health ignored`."""
+    """What is being done about it, in a word or two; `ended` once its workflow has."""
 
     last_verdict: str = ""
     since: datetime
+    until: datetime | None = None
+    """When it ended; None: it lives."""
+
+
+class RecoveryRow(Value):
+    """A recovery that runs."""
+
+    workflow_id: str
+    mode: str
+    fault: str
+    """What it is about."""
 
 
 class Rekindle:
@@ -54,51 +72,89 @@ class Rekindle:
         """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...)."""
         return cls(await connect(address))
 
-    async def jobs(self) -> list[JobRow]:
-        """Registered jobs that have not ended, newest first. A new job appears within about a second."""
-        query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
-        rows = []
-        async for run in self.temporal.list_workflows(query):
-            found = run.typed_search_attributes
-            rows.append(
-                JobRow(
-                    id=run.id.removeprefix(ids.job_workflow("")),
-                    name=found.get(Attributes.JOB) or "",
-                    phase=found.get(Attributes.PHASE) or "",
-                    last_verdict=found.get(Attributes.VERDICT) or "",
-                    since=run.start_time,
-                )
-            )
-        return rows
+    async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
+        """Registered jobs, newest first; with `ended` also those that have ended, as long as the server keeps them.
 
-    async def find(self, job: str) -> str:
-        """The id of a job that is given by id or by name.
+        A new job appears within about a second.
+        """
+        query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}'"
+        query += " AND ExecutionStatus != 'ContinuedAsNew'" if ended else " AND ExecutionStatus = 'Running'"
+        if re.fullmatch(r"[\w.-]+", name):
+            query += f" AND {Attributes.JOB.name} = '{name}'"
+        return [_job_row(run) async for run in self._list(query)]
+
+    async def find(self, job: str, *, ended: bool = False) -> str:
+        """The id of a job that is given by id or by name; with `ended` also of one that has ended, the newest of its name.
 
         Raises:
             BadInput: no job, or several, by that name.
         """
+        lives = await self._lives(job)
+        if lives or (ended and lives is not None):
+            return job
+        rows = [row for row in await self.jobs(ended=True, name=job) if row.name == job]
+        living = [row.id for row in rows if row.until is None]
+        if len(living) > 1:
+            raise BadInput(f"job: {job!r} names several jobs, use the id: {', '.join(living)}")
+        if living or (rows and ended):
+            return living[0] if living else rows[0].id
+        if rows or lives is not None:
+            raise BadInput(f"job: {job!r} has ended, its incidents are shown by: rekindle history {job}")
+        names = ", ".join(sorted(row.name for row in await self.jobs(ended=ended))) or "none is registered"
+        raise BadInput(f"job: {job!r} is not a registered job (known: {names})")
+
+    async def _lives(self, job_id: str) -> bool | None:
+        """Whether the job of this id lives; None: there is none."""
         try:
-            await self.temporal.get_workflow_handle(ids.job_workflow(job)).describe()
+            found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise Unavailable(str(error)) from error
-        else:
-            return job
-        found = [row for row in await self.jobs() if row.name == job]
-        if len(found) == 1:
-            return found[0].id
-        names = ", ".join(sorted(row.name for row in await self.jobs())) or "none is registered"
-        problem = "names several jobs, use the id" if found else f"is not a registered job (known: {names})"
-        raise BadInput(f"job: {job!r} {problem}")
+            return None
+        return found.status is WorkflowExecutionStatus.RUNNING
 
-    async def status(self, job: str) -> JobStatus:
-        """State and history of a job. Needs a running control worker."""
-        handle = self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job)))
+    async def status(self, job: str, *, ended: bool = False) -> JobStatus:
+        """State and history of a job; with `ended` also of one that has ended. Needs a running control worker."""
+        handle = self.temporal.get_workflow_handle(ids.job_workflow(await self.find(job, ended=ended)))
         try:
             status: JobStatus = await handle.query(ids.Queries.STATUS, result_type=JobStatus)
         except (RPCError, WorkflowQueryFailedError) as error:
             raise Unavailable(f"no control worker answered: {error}") from error
         return status
+
+    async def running(self, job: Job) -> RecoveryRow | None:
+        """The recovery of a job that runs now."""
+        async for run in self._list(f"{Attributes.JOB.name} = '{job.name}' AND ExecutionStatus = 'Running'"):
+            if run.parent_id == ids.job_workflow(job.id):
+                found = run.typed_search_attributes
+                mode, fault = found.get(Attributes.MODE) or run.workflow_type, found.get(Attributes.FAULT) or ""
+                return RecoveryRow(workflow_id=run.id, mode=mode, fault=fault)
+        return None
+
+    async def details(self, workflow_id: str) -> str:
+        """What the page of a running workflow says now: of a recovery, the list of its phases in Markdown, ticked off."""
+        handle = self.temporal.get_workflow_handle(workflow_id)
+        try:
+            metadata: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        except (RPCError, WorkflowQueryFailedError) as error:
+            raise Unavailable(f"no control worker answered: {error}") from error
+        return str(metadata.current_details)
+
+    async def cancel(self, job: str) -> list[str]:
+        """Withdraws what people asked for on a job; answers the ids of the requests. What must not stop goes on to its end."""
+        fronts = ids.request_workflow(await self.find(job), "")
+        query = f"WorkflowId STARTS_WITH '{fronts}' AND ExecutionStatus = 'Running'"
+        found = [run.id async for run in self._list(query)]
+        for workflow_id in found:
+            await self.temporal.get_workflow_handle(workflow_id).cancel()
+        return found
+
+    async def _list(self, query: str) -> AsyncIterator[WorkflowExecution]:
+        try:
+            async for run in self.temporal.list_workflows(query):
+                yield run
+        except RPCError as error:
+            raise Unavailable(str(error)) from error
 
     async def hot_switch(self, job: str, *, pod_rank: int, force: bool = False, requested_by: str = "") -> Verdict:
         """Moves a pod to a spare node and waits for the verdict.
@@ -124,10 +180,9 @@ class Rekindle:
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
         job_id = await self.find(job)
-        workflow = {Mode.HOT_SWITCH: ids.Workflows.HOT_SWITCH, Mode.JOB_RESCHEDULING: ids.Workflows.JOB_RESCHEDULING}[mode]
         return await self.temporal.start_workflow(
-            workflow,
-            ModeInput(job_id=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
+            row_of(mode).workflow,
+            ModeRequest(job=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
             id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
             task_queue=ids.CONTROL_QUEUE,
             result_type=Verdict,
@@ -153,7 +208,7 @@ class Rekindle:
 
     async def report_fault(self, job: str, fault: Fault) -> Receipt:
         """Tells the job of a fault that no watcher sees."""
-        return await self._update(await self.find(job), ids.Updates.FAULT, fault)
+        return await self._update(await self.find(job), ids.Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))
 
     async def _update(self, job_id: str, update: str, *arguments: Value) -> Receipt:
         handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
@@ -166,3 +221,16 @@ class Rekindle:
         except RPCError as error:
             raise Unavailable(str(error)) from error
         return receipt
+
+
+def _job_row(run: WorkflowExecution) -> JobRow:
+    found = run.typed_search_attributes
+    lives = run.status is WorkflowExecutionStatus.RUNNING
+    return JobRow(
+        id=run.id.removeprefix(ids.job_workflow("")),
+        name=found.get(Attributes.JOB) or "",
+        phase=(found.get(Attributes.PHASE) or "") if lives else "ended",
+        last_verdict=found.get(Attributes.VERDICT) or "",
+        since=run.start_time,
+        until=run.close_time,
+    )

@@ -83,3 +83,8 @@ class ClusterUnavailable(ClusterError):
 class WatchExpired(ClusterError):
     type = "cluster.watch_expired"
     retryable = True
+
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What Python raises over data of another shape than its reader expects. Caught at the one place in each process where an
+object that somebody else wrote must not end what is done for all others."""

@@ -1,7 +1,10 @@
 """The control worker: workflows, and the activities over the cluster. `python -P -m workers.control`; any number may run."""
 
 import logging
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
@@ -10,44 +13,70 @@ from activities.cluster import Cluster
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
+from rekindle.policy.modes import LADDER
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
-from workflows.hot_switch import HotSwitch
-from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
 """For activities in flight when the process is told to stop; below a pod's usual grace period."""
 
+SLOTS = 5_000
+"""Activities at once. Most of them wait for pods, for minutes, and cost a coroutine and a watch: with few slots they would keep
+every deletion of another job waiting."""
+
+CACHED_WORKFLOWS = 8_000
+"""Workflows in memory. One that is not there is read back from its history at its next event, and with 10,000 idle jobs that was
+the server's largest cost. An idle job takes 60 kB here, as measured, so that these are 0.5 GiB of the 1 GiB that the deployment
+grants; jobs beyond them are read back, or belong to a second control worker."""
+
 logger = logging.getLogger("control")
+
+
+def workflows() -> Sequence[type]:
+    """The entity, and the procedure of every mode in the ladder."""
+    return (TrainingJob, *(getattr(import_module(row.procedure), row.workflow) for row in LADDER))
+
+
+def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable[..., Any]]:
+    """Every activity of the control worker."""
+    return (
+        pods.ensure_backup,
+        pods.await_scheduled,
+        pods.await_running,
+        pods.swap,
+        pods.await_gone,
+        pods.promote,
+        pods.delete_backups,
+        pods.delete_pods,
+        pods.await_old_gone,
+        pods.ensure_pods,
+        pods.await_new_running,
+        pods.look_at_new_pods,
+        pods.look_at_job,
+        pods.publish_policy,
+        pods.record_event,
+        pods.survey,
+        pods.remember,
+        jobs.find_job,
+        jobs.hold_request,
+        jobs.withdraw_request,
+        jobs.terminate_recovery,
+    )
 
 
 def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> Worker:
     """The worker over one cluster."""
-    pods, jobs = PodActivities(cluster), JobActivities(client)
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, HotSwitch, JobRescheduling],
-        activities=[
-            pods.ensure_backup,
-            pods.await_scheduled,
-            pods.await_running,
-            pods.swap,
-            pods.await_gone,
-            pods.promote,
-            pods.delete_backups,
-            pods.delete_pods,
-            pods.ensure_pods,
-            pods.survey,
-            pods.publish_policy,
-            pods.record_event,
-            jobs.ask_job,
-            jobs.terminate_recovery,
-        ],
+        workflows=workflows(),
+        activities=activities_of(PodActivities(cluster), JobActivities(client)),
+        max_concurrent_activities=SLOTS,
+        max_cached_workflows=CACHED_WORKFLOWS,
         workflow_runner=runner,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=timedelta(seconds=1),

@@ -1,32 +1,36 @@
 """The controller of our own jobs on Kubernetes: `python -P -m workers.operator`, one for each cluster.
 
 A TrainingJob object becomes a Service for its manager and its first pods; its pods become its phase. Workers that fail stay:
-recoveries replace them. Nothing is remembered: everything follows from the objects as they are.
+recoveries replace them. Nothing is remembered: everything follows from the objects as they are. What one job raises, whatever
+its object says, is that job's affair and keeps no other one waiting.
 """
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from activities.kube import Api, Object, check_version
 from activities.kubernetes.direct import DirectDriver, delete_pod
+from activities.kubernetes.events import about_job, record
 from activities.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.kubernetes.objects import PodsOf, job_object_of
 from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
 from activities.kubernetes.reader import Reader, in_scope
-from rekindle.errors import BadInput, ClusterError, Conflict, WatchExpired
+from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import JobPhase
+from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
-from workers.cluster.jobs import FIRST, MANAGER_RESTARTS, phase_of
+from workers.own_jobs import FIRST, MANAGER_RESTARTS, phase_of
 from workers.process import Process, patiently, run
 
 PAUSE = 0.5
-"""Seconds before what failed is tried again."""
+"""Seconds before what failed is tried again; doubles for each job up to `LONGEST`."""
+
+LONGEST = 30.0
 
 GATHER = 0.02
 """Seconds in which several changes become one look: a job's pods start all at once."""
@@ -36,6 +40,15 @@ Take = Callable[[str, Object], None]
 logger = logging.getLogger("operator")
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """Why a job is not done yet, and how long it waits for the next try."""
+
+    words: str = ""
+    pause: float = PAUSE / 2
+    timer: asyncio.TimerHandle | None = None
+
+
 class Operator:
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
@@ -43,12 +56,12 @@ class Operator:
         self._direct = DirectDriver(api, self._reader, settings)
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
-        """By job and UID."""
+        """By namespace and job, and by UID: a label of a pod elsewhere makes it no pod of the job."""
         self._read: dict[str, PodsOf] = {}
         self._dirty: dict[str, None] = {}
         """Jobs that something happened to, the oldest first."""
         self._happened = asyncio.Event()
-        self._restarts = Counter[str]()
+        self._troubles: dict[str, Trouble] = {}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -85,18 +98,24 @@ class Operator:
         if change == "DELETED":
             self._jobs.pop(uid, None)
             self._read.pop(uid, None)
-            self._restarts.pop(uid, 0)
+            self._troubles.pop(uid, None)
             return
         self._jobs[uid] = Workload(TRAINING_JOB, job)
         self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
         uid = pod["metadata"]["labels"][keys.JOB_ID]
-        pods = self._pods.setdefault(uid, {})
+        place = _place(pod["metadata"]["namespace"], uid)
+        pods = self._pods.setdefault(place, {})
         pods.pop(pod["metadata"]["uid"], None)
         if change != "DELETED":
             pods[pod["metadata"]["uid"]] = pod
+        if not pods:
+            del self._pods[place]
         self._look_at(uid)
+
+    def _pods_of(self, job: Workload) -> list[Object]:
+        return list(self._pods.get(_place(job.namespace, job.uid), {}).values())
 
     def _look_at(self, uid: str) -> None:
         self._dirty[uid] = None
@@ -114,27 +133,51 @@ class Operator:
             if not self._dirty:
                 self._happened.clear()
             job = self._jobs.get(uid)
-            if job is None or job.metadata.get("deletionTimestamp"):
-                continue
-            try:
-                await self._reconcile(job)
-            except BadInput as error:
-                await self._tell_phase(job, JobPhase.FAILED, str(error))
-            except ClusterError as error:
-                logger.warning("not done yet, trying again", extra={"job": uid, "job_name": job.name, "error": str(error)})
-                asyncio.get_running_loop().call_later(PAUSE, self._look_at, uid)
+            if job and not job.metadata.get("deletionTimestamp"):
+                await self._attend_to(job)
+
+    async def _attend_to(self, job: Workload) -> None:
+        """Here, and nowhere else, an exception ends that a job has caused."""
+        try:
+            await self._reconcile(job)
+            self._troubles.pop(job.uid, None)
+        except (RekindleError, *MALFORMED) as error:
+            await self._try_again_later(job, error)
+
+    async def _try_again_later(self, job: Workload, error: Exception) -> None:
+        """Ever more rarely, up to a limit. Trouble that waiting alone does not end is said on the job, once."""
+        last = self._troubles.get(job.uid, Trouble())
+        ours = isinstance(error, RekindleError)
+        words = str(error) if ours else f"it cannot be served: {type(error).__name__}: {error}"
+        pause = min(2 * last.pause, LONGEST)
+        if last.timer:
+            last.timer.cancel()
+        timer = asyncio.get_running_loop().call_later(pause, self._look_at, job.uid)
+        self._troubles[job.uid] = Trouble(words, pause, timer)
+        extra = {"job": job.uid, "job_name": job.name, "error": words}
+        logger.warning("not done yet, trying again", extra=extra, exc_info=not ours)
+        if words == last.words or (isinstance(error, RekindleError) and error.retryable):
+            return
+        event = ClusterEvent(name=job.name, kind=job.kind.name, reason="NotDoneYet", message=words, type="Warning")
+        try:
+            await record(self._api, about_job(job), event)
+        except ClusterError as unheard:
+            logger.warning("not recorded", extra={**extra, "error": str(unheard)})
 
     async def _reconcile(self, job: Workload) -> None:
         status = job.object.get("status", {})
         if status.get("message"):
             return  # what is wrong with it stays wrong
-        read = job_object_of(job, observe=False)
         if not status.get("phase"):
-            job_of(read, self._settings.limits)
-            await self._begin(job)
+            try:
+                job_of(job_object_of(job, observe=False), self._settings.limits)
+                await self._begin(job)
+            except BadInput as error:
+                await self._tell_phase(job, JobPhase.FAILED, str(error))
             return
-        pods = list(self._pods.get(job.uid, {}).values())
-        await self._restart_manager(job, pods)
+        read, pods = job_object_of(job, observe=False), self._pods_of(job)
+        if read.spec.manager:
+            await self._ensure_manager(job.checked(), pods)
         known = self._read.setdefault(job.uid, PodsOf(self._settings.rank_keys))
         phase = phase_of(read, known.read(job, pods))
         if phase is not read.status.phase:
@@ -154,30 +197,56 @@ class Operator:
         }
         with suppress(Conflict):
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/services", service)
-        if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods.get(job.uid, {}).values()):
-            await self._direct.ensure_pods(job, FIRST, ())
+        if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
+            await self._direct.ensure_pods(job.checked(), FIRST, ())
         await self._tell_phase(job, JobPhase.PENDING, "")
 
-    async def _restart_manager(self, job: Workload, pods: Sequence[Object]) -> None:
-        """A manager that failed while ranks live starts again: nothing is lost with it."""
-        staying = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-        failed = [pod for pod in staying if is_manager(pod) and pod["status"].get("phase") == "Failed"]
-        training = any(pod["status"].get("phase") in ("Pending", "Running") and not is_manager(pod) for pod in staying)
-        if not failed or not training or self._restarts[job.uid] >= MANAGER_RESTARTS:
+    async def _ensure_manager(self, job: Workload, pods: Sequence[Object]) -> None:
+        """One manager while workers train, whatever became of the last one: nothing is lost with it. A failed one goes first,
+        and its name is free when its end is seen; then there is none. Recoveries that stop a job end its workers before its
+        manager, so a job that is being stopped is not taken for one that has lost it."""
+        training = [pod for pod in pods if not is_manager(pod) and _is_active(pod)]
+        managers = [pod for pod in pods if is_manager(pod)]
+        if not training or any(pod["status"].get("phase") != "Failed" for pod in managers):
             return
-        self._restarts[job.uid] += 1
-        await delete_pod(self._api, failed[0], 0)
-        generation = failed[0]["metadata"]["labels"][keys.GENERATION]
-        manager = next(
-            pod for pod in pods_of_training_job(job, generation, (), self._settings.gateway_address) if is_manager(pod)
-        )
-        await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
+        if not managers:
+            await self._create_manager(job, training[0])
+        elif _restarts(managers[0]) < MANAGER_RESTARTS:
+            await self._replace_manager(job, managers[0], training[0])
+
+    async def _replace_manager(self, job: Workload, failed: Object, worker: Object) -> None:
+        await delete_pod(self._api, failed, 0)
+        await self._create_manager(job, worker, _restarts(failed) + 1)
+
+    async def _create_manager(self, job: Workload, worker: Object, restarts: int = 0) -> None:
+        """In the life of the job, and off the nodes, that a worker's pod says."""
+        generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
+        wanted = pods_of_training_job(job, generation, (), self._settings.gateway_address)
+        manager = next(pod for pod in wanted if is_manager(pod))
+        manager["metadata"]["annotations"][keys.RESTARTS] = str(restarts)
+        manager["spec"]["affinity"] = worker["spec"].get("affinity", {})
+        with suppress(Conflict):  # somebody else has just made it: a recovery that starts the job
+            await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
 
     async def _tell_phase(self, job: Workload, phase: JobPhase, message: str) -> None:
         status = {"phase": phase.value, "message": message}
         if job.object.get("status") != status:
             logger.info("job", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
             await self._api.patch(f"{job.path}/status", {"metadata": {"uid": job.uid}, "status": status})
+
+
+def _place(namespace: str, job_id: str) -> str:
+    return f"{namespace}/{job_id}"
+
+
+def _is_active(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Pending", "Running") and not pod["metadata"].get("deletionTimestamp")
+
+
+def _restarts(manager: Object) -> int:
+    """How many managers failed before this one, one after the other."""
+    said = manager["metadata"].get("annotations", {}).get(keys.RESTARTS, "")
+    return int(said) if said.isdecimal() and len(said) < 4 else 0
 
 
 async def main() -> None:

@@ -1,28 +1,19 @@
 """What is wrong with a job now: the differences between the world and what the job's workflow holds to be right. Pure.
 
-The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their source
-clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
+The watcher's faults are replaced as a whole by each sighting. The faults of others (training side, people) stand until their
+source clears them or an incident has dealt with them. Every fault is stamped with the workflow's clock when it is taken.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rekindle.model.fault import Fault, FaultKind, FaultReport, FaultyRanks, Sighting
+from rekindle.model.fault import UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
 
-WATCHER = "watcher"
-"""Source of faults that each sighting tells anew."""
-
-TRAINING_SIDE = "training-side"
-"""Source of reports about processes, which merge into one fault for as long as it stands."""
-
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
-
-UNKNOWN = "?"
-"""Holder of a rank that two pods claim."""
 
 KEPT_REPORTED = 100
 """Reported faults that stand at a time; beyond it the oldest go. What is left leads to the same recovery."""
@@ -81,7 +72,7 @@ def _merged(known: Fault, told: Fault) -> Fault:
     if told.kind is not FaultKind.PROCESS:
         return told
     ranks = tuple(sorted({*known.ranks, *told.ranks}))
-    groups: dict[tuple[str, str, str], set[int]] = {}
+    groups: dict[tuple[FaultType, str, str], set[int]] = {}
     claimed: set[int] = set()
     for detail in (*told.details, *known.details):  # the newer word on a rank holds
         fresh = {rank for rank in detail.ranks if rank not in claimed}
@@ -118,11 +109,13 @@ def _is_part(fault: Fault, of: Fault) -> bool:
 
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
-    """A real fault that is new is a reason to judge the others again, and sub-healths too."""
-    moments = {one.fault.accepted_at for one in known}
-    news = [one for one in state.faults if not one.judged and one.fault.accepted_at not in moments]
-    real = any(one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup for one in news)
-    return rejudged(state, every=True) if real else state
+    """A real fault that is new, or has grown, is a reason to judge the others again, and sub-healths too."""
+    real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
+    return rejudged(state, every=True) if any(_is_news(one.fault, known) for one in real) else state
+
+
+def _is_news(fault: Fault, known: Sequence[Standing]) -> bool:
+    return not any(_is_same(one.fault, fault) and one.fault.accepted_at == fault.accepted_at for one in known)
 
 
 # ---- who holds a rank
@@ -131,14 +124,14 @@ def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
 def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     """Ranks that nobody held yet are held by whoever is seen first."""
     known = before if len(before) == len(now) else ("",) * len(now)
-    return tuple(old or ("" if new == UNKNOWN else new) for old, new in zip(known, now, strict=True))
+    return tuple(old or ("" if new == UNKNOWN_HOLDER else new) for old, new in zip(known, now, strict=True))
 
 
 def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:
     """Ranks that are not held by the pod that held them, and that no other fault of this sighting explains."""
     explained = {rank for fault in sighting.faults if not fault.backup and _explains(fault) for rank in fault.pod_ranks}
     pairs = enumerate(zip(holders, sighting.holders, strict=True))
-    return [rank for rank, (old, new) in pairs if old and new not in (old, UNKNOWN) and rank not in explained]
+    return [rank for rank, (old, new) in pairs if old and new not in (old, UNKNOWN_HOLDER) and rank not in explained]
 
 
 def _explains(fault: Fault) -> bool:
@@ -147,7 +140,7 @@ def _explains(fault: Fault) -> bool:
 
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
     """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
-    return all(new and new != UNKNOWN and new != old for old, new in zip(holders, now, strict=True))
+    return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
 
 
 def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
@@ -173,7 +166,9 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 def rejudged(state: JobState, *, every: bool = False) -> JobState:
     """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
     real faults are too: something about the job itself changed."""
-    again = [one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults]
+    again = [
+        one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults
+    ]
     return state.with_(faults=tuple(again))
 
 
@@ -188,12 +183,15 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
     handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
+    moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
 
     def is_over(one: Standing) -> bool:
         fault = one.fault
         if fault.source == WATCHER or not recovered:
             return False
         if fault.id in handled or any(_is_same(fault, about) for about in case.faults):
+            return True
+        if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 

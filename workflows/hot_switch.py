@@ -15,9 +15,21 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
 from rekindle.model.asks import Backup, BackupRequest
+from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Attachment, Mode, ModeInput, Outcome, Report, ReportKind, Switched, Verdict
+from rekindle.model.recovery import (
+    Attachment,
+    Mode,
+    ModeRequest,
+    Outcome,
+    RecoveryContext,
+    Report,
+    ReportKind,
+    Switched,
+    Verdict,
+)
 from rekindle.policy import orders
+from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.front import front
 from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
@@ -32,16 +44,18 @@ class HotSwitch(ModeWorkflow):
     EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
         self.uuid = ""
         self.paused = False
+        self.replacing = False  # the old pod's end is our doing
         self.backup: Backup | None = None
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
-        if request.context is None:
-            return await front(self)
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        if context is None:
+            return await front(self.MODE, request)
+        was_cancelled = False
         try:
             verdict = await self._procedure()
         except Ends as end:
@@ -53,8 +67,13 @@ class HotSwitch(ModeWorkflow):
             verdict = await to_its_end(self._undone(cancelled))
             if not is_cancelled_exception(error):
                 raise
-        await to_its_end(workflow.wait_condition(workflow.all_handlers_finished))
-        return self.conclude(verdict)
+            was_cancelled = True
+        await to_its_end(self._is_over())
+        return await self.close(verdict, cancelled=was_cancelled)
+
+    async def _is_over(self) -> None:
+        await self.heard()
+        await workflow.wait_condition(workflow.all_handlers_finished)
 
     # ---- the procedure
 
@@ -84,9 +103,15 @@ class HotSwitch(ModeWorkflow):
         job = self.context.job
         ranks = job.ranks_of(self.pod_rank)
         self.undo.append(("stop switch", self._stop_switch))
-        if not await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
+        if await self.order(orders.prepare_hot_switch(job.id, self.uuid, ranks), job.limits.order):
+            return
+        why = self.lost_manager or "the training side could not be reached"
+        if not self.touched:
             self.undo.clear()
-            raise Ends(Outcome.REFUSED, "the training side could not be reached; nothing was touched")
+            raise Ends(Outcome.REFUSED, f"{why}; nothing was touched")
+        if self.lost_manager:
+            raise _escalate(why)
+        raise Ends(Outcome.IGNORED, f"{why}: its order may have been written all the same, and is taken back")
 
     async def _start_backup(self) -> Backup:
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
@@ -103,7 +128,7 @@ class HotSwitch(ModeWorkflow):
                 raise
             raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
         until = workflow.now() + job.limits.backup_scheduled
-        scheduled = await self._unless_real_fault(steps.await_scheduled(job.id, backup.backup, until))
+        scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
@@ -120,23 +145,22 @@ class HotSwitch(ModeWorkflow):
     async def _backup_runs(self, backup: Backup) -> None:
         job = self.context.job
         until = workflow.now() + job.limits.backup_start
-        started = await self._unless_real_fault(steps.await_running(job.id, (backup.backup,), until))
+        started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
         if not started.running:
             raise _escalate(f"the backup pod failed to run: {started.message}")
 
     async def _training_pauses(self, backup: Backup) -> None:
         """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
         job = self.context.job
-        began = workflow.now()
-        await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # optional: the pause comes without it
-        await self.until(
-            lambda: self._pause_is_reported() or bool(self.real_faults) or self._backup_failure() != "",
-            job.limits.pause - (workflow.now() - began),
-            "wait for the report of the pause",
-        )
-        if self._backup_failure() and not self.real_faults:
+        until = workflow.now() + job.limits.pause
+        if job.training_side is TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
+            await self._mindio_pauses(backup, until)
+        else:
+            await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # the pause comes without it too
+            await self.until(self._stops_loading, until - workflow.now(), "wait for the report of the pause")
+        if self._backup_failure() and not self._real_faults():
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
-        self._stop_if_real_fault()
+        self._stop_if_in_vain()
         if not self._pause_is_reported():
             failure = self._backup_failure()
             raise _escalate(
@@ -144,6 +168,35 @@ class HotSwitch(ModeWorkflow):
                 if failure
                 else f"pausing failed: no report of the pause within {_seconds(job.limits.pause)}"
             )
+
+    async def _mindio_pauses(self, backup: Backup, until: datetime) -> None:
+        """MindIO never repeats a report. After an outage the one of the pause may be lost, and the library gives up by itself;
+        while the pods run on, the backup still loads."""
+        known = self.attachment
+        while not self._stops_loading() and (left := until - workflow.now()) > timedelta(0):
+            await self.until(
+                lambda: self._stops_loading() or self._is_renewed(known),  # noqa: B023
+                left,
+                "wait for the report of the pause",
+            )
+            if self._stops_loading() or not self._is_renewed(known):
+                return
+            known, left = self.attachment, until - workflow.now()
+            within = min(self.context.job.limits.pause_lost, left)
+            if not await self.until(self._stops_loading, within, "the report of the pause may be lost"):
+                await self._must_run(backup)
+
+    def _is_renewed(self, before: Attachment | None) -> bool:
+        """Whether a stream came after this one."""
+        return self.attachment is not None and self.attachment != before
+
+    async def _must_run(self, backup: Backup) -> None:
+        started = await steps.await_running(self.context.job.id, (backup.old, backup.backup), workflow.now())
+        if not started.running:
+            raise _escalate(f"pausing failed: its report was lost in an outage, and the training side gave up: {started.message}")
+
+    def _stops_loading(self) -> bool:
+        return self._pause_is_reported() or self._is_in_vain() or self._backup_failure() != ""
 
     def _accept_the_pause(self) -> None:
         """From here on the training side waits for its order, and `stop switch` would make it leave."""
@@ -158,6 +211,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _take_over(self, backup: Backup) -> Verdict:
         """Behind the report of the pause: it goes forward only, also when it was cancelled meanwhile."""
+        self.replacing = True
         latest = workflow.now() + self.context.job.limits.migration_delivered
         if self.context.job.training_side is TrainingSide.MINDIO:
             status, rescue = await self._delete_and_resume(backup, latest)
@@ -175,6 +229,8 @@ class HotSwitch(ModeWorkflow):
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
         """MindIO must not meet the old processes again: they are gone before it goes on."""
         job = self.context.job
+        if self.lost_manager:
+            raise _escalate(f"resuming fails: {self.lost_manager}")
         async with self.phase("old pod is deleted"):
             try:
                 swap = await steps.swap(job.id, backup.old, backup.backup)
@@ -196,8 +252,8 @@ class HotSwitch(ModeWorkflow):
             try:
                 swap = await steps.swap(self.context.job.id, backup.old, backup.backup)
             except ActivityError as error:
-                note = f"{status.info}; the old pod {backup.old.name} is left behind: {error.cause}"
-                return status.model_copy(update={"info": note}), ""
+                workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
+                return status, ""
         if not swap.old_deleted:
             raise _escalate(f"the backup pod died when it had taken over: {swap.message}")
         return status, ""
@@ -208,7 +264,7 @@ class HotSwitch(ModeWorkflow):
             workflow.logger.warning("a status came before the order that it could answer")
         first_tried_on = self.attachment
         if not await self.order(orders.migrate(job.id, self.uuid), latest - workflow.now()):
-            raise _escalate("resuming fails: the order `migration` could not be delivered in time")
+            raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")
         report = await self._status(first_tried_on or self.delivered_on)
         if report.code != 0:
             raise _escalate(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
@@ -220,37 +276,67 @@ class HotSwitch(ModeWorkflow):
         An outage counts from the first try of the order: a gateway may have died that had written it, and told nobody.
         """
         job = self.context.job
-        mindio = job.training_side is TrainingSide.MINDIO
         deadline = workflow.now() + job.limits.resume
-        arrived = await self.until(
-            lambda: self.has_report(ReportKind.STATUS) or (mindio and self.attachment != ordered_on),
+        mindio = job.training_side is TrainingSide.MINDIO
+        await self.until(
+            lambda: self._resumption_is_decided() or (mindio and self._is_renewed(ordered_on)),
             job.limits.resume,
             "wait for the report that training resumed",
         )
-        if arrived and not self.has_report(ReportKind.STATUS):
+        renewed = mindio and self._is_renewed(ordered_on)
+        if renewed:
             within = min(job.limits.status_lost, deadline - workflow.now())
-            await self.until(lambda: self.has_report(ReportKind.STATUS), within, "wait for a status that may be lost")
-            if not self.has_report(ReportKind.STATUS) and await self._runs_on():
-                return Report(kind=ReportKind.STATUS, info="the status was lost in an outage; the pods run on")
-        report = self.next_report(ReportKind.STATUS)
-        if report is None:
-            raise _escalate(f"resuming fails: no report that training resumed within {_seconds(job.limits.resume)}")
-        return report
+            await self.until(self._resumption_is_decided, within, "wait for a status that may be lost")
+        if report := self.next_report(ReportKind.STATUS):
+            return report
+        if self.lost_manager:
+            raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
+        if renewed:
+            return await self._status_by_evidence(ordered_on)
+        raise _escalate(f"resuming fails: no report that training resumed within {_seconds(job.limits.resume)}")
+
+    def _resumption_is_decided(self) -> bool:
+        return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
+
+    async def _status_by_evidence(self, ordered_on: Attachment | None) -> Report:
+        """A manager that lived through the outage has resumed training, or left with all of its pods. Another one would stand for
+        ever beside pods that run."""
+        here = self.attachment
+        if not (ordered_on and here and identity(ordered_on.client, here.client) is Identity.SAME):
+            raise _escalate(
+                "resuming fails: its report may be lost in an outage, and nothing shows that the manager is the same process"
+            )
+        if not await self._runs_on():
+            raise _escalate("resuming fails: its report may have been lost in an outage, and the pods do not run on")
+        return Report(kind=ReportKind.STATUS, info="the status was lost in an outage; the same manager is back, the pods run on")
 
     async def _runs_on(self) -> bool:
         assert self.backup is not None
-        started = await steps.await_running(self.request.job_id, (self.backup.backup,), workflow.now())
-        return started.running and not self.real_faults and self.attachment is not None
+        started = await steps.await_running(self.context.job.id, (self.backup.backup,), workflow.now())
+        return started.running and not self._real_faults()
 
     async def _promote(self, backup: Backup) -> str:
-        """The marks of the backup go, and the old pod is seen gone. Training runs: what fails here is a note, not a failure."""
+        """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
         job = self.context.job
+        note = ""
         try:
             left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
+            if left:
+                note = await self._delete_again(backup)
             await steps.promote(job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
-        return f"pod {backup.old.name} is still terminating" if left else ""
+        return note
+
+    async def _delete_again(self, backup: Backup) -> str:
+        """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
+        job, old = self.context.job, backup.old
+        try:
+            await steps.swap(job.id, old, backup.backup)
+        except ActivityError as error:
+            return f"the old pod {old.name} is left behind: {error.cause}"
+        left = await steps.await_gone(job.id, (old,), workflow.now() + job.limits.old_pod_deleted)
+        return f"pod {old.name} is still terminating" if left else ""
 
     # ---- undo
 
@@ -259,12 +345,13 @@ class HotSwitch(ModeWorkflow):
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        if self.paused or self._pause_is_reported() or self.real_faults:
-            return  # the training side would leave
-        await self.order(orders.stop_hot_switch(self.request.job_id, self.uuid), self.context.job.limits.order)
+        if self.paused or self._pause_is_reported() or self._is_in_vain():
+            return  # the training side would leave, or never heard of the switch
+        self.take_back_orders()
+        await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
 
     async def _delete_backup(self) -> None:
-        await steps.delete_backups(self.request.job_id)
+        await steps.delete_backups(self.context.job.id)
 
     # ---- helpers of the procedure
 
@@ -273,39 +360,53 @@ class HotSwitch(ModeWorkflow):
         assert self.request.pod_rank is not None, "the TrainingJob validates it"
         return self.request.pod_rank
 
-    async def _unless_real_fault(self, waiting: ActivityHandle[T]) -> T:
-        """The result of a wait; a real fault ends it, since the training side has dropped the hot switch by itself."""
-        await self.until(lambda: waiting.done() or bool(self.real_faults), timedelta(days=1), "wait for the pod")
+    async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
+        """The result of a wait, which ends early when the switch is in vain."""
+        await self.until(lambda: waiting.done() or self._is_in_vain(), timedelta(days=1), "wait for the pod")
         if not waiting.done():
             abandon(waiting)
-            self._stop_if_real_fault()
+            self._stop_if_in_vain()
         try:
             return await waiting
         except ActivityError as error:
             raise _escalate(f"the backup pod failed to run: {error.cause}") from error
 
-    def _stop_if_real_fault(self) -> None:
-        if self.real_faults:
-            fault = self.real_faults[0]
+    def _real_faults(self) -> list[Fault]:
+        """What breaks the switch: neither the end of a backup pod, nor that of the pod which we replace."""
+        return [fault for fault in self.faults if not fault.backup and not (self.replacing and self._is_left_behind(fault))]
+
+    def _is_left_behind(self, fault: Fault) -> bool:
+        assert self.backup is not None
+        return Switched(pod_rank=self.pod_rank, before=self.backup.old, after=self.backup.backup).left_behind(fault)
+
+    def _is_in_vain(self) -> bool:
+        return bool(self._real_faults() or self.lost_manager)
+
+    def _stop_if_in_vain(self) -> None:
+        """After a real fault the training side has dropped the hot switch by itself; a new MindIO manager never heard of it."""
+        if real_faults := self._real_faults():
+            fault = real_faults[0]
             raise Ends(
                 Outcome.CANCELLED, f"a real fault comes first: {fault.message or fault.kind}", next_mode=Mode.JOB_RESCHEDULING
             )
+        if self.lost_manager:
+            raise _escalate(f"{self.lost_manager}, which knows nothing of the switch")
 
     def _backup_failure(self) -> str:
-        return self.failed_pods.get(self.backup.backup.uid, "") if self.backup else ""
+        uid = self.backup.backup.uid if self.backup else ""
+        failed = (fault for fault in self.faults if uid and uid in fault.pod_uids)
+        return next((fault.message or f"pod {fault.pod} failed" for fault in failed), "")
 
     def _ended(self, end: Ends) -> Verdict:
         node = self.backup.old.node if self.backup else ""
-        removed = (self.backup.backup.uid,) if self.backup else ()
         return Verdict(
             mode=self.MODE,
             outcome=end.outcome,
             reason=end.reason,
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
-            policy_after=end.policy,
+            policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
             look_at=f"node {node}" if node else "",
-            removed_pods=removed,
         )
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:
@@ -318,7 +419,7 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0,
             look_at=f"node {backup.old.node}",
             switched=(moved,),
-            removed_pods=(backup.old.uid,),
+            handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),
         )
 
 

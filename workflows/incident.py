@@ -1,27 +1,29 @@
-"""One incident: a case is checked again, its modes run one after the other until one of them ends it, and what it did is remembered.
+"""One incident: the modes of a case run one after the other until one of them ends it, and what they did is remembered.
 
 Run by `TrainingJob`, one at a time. It never fails: whatever a mode does becomes a verdict.
 """
 
-import asyncio
 from collections.abc import Callable
-from datetime import datetime
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.ids import Signals
-from rekindle.model.asks import RememberRequest, Survey
+from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
-from rekindle.model.fault import FaultKind
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import cases, observing
+from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import faults, memory, steps
+from workflows import memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
+
+GIVEN = 64
+"""Faults that a mode is given; more of them lead to the same procedure."""
+
+LOOKED_AT = 100
+"""Nodes that one look of our own asks for: as many as a sighting names."""
 
 
 class Memory:
@@ -64,7 +66,7 @@ class IncidentRun:
     def describe(self) -> str:
         return f"{self.mode or 'an incident'}: {self.case.summary}"
 
-    def tell(self, signal: str, payload: Value | str) -> None:
+    def tell(self, signal: str, payload: Value) -> None:
         """Lets the running mode hear of something; between two modes the next one starts with what is known then."""
         if self._child:
             self._child.tell(signal, payload)
@@ -95,7 +97,6 @@ class IncidentRun:
         while mode := self._next_mode(verdicts):
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
-        await self._look_again(verdicts)
         await self._conclude(verdicts)
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
@@ -132,18 +133,21 @@ class IncidentRun:
         state = self._known.state
         standing = [one.fault for one in state.faults]
         known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
+        everything = (*self.case.faults, *known)
         return RecoveryContext(
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
             situation=Situation(
                 attempt=self._situation.attempt,
-                faults=(*self.case.faults, *known),
+                faults=everything[:GIVEN],
                 tried=self._situation.tried,
                 unread=self._situation.unread,
             ),
             incarnation=state.progress.incarnation if state.progress else "",
             policy=state.policy,
+            avoid_nodes=nodes.to_avoid(everything, state.policy),
+            lost_nodes=nodes.lost(everything),
         )
 
     def _to_remember(self) -> RememberRequest:
@@ -159,10 +163,6 @@ class IncidentRun:
             words = f"sub-health is ignored from now on: {verdict.reason}"
             await self._journal.record(self._known.state, "SubHealthDowngraded", words, warning=True)
 
-    async def _look_again(self, verdicts: list[Verdict]) -> None:
-        """Behind a mode that moved pods, the world is looked at before anything else is decided: much may have changed meanwhile."""
-        ...
-
     async def _conclude(self, verdicts: list[Verdict]) -> None:
         last = verdicts[-1] = self._final(verdicts[-1])
         incident = Incident(
@@ -171,8 +171,44 @@ class IncidentRun:
             started_at=self._began,
             seconds=(workflow.now() - self._began).total_seconds(),
             verdict=last.outcome,
-            ladder=tuple(verdict.without_reports() for verdict in verdicts),
+            ladder=tuple(verdict.with_(unread=()) for verdict in verdicts),
             policy_after=self._known.state.policy,
             faults=self.case.faults,
         )
-        self._known.state = memory.concluded(self._known.state, self.case, incident)
+        known = self._known
+        known.state = memory.concluded(known.state, self.case, incident)
+        self._journal.soon(self._journal.remember(self._to_remember))
+        if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
+            await look(known)
+        if self.case.request:
+            known.state = memory.answered(known.state, self.case.request.id, last)
+        warning = last.outcome is not Outcome.RECOVERED
+        reason = f"Recovery{last.outcome.title().replace('_', '')}"
+        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+
+    def _final(self, verdict: Verdict) -> Verdict:
+        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
+        if verdict.outcome is Outcome.ESCALATE:
+            return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
+        if verdict.outcome is Outcome.CANCELLED and self._known.state.ended:
+            return verdict.with_(reason=f"{self._known.state.ended} before the recovery ended")
+        return verdict
+
+
+async def look(known: Memory) -> bool:
+    """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
+
+    A sighting that came meanwhile is newer, or is followed by one that is.
+    """
+    state, before = known.state, known.sightings
+    named = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
+    try:
+        survey = await steps.survey(state.job.id, tuple(named))
+    except ActivityError as error:
+        workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+        return False
+    if survey.ended:
+        known.state = known.state.with_(ended=survey.ended)
+    elif known.sightings == before:
+        known.state = memory.surveyed(known.state, survey, workflow.now())
+    return True

@@ -1,4 +1,4 @@
-"""What the cluster is told of a job: events on its object, the sub-health policy in force, and what a lost workflow must find again.
+"""What the cluster is told of a job: events, the sub-health policy in force, and what a lost workflow must find again.
 
 Used by `TrainingJob` and its incidents. Nothing here may cost a recovery: a record that cannot be written is logged.
 """

@@ -6,14 +6,14 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 from collections.abc import Iterable
 from datetime import datetime
 
-from rekindle.model.fault import FaultReport, Sighting
-from rekindle.model.job import SubHealthStrategy
+from rekindle.model.asks import Survey
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
-    KEPT_SESSIONS,
     Answered,
     Downgrade,
     JobState,
@@ -22,7 +22,8 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.policy.cases import RESTARTS, Case
-from workflows import faults
+from rekindle.policy.modes import LAST
+from workflows import attachments, faults
 
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
@@ -78,17 +79,16 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 # ---- what the training side tells
 
 
-def attached(state: JobState, attachment: Attachment) -> JobState:
-    """The job's stream is at this gateway. What could not be done without it is judged again."""
-    progress = attachment.progress or state.progress
-    return faults.rejudged(state.with_(introduced=True, attachment=attachment, progress=progress))
-
-
-def detached(state: JobState, session: str) -> JobState:
-    """This subscription ended; a newer one stays."""
-    ended = (*state.ended_sessions, session)[-KEPT_SESSIONS:]
-    here = state.attachment
-    return state.with_(ended_sessions=ended, attachment=None if here and here.session == session else here)
+def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
+    """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
+    is a fault where the job's owner wants it to be."""
+    before = state.manager_lost
+    state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
+    if state.manager_lost in ("", before) or state.job.manager_lost is not ManagerLost.RESTART:
+        return state
+    words = f"the manager was lost: {state.manager_lost}"
+    lost = Fault(id=f"manager/{attachment.session}", kind=FaultKind.PROCESS, message=words, source="gateway")
+    return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
@@ -115,6 +115,13 @@ def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
     return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
 
 
+def withdrawn(state: JobState, request_id: str) -> JobState:
+    """Who asked gave up before the mode began, or before the request came: it is never begun."""
+    asked = state.request.request.mode if state.request and state.request.id == request_id else None
+    reason = "cancelled by request, before it began"
+    return answered(state, request_id, Verdict(mode=asked or LAST.mode, outcome=Outcome.CANCELLED, reason=reason))
+
+
 def answer_of(state: JobState, request_id: str) -> Verdict | None:
     return next((answer.verdict for answer in state.answers if answer.id == request_id), None)
 
@@ -122,12 +129,27 @@ def answer_of(state: JobState, request_id: str) -> Verdict | None:
 # ---- the sub-health policy
 
 
-def downgraded(state: JobState, case: Case, verdict: Verdict, now: datetime) -> JobState:
+def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
     """A verdict may lower the sub-health policy to `ignore`, if it is `hotSwitch`: no other is ours to lower."""
     lowers = verdict.policy_after is SubHealthStrategy.IGNORE and state.policy is SubHealthStrategy.HOT_SWITCH
     if not lowers or state.job.observe:
         return state
     return state.with_(downgrade=Downgrade(reason=verdict.reason, since=now, before=state.policy))
+
+
+def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
+    """The world as we looked at it ourselves. What is known of nodes that were not looked at holds."""
+    elsewhere = [one.fault for one in state.faults if one.fault.source == WATCHER and one.fault.node]
+    kept = tuple(fault for fault in elsewhere if fault.node not in survey.nodes)
+    sighting = survey.sighting
+    whole = Sighting(
+        holders=sighting.holders,
+        generation=sighting.generation,
+        manager=sighting.manager,
+        faults=(*sighting.faults, *kept),
+        problems=sighting.problems,
+    )
+    return sighted(state, whole, now, restarting=False)
 
 
 def lifted(state: JobState) -> JobState:
@@ -148,6 +170,30 @@ def judged(state: JobState, case: Case, why: str) -> JobState:
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
 
 
+def was_observed(state: JobState, case: Case, reason: str) -> bool:
+    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike."""
+    brief = tuple(faults.brief(fault) for fault in case.faults)
+    return any(incident.faults == brief and incident.ladder[-1].reason == reason for incident in state.history)
+
+
+def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobState:
+    """What would have been done for a job that is only observed, as an incident of its own."""
+    state = judged(state, case, reason)
+    if was_observed(state, case, reason):
+        return state
+    incident = Incident(
+        number=state.incidents + 1,
+        summary=case.summary,
+        started_at=now,
+        seconds=0.0,
+        verdict=Outcome.REFUSED,
+        ladder=(Verdict(mode=case.mode, outcome=Outcome.REFUSED, reason=reason),),
+        policy_after=state.policy,
+        faults=tuple(faults.brief(fault) for fault in case.faults),
+    )
+    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)))
+
+
 def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over."""
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
@@ -155,6 +201,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
         holders=_held(state.holders, incident),
+        manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
     last = incident.ladder[-1]
@@ -185,5 +232,4 @@ def _outline(incident: Incident) -> Incident:
 
 
 def _short(verdict: Verdict) -> Verdict:
-    return verdict.model_copy(update={"phases": (), "unread": (), "handled": ()})
-
+    return verdict.with_(phases=(), unread=(), handled=())

@@ -4,22 +4,24 @@ A mode's workflow is a child of `TrainingJob` and derives from `ModeWorkflow`; t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
-from rekindle.model.fault import Fault
-from rekindle.model.job import SubHealthStrategy
+from rekindle.model import bounds
+from rekindle.model.fault import Fault, FaultKind, FaultsNow
+from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
     Mode,
-    ModeInput,
+    ModeRequest,
     Order,
     Outcome,
     Phase,
@@ -31,6 +33,7 @@ from rekindle.model.recovery import (
     Verdict,
 )
 from rekindle.policy import orders
+from rekindle.policy.clients import Identity, identity
 from rekindle.temporal import Attributes
 from workflows import steps
 
@@ -58,26 +61,28 @@ class ModeWorkflow:
     EXPECTS: ClassVar[tuple[ReportKind, ...]]
     """Kinds of reports that this mode waits for at some time."""
 
-    def __init__(self, request: ModeInput) -> None:
-        self.request = request
-        context = request.context
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
+        self.request, self._context = request, context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
-        self.last_order: Order | None = None
-        self.delivered_on: Attachment | None = None  # the stream that last got it
-        self.failed_pods: dict[str, str] = {}
-        self.real_faults: list[Fault] = []
+        self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
+        self.delivered = 0  # so many of them were written
+        self.delivered_on: Attachment | None = None  # on this stream
+        self.touched = False  # an order may have reached the training side
+        self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
+        self.client = self.attachment.client if self.attachment else ""
+        self.lost_manager = ""  # MindIO: another process answers as the manager, in words
+        self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
-        self.front_verdict: Verdict | None = None
 
     @property
     def context(self) -> RecoveryContext:
-        assert self.request.context is not None, "only the TrainingJob starts the real mode"
-        return self.request.context
+        assert self._context is not None, "only the TrainingJob starts the real mode"
+        return self._context
 
     # ---- handlers: they append, the procedure does the work
 
@@ -86,6 +91,7 @@ class ModeWorkflow:
         if report not in self.taken:
             self.taken.append(report)
             self.inbox.append(report)
+            self.unanswered_since = None
         return Receipt(info=f"receive report of {report.kind}")
 
     @take_report.validator
@@ -97,54 +103,105 @@ class ModeWorkflow:
 
     @workflow.signal(name=Signals.ATTACHED)
     def attached(self, attachment: Attachment) -> None:
+        """With MindIO, nothing of an attempt holds in another process. Our own manager's successor goes on with it."""
+        if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
+            self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
+        self.client = attachment.client or self.client
         self.attachment = attachment
 
-    @workflow.signal(name=Signals.POD_FAILED)
-    def pod_failed(self, fault: Fault) -> None:
-        self.failed_pods[fault.pod_uid] = fault.message or f"pod {fault.pod} failed"
+    @workflow.signal(name=Signals.DETACHED)
+    def detached(self, attachment: Attachment) -> None:
+        if self.attachment and self.attachment.session == attachment.session:
+            self.attachment = None
 
-    @workflow.signal(name=Signals.REAL_FAULT)
-    def real_fault_seen(self, fault: Fault) -> None:
-        self.real_faults.append(fault)
+    @workflow.signal(name=Signals.FAULTS)
+    def faults_now(self, now: FaultsNow) -> None:
+        """All that is broken: what was known before and is not among it has healed."""
+        self.faults = now.faults
 
     @workflow.signal(name=Signals.PROGRESSED)
     def progressed(self, progress: Progress) -> None:
         self.progress = progress
 
-    @workflow.signal(name=Signals.VERDICT)
-    def verdict_of_the_real_mode(self, verdict: Verdict) -> None:
-        self.front_verdict = verdict
-
     # ---- dialogue
 
     def new_attempt(self) -> str:
+        self.take_back_orders()
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
+
+    @property
+    def _speaks_mindio(self) -> bool:
+        return self._context is not None and self.context.job.training_side is TrainingSide.MINDIO
 
     async def order(self, order: Order, within: timedelta) -> bool:
         """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
         self.taken.clear()
-        self.last_order, self.delivered_on = order, None
-        return await self._deliver(order, workflow.now() + within, lambda: False)
+        self.attempt.append(order)
+        return await self._deliver(workflow.now() + within, lambda: False)
 
-    async def _deliver(self, order: Order, deadline: datetime, needless: Callable[[], bool]) -> bool:
-        while (left := deadline - workflow.now()) > timedelta(0) and not needless():
-            here = self.attachment
+    def take_back_orders(self) -> None:
+        """No stream is told again what was ordered so far."""
+        self.attempt.clear()
+        self.delivered = 0
+
+    async def _deliver(self, deadline: datetime, needless: Callable[[], bool]) -> bool:
+        """Writes what the job's stream lacks of the open attempt, until its last order is written."""
+        while (index := self._next_order()) is not None and not (needless() or self.lost_manager):
+            here, left, pause = self.attachment, deadline - workflow.now(), self._pace()
+            if left <= timedelta(0):
+                return False
             if here is None:
                 await self._change_within(
                     left, lambda: self.attachment is not None or needless(), "wait until the stream is attached"
                 )
-                continue
-            delivery = steps.deliver(order, here.queue, left)
-            try:
-                await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())  # noqa: B023
-            except asyncio.CancelledError:
-                abandon(delivery)
-                raise
-            if delivery.done() and await _succeeded(delivery):
-                self.delivered_on = here
-                return True
-            abandon(delivery)
+            elif pause > timedelta(0):
+                await self._change_within(
+                    min(left, pause), lambda: self._pace() <= timedelta(0) or needless(), "the client keeps the newest order only"
+                )
+            elif await self._write(self.attempt[index], here, left, needless):
+                self.delivered_on, self.delivered = here, index + 1
+                if self.delivered == len(self.attempt):
+                    return True
         return False
+
+    def _next_order(self) -> int | None:
+        """The place of what the stream lacks of the open attempt. Ours is told all of it again, since its manager carries out an
+        order once. MindIO only goes forward: it would carry out an earlier order a second time."""
+        written = self.delivered if self.delivered_on == self.attachment else 0
+        if written == len(self.attempt):
+            return None
+        return len(self.attempt) - 1 if self._speaks_mindio else written
+
+    def _pace(self) -> timedelta:
+        """How long the next order has to wait: a MindIO client may not have read the one before."""
+        if not self._speaks_mindio or self.unanswered_since is None:
+            return timedelta(0)
+        return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
+
+    async def _write(self, order: Order, here: Attachment, within: timedelta, needless: Callable[[], bool]) -> bool:
+        delivery, answers, was_touched = steps.deliver(order, here.queue, within), len(self.taken), self.touched
+        self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
+        try:
+            await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())
+        except asyncio.CancelledError:
+            abandon(delivery)
+            self.unanswered_since = workflow.now()
+            raise
+        written = False
+        if not delivery.done():
+            abandon(delivery)
+        elif (failure := delivery.exception()) is None:
+            written = True
+        else:
+            self.touched = was_touched or not _never_began(failure)
+        if self.touched and len(self.taken) == answers:
+            self.unanswered_since = workflow.now()
+        return written
+
+    async def heard(self) -> None:
+        """Returns when the client has had the time to read the last order: the next mode may give one at once."""
+        while (pause := self._pace()) > timedelta(0) and not self.lost_manager:
+            await self._change_within(pause, lambda: self.unanswered_since is None, "the client reads the last order")
 
     @staticmethod
     async def _change_within(left: timedelta, condition: Callable[[], bool], why: str) -> None:
@@ -154,23 +211,23 @@ class ModeWorkflow:
             pass
 
     async def until(self, condition: Callable[[], bool], within: timedelta, why: str) -> bool:
-        """Waits for a condition; False at the limit. A stream that comes back meanwhile gets the last order again, under the same
-        uuid: it may have been lost, and inside its attempt the training side carries it out once."""
+        """Waits for a condition; False at the limit. A stream that comes back meanwhile gets again what it may lack of the open
+        attempt, under the same uuid: inside its attempt the training side carries out an order once."""
         deadline = workflow.now() + within
         while not condition():
             left = deadline - workflow.now()
             if left <= timedelta(0):
                 return False
-            if self.last_order and self._stream_lacks_the_order():
+            if self._stream_lacks_orders():
                 here, patience = self.attachment, min(left, self.context.job.limits.order)
-                if not await self._deliver(self.last_order, workflow.now() + patience, condition):
-                    self.delivered_on = here  # tried for as long as orders are tried
+                if not await self._deliver(workflow.now() + patience, condition) and here == self.attachment:
+                    self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
                 continue
-            await self._change_within(left, lambda: condition() or self._stream_lacks_the_order(), why)
+            await self._change_within(left, lambda: condition() or self._stream_lacks_orders(), why)
         return True
 
-    def _stream_lacks_the_order(self) -> bool:
-        return self.last_order is not None and self.attachment is not None and self.attachment != self.delivered_on
+    def _stream_lacks_orders(self) -> bool:
+        return self.attachment is not None and not self.lost_manager and self._next_order() is not None
 
     def next_report(self, kind: ReportKind) -> Report | None:
         """Takes the oldest unread report of a kind."""
@@ -208,7 +265,7 @@ class ModeWorkflow:
         lines = [f"- [{'x' if not p.note else '!'}] {p.name}: {p.seconds:.3f} s" for p in self.phases]
         if self.current:
             lines.append(f"- [ ] **{self.current}** ...")
-        workflow.set_current_details("\n".join(lines))
+        workflow.set_current_details(bounds.details("\n".join(lines)))
 
     async def compensate(self) -> None:
         """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""
@@ -222,11 +279,36 @@ class ModeWorkflow:
                 self.phases.append(Phase(name=f"undo: {name}", seconds=0.0, note=f"failed: {error.cause}"))
         self._show()
 
-    def conclude(self, verdict: Verdict) -> Verdict:
-        """The verdict with what every mode adds, shown in the search attributes."""
+    async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
+        """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one
+        that was cancelled a cancelled one, so that a list of recoveries shows what needs a look. The `TrainingJob` gets the
+        verdict all the same.
+
+        Args:
+            cancelled: the workflow was asked to cancel.
+        """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
+        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=tuple(self.inbox))
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
-        return verdict.model_copy(update={"seconds": seconds, "phases": tuple(self.phases), "unread": tuple(self.inbox)})
+        if verdict.outcome is Outcome.GIVEN_UP:
+            raise ApplicationError(verdict.reason, verdict, type=ErrorTypes.GIVEN_UP, non_retryable=True)
+        if verdict.outcome is Outcome.CANCELLED and cancelled:
+            await self._tell_parent(verdict)
+            raise asyncio.CancelledError(verdict.reason)
+        return verdict
+
+    @staticmethod
+    async def _tell_parent(verdict: Verdict) -> None:
+        parent = workflow.info().parent
+        assert parent is not None, "a front has no verdict of its own"
+        try:
+            await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
+        except FailureError as error:
+            workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+
+
+def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(fault for fault in faults if fault.kind is not FaultKind.SUB_HEALTH)
 
 
 async def to_its_end(work: Coroutine[object, object, T]) -> T:
@@ -244,9 +326,8 @@ def abandon(activity: ActivityHandle[T]) -> None:
     activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
-async def _succeeded(delivery: ActivityHandle[None]) -> bool:
-    try:
-        await delivery
-    except ActivityError:
+def _never_began(error: BaseException) -> bool:
+    """No gateway took the order, not even once."""
+    if not isinstance(error, ActivityError) or error.started_event_id:
         return False
-    return True
+    return isinstance(error.cause, ActivityTimeout) and error.cause.cause is None

@@ -2,34 +2,26 @@
 
 from datetime import datetime
 
+from rekindle.model import bounds
 from rekindle.model.fault import Fault
 from rekindle.model.job import Job
 from rekindle.model.recovery import Incident, Mode
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
+from rekindle.policy.phases import phase
 
 SHOWN_INCIDENTS = 5
 SHOWN_FAULTS = 20
 
 
 def job_phase(state: JobState, running: Mode | None) -> str:
-    """The job in one word or two, for the list of workflows."""
-    if running:
-        return "recovering"
+    """The job in a word or two, for the list of workflows."""
+    if running or state.ended:
+        return phase(state, running)
     if state.job.observe:
         return "observed"
-    if state.problems:
-        return "cannot be recovered"
-    if state.downgrade:
-        return "sub-health ignored"
-    if state.attachment is None:
-        return "waits for training" if not state.introduced else "not attached"
-    return "training" if state.progress or not _tells_steps(state.job) else "loading"
-
-
-def _tells_steps(job: Job) -> bool:
-    return job.training_side == "rekindle"
+    return "sub-health ignored" if state.downgrade else phase(state, running)
 
 
 def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
@@ -43,12 +35,14 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     lines.append(f"- sub-health policy: {state.policy}")
     if state.downgrade:
         lines.append(f"  (downgraded {_moment(state.downgrade.since)}: {state.downgrade.reason})")
+    if state.manager_lost:
+        lines.append(f"- its manager was lost: {state.manager_lost}")
     lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
     lines.extend(_fault(one) for one in state.faults[:SHOWN_FAULTS])
     if len(state.faults) > SHOWN_FAULTS:
         lines.append(f"- and {len(state.faults) - SHOWN_FAULTS} more faults")
     lines.extend(_incident(incident) for incident in reversed(state.history[-SHOWN_INCIDENTS:]))
-    return "\n".join(lines)
+    return bounds.details("\n".join(lines))
 
 
 def _fault(one: Standing) -> str:
@@ -67,7 +61,7 @@ def _moment(moment: datetime) -> str:
 
 def recovery_summary(mode: Mode, job: Job, case: Case) -> str:
     """The one line of a recovery in the list of workflows."""
-    return f"{mode} of {job.name}: {case.summary}"
+    return bounds.summary(f"{mode} of {job.name}: {case.summary}")
 
 
 def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
@@ -75,7 +69,7 @@ def recovery_details(mode: Mode, job: Job, incident: int, case: Case) -> str:
     faults = "\n".join(_line(fault) for fault in case.faults[:SHOWN_FAULTS])
     ladder = " -> ".join(f"**{m}**" if m is mode else m for m in case.plan.modes)
     limits = "\n".join(f"- {name}: {value.total_seconds():g} s" for name, value in job.limits)
-    return (
+    return bounds.details(
         f"Incident {incident} of job `{job.name}` ({job.id}), {job.pods} pods, {job.ranks} ranks, "
         f"training side {job.training_side}\n\n**Fault**\n\n{faults or '- none: requested'}\n\n"
         f"**Ladder** {ladder}\n\n**Limits**\n\n{limits}"

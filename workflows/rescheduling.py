@@ -1,24 +1,41 @@
 """The last mode: all pods of the job stop and start again on healthy nodes; training resumes from its last checkpoint.
 
-It assumes that no undo ran: deleting all pods sweeps what any mode can have left behind.
+It assumes that no undo ran: deleting all pods sweeps what any mode can have left behind. Once the first deletion was ordered it
+goes to its end, also when it is cancelled. Nothing is below it, so that it does not give up while the cluster does not answer.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
+from rekindle.errors import ClusterUnavailable
 from rekindle.ids import Workflows
-from rekindle.model.fault import FaultKind
-from rekindle.model.job import SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Mode, ModeInput, Outcome, PodRef, ReportKind, Verdict
+from rekindle.model.asks import PodCount, Restart
+from rekindle.model.bounds import few
+from rekindle.model.cluster import JobPhase
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import TrainingSide
+from rekindle.model.recovery import Attachment, Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.policy import nodes
 from workflows import steps
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow
+from workflows.mode import Ends, ModeWorkflow
+
+T = TypeVar("T")
 
 GRACE = timedelta(seconds=5)
 """For processes that still write a checkpoint; then they are killed."""
+
+LOOKS_AFTER = timedelta(minutes=1)
+"""While the first step is awaited, in which pods may vanish."""
+
+FIRST_PAUSE = timedelta(seconds=0.2)
+LONGEST_PAUSE = timedelta(minutes=1)
+"""Between two tries while the cluster answers a look at the job and nothing else."""
 
 
 @workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
@@ -27,105 +44,190 @@ class JobRescheduling(ModeWorkflow):
     EXPECTS: ClassVar[tuple[ReportKind, ...]] = ()
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
-        self.removed: tuple[PodRef, ...] = ()
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+        self.restart = Restart(job_id=context.job.id if context else "", generation=workflow.info().run_id)
+        self.ordered = False
+        """The first deletion was ordered: pods are missing until all are started again."""
+        self.unanswered = False
+        """The cluster does not answer, and is waited for."""
         self.restarted_at: datetime | None = None
+        self.old_attachment: Attachment | None = None
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
-        if request.context is None:
-            return await front(self)
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        if context is None:
+            return await front(self.MODE, request)
+        work, was_cancelled = asyncio.create_task(self._ended()), False
         try:
-            verdict = await self._procedure()
-        except Ends as end:
-            verdict = self._verdict(end.outcome, end.reason, None)
-        except CAUGHT as error:
-            if not is_cancelled_exception(error):
-                raise
-            verdict = self._verdict(Outcome.CANCELLED, "cancelled by request; the pods are as they are", None)
+            verdict = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            was_cancelled = True
+            verdict = await self._cancelled(work)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        return self.conclude(verdict)
+        return await self.close(verdict, cancelled=was_cancelled)
+
+    async def _ended(self) -> Verdict:
+        try:
+            return await self._procedure()
+        except Ends as end:
+            return self._verdict(end.outcome, end.reason, None)
+
+    async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
+        """A job that was half stopped would stay without pods, and nobody would notice: it is started again first, if it is there
+        and its cluster answers."""
+        if not self.ordered:
+            return await self._stopped(work, Outcome.CANCELLED, "cancelled by request; the pods are as they are")
+        phase = await self._phase_of_the_job()
+        if phase is JobPhase.SUCCEEDED and self.old_pods_are_gone:
+            return await self._stopped(work, Outcome.RECOVERED, "the job was started again and has trained to its end")
+        if phase not in (None, JobPhase.SUCCEEDED):
+            await workflow.wait_condition(lambda: work.done() or self.unanswered)
+            if work.done():
+                return work.result()
+        return await self._stopped(work, Outcome.CANCELLED, "cancelled by request; the job's pods may be missing")
+
+    @property
+    def old_pods_are_gone(self) -> bool:
+        return self.restarted_at is not None
+
+    async def _phase_of_the_job(self) -> JobPhase | None:
+        """None: there is no such job, or the cluster does not say."""
+        try:
+            return (await steps.look_at_job(self.context.job.id)).phase
+        except ActivityError:
+            return None
+
+    async def _stopped(self, work: asyncio.Task[Verdict], outcome: Outcome, reason: str) -> Verdict:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return self._verdict(outcome, reason, None)
+
+    # ---- the procedure
 
     async def _procedure(self) -> Verdict:
         async with self.phase("all pods stop"):
             await self._stop()
         async with self.phase("pods start on healthy nodes"):
-            pods = await self._start()
+            await self._start()
         async with self.phase("training resumes from its last checkpoint"):
-            await self._resumes(pods)
+            seen = await self._resumes()
         lost = self.progress.steps_lost if self.progress else None
-        return self._verdict(Outcome.RECOVERED, "the job runs again, from its last checkpoint", lost)
+        return self._verdict(Outcome.RECOVERED, f"the job runs again, from its last checkpoint: {seen}", lost)
 
     async def _stop(self) -> None:
-        job = self.context.job
-        try:
-            self.removed = await steps.delete_pods(job.id, GRACE)
-            left = await self._left(self.removed, job.limits.pods_stopped)
-            if left:
-                await steps.delete_pods(job.id, timedelta(0))
-                left = await self._left(self.removed, job.limits.pods_stopped)
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            raise _give_up(f"the pods could not be stopped: {error.cause}") from error
-        if left:
-            raise _give_up(f"pods do not end: {', '.join(pod.name for pod in left)}")
-
-    async def _left(self, pods: tuple[PodRef, ...], within: timedelta) -> tuple[PodRef, ...]:
-        return await steps.await_gone(self.request.job_id, pods, workflow.now() + within) if pods else ()
-
-    async def _start(self) -> tuple[PodRef, ...]:
-        """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
-        job = self.context.job
+        left = await self._delete(GRACE)
+        if left.count:
+            left = await self._delete(timedelta(0))
+        if left.count:
+            raise _give_up(f"pods do not end: {left}")
+        # What the old life still says from here on, said late, is no evidence of the new one.
+        self.progress, self.old_attachment = None, self.attachment
         self.restarted_at = workflow.now()
-        avoid = self._bad_nodes()
-        try:
-            pods = await steps.ensure_pods(job.id, workflow.info().run_id, tuple(sorted(avoid)))
-            started = await steps.await_running(job.id, pods, workflow.now() + job.limits.pods_running)
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            raise _give_up(f"the pods could not be started: {error.cause}") from error
-        if not started.running:
-            raise _give_up(f"the pods do not run within {job.limits.pods_running.total_seconds():g} s: {started.message}")
-        return pods
 
-    def _bad_nodes(self) -> set[str]:
-        faults = (*self.context.situation.faults, *self.real_faults)
-        allowed = self.context.policy is SubHealthStrategy.IGNORE
-        return {fault.node for fault in faults if not (allowed and fault.kind is FaultKind.SUB_HEALTH)} - {""}
-
-    async def _resumes(self, pods: tuple[PodRef, ...]) -> None:
-        job = self.context.job
-        uids = {pod.uid for pod in pods}
-        await self.until(
-            lambda: self._trains() or not uids.isdisjoint(self.failed_pods),
-            job.limits.restart,
-            "wait for the first completed step",
+    async def _delete(self, grace: timedelta) -> PodCount:
+        """Deletes all pods; answers those that are not gone in time."""
+        limits, restart = self.context.job.limits, self.restart
+        lost = nodes.lost(self.faults) + self.context.lost_nodes
+        self.ordered = True
+        deleted = await self._answered(
+            "the pods could not be stopped", lambda: steps.delete_pods(restart.job_id, grace, lost, limits.pods_deleted)
         )
+        if not deleted.count:
+            return deleted
+        self.restart = restart = restart.model_copy(update={"youngest": deleted.youngest})
+        return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
+
+    async def _start(self) -> None:
+        """On healthy nodes; on sub-healthy ones too, once the policy is `ignore`."""
+        limits, restart, failed = self.context.job.limits, self.restart, "the pods could not be started"
+        avoid = tuple(dict.fromkeys((*self.context.avoid_nodes, *nodes.lost(self.faults))))[: nodes.MOST_NODES]
+        made = await self._answered(
+            failed, lambda: steps.ensure_pods(restart.job_id, restart.generation, avoid, limits.pods_created)
+        )
+        started = await self._answered(failed, lambda: steps.await_new_running(restart, made.count, limits.pods_running))
+        if not started.running:
+            raise _give_up(f"the pods do not run within {_seconds(limits.pods_running)}: {started.message}")
+
+    async def _resumes(self) -> str:
+        """Answers what was seen of the new life."""
+        job = self.context.job
+        await self._until_unless_a_pod_is_lost(self._trains, job.limits.restart, "wait for the first completed step")
         if not self._trains():
-            failed = "; ".join(words for uid, words in self.failed_pods.items() if uid in uids)
-            raise _give_up(failed or f"no completed step within {job.limits.restart.total_seconds():g} s")
+            raise _give_up(f"no completed step within {_seconds(job.limits.restart)}")
+        if job.training_side is not TrainingSide.MINDIO:
+            return "its first step is done"
+        await self._until_unless_a_pod_is_lost(lambda: False, job.limits.pods_stay, "see that the pods stay")
+        await self._look()
+        return f"all {job.pods} pods run and stay, and its manager is attached; MindIO tells no step"
 
     def _trains(self) -> bool:
         """Our training side tells its first step; MindIO's says nothing, so a new stream of its manager has to do."""
         if self.context.job.training_side is TrainingSide.MINDIO:
-            return self.attachment is not None and self.attachment != self.context.attachment
+            return self.attachment is not None and self.attachment != self.old_attachment
         return self.progress is not None and self.progress.incarnation != self.context.incarnation
 
+    async def _until_unless_a_pod_is_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
+        """A word of a failed pod may be late, and of an old one: it is looked at, and the wait goes on. A pod that vanishes says
+        nothing: from time to time it is looked at anyway."""
+        deadline, known = workflow.now() + within, self._pod_faults()
+        while not condition() and (left := deadline - workflow.now()) > timedelta(0):
+            await self.until(lambda: condition() or self._pod_faults() != known, min(left, LOOKS_AFTER), why)  # noqa: B023
+            known = self._pod_faults()
+            if not condition():
+                await self._look()
+
+    def _pod_faults(self) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind is FaultKind.POD and not fault.backup]
+
+    async def _look(self) -> None:
+        restart, count = self.restart, self.context.job.pods
+        seen = await self._answered("the pods could not be looked at", lambda: steps.look_at_new_pods(restart, count))
+        if not seen.running:
+            raise _give_up(f"a pod was lost before the first completed step: {seen.message}")
+
+    async def _answered(self, failed: str, call: Callable[[], Awaitable[T]]) -> T:
+        """The cluster's answer, however long it takes. A refusal ends the mode."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await call()
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                if not _is_no_answer(error):
+                    raise _give_up(f"{failed}: {error.cause}") from error
+                await self._until_the_cluster_answers(f"{error.cause}", pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _until_the_cluster_answers(self, why: str, pause: timedelta) -> None:
+        phase, self.unanswered = self.current, True
+        self.current = f"{phase}: the cluster does not answer, it is tried again until it does ({why})"
+        self._show()
+        await workflow.sleep(pause, summary="before the next try")
+        await steps.await_answer(self.context.job.id)
+        self.current, self.unanswered = phase, False
+        self._show()
+
     def _verdict(self, outcome: Outcome, reason: str, lost: int | None) -> Verdict:
-        nodes = sorted({fault.node for fault in self.context.situation.faults if fault.node})
+        faulty = sorted({fault.node for fault in self.context.situation.faults if fault.node})
         return Verdict(
             mode=self.MODE,
             outcome=outcome,
             reason=reason,
             steps_lost=lost,
-            look_at=", ".join(f"node {node}" for node in nodes),
-            removed_pods=tuple(pod.uid for pod in self.removed),
+            look_at=f"node {few(faulty)}" if faulty else "",
             restarted_at=self.restarted_at,
         )
 
 
+def _is_no_answer(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == ClusterUnavailable.type
+
+
 def _give_up(reason: str) -> Ends:
     return Ends(Outcome.GIVEN_UP, reason)
+
+
+def _seconds(limit: timedelta) -> str:
+    return f"{limit.total_seconds():g} s"

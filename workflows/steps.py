@@ -1,6 +1,6 @@
 """Every call to the world, once, with its time-outs and its line in the Temporal UI. Only modes and `TrainingJob` call it.
 
-Five classes of time-outs, and no numbers anywhere else. A business limit is a deadline that the activity knows, and the
+Seven classes of time-outs, and no numbers anywhere else. A business limit is a time that the activity knows, and the
 schedule-to-close time behind it; the heartbeat time-out is what a killed worker costs.
 """
 
@@ -14,14 +14,23 @@ from temporalio.workflow import ActivityConfig, ActivityHandle
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
+from rekindle.errors import ClusterUnavailable
+from rekindle.model import bounds
 from rekindle.model.asks import (
     AskRequest,
     Backup,
     BackupRequest,
     EndSession,
     EventRequest,
+    JobLook,
+    JobRequest,
+    NewPodsRequest,
+    OldPodsRequest,
+    PodCount,
     PodsRequest,
     PolicyRequest,
+    RememberRequest,
+    Restart,
     Scheduled,
     Started,
     StartRequest,
@@ -31,9 +40,10 @@ from rekindle.model.asks import (
     Swap,
     SwapRequest,
     TerminateRequest,
+    WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.recovery import ModeRequest, Order, PodRef, Receipt
+from rekindle.model.recovery import Order, PodRef, Verdict
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)
@@ -55,6 +65,25 @@ WAIT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
+HOLD = ActivityConfig(
+    start_to_close_timeout=timedelta(days=365),  # the server wants some limit; a verdict comes by the limits of its mode
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
+)
+WHOLE_JOB = ActivityConfig(
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(
+        initial_interval=timedelta(seconds=0.2),
+        maximum_interval=timedelta(seconds=10),
+        non_retryable_error_types=[ClusterUnavailable.type],  # its limit does not count while the cluster does not answer
+    ),
+)
+PATIENT = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=10),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1)),
+)
+"""For as long as it takes: the server tries again without an event of the history, however long the outage is."""
 ORDER = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=2),
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=1)),
@@ -69,12 +98,15 @@ JOURNAL = ActivityConfig(
 
 def named(config: ActivityConfig, summary: str) -> ActivityConfig:
     """A class of time-outs with the line that people read in the Temporal UI."""
-    return {**config, "summary": summary}
+    return {**config, "summary": bounds.summary(summary)}
 
 
-def _waiting(until: datetime) -> ActivityConfig:
-    limit = until - workflow.now() + MARGIN
-    return {**WAIT, "start_to_close_timeout": limit, "schedule_to_close_timeout": limit}
+def _waiting(within: timedelta) -> ActivityConfig:
+    return {**WAIT, "start_to_close_timeout": within + MARGIN, "schedule_to_close_timeout": within + MARGIN}
+
+
+def _whole_job(within: timedelta) -> ActivityConfig:
+    return {**WHOLE_JOB, "start_to_close_timeout": within, "schedule_to_close_timeout": within}
 
 
 def _order(queue: str, within: timedelta) -> ActivityConfig:
@@ -108,32 +140,37 @@ async def ensure_backup(request: BackupRequest) -> Backup:
 
 
 def await_scheduled(job_id: str, pod: PodRef, until: datetime) -> ActivityHandle[Scheduled]:
-    request = PodsRequest(job_id=job_id, pods=(pod,), deadline=until)
+    request = PodsRequest(job_id=job_id, pods=(pod,), within=_left(until))
     return workflow.start_activity_method(
-        PodActivities.await_scheduled, request, **named(_waiting(until), f"wait until {pod.name} is scheduled")
+        PodActivities.await_scheduled, request, **named(_waiting(request.within), f"wait until {pod.name} is scheduled")
     )
 
 
 def await_running(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> ActivityHandle[Started]:
-    names = ", ".join(pod.name for pod in pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
-    request = PodsRequest(job_id=job_id, pods=pods, deadline=until)
+    names = ", ".join(pod.name for pod in pods)
+    request = PodsRequest(job_id=job_id, pods=pods, within=_left(until))
     return workflow.start_activity_method(
-        PodActivities.await_running, request, **named(_waiting(until), f"wait until {names} runs")
+        PodActivities.await_running, request, **named(_waiting(request.within), f"wait until {names} runs")
     )
+
+
+def _left(until: datetime) -> timedelta:
+    """Activities are told how long, not until when: the worker's clock is not the server's."""
+    return max(timedelta(0), until - workflow.now())
 
 
 async def swap(job_id: str, old: PodRef, backup: PodRef) -> Swap:
     request = SwapRequest(job_id=job_id, old=old, backup=backup)
     return await workflow.execute_activity_method(
-        PodActivities.swap, request, **named(READ, f"delete {old.name} if {backup.name} is alive")
+        PodActivities.swap, request, **named(WRITE, f"delete {old.name} if {backup.name} is alive")
     )
 
 
 def await_gone(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> ActivityHandle[tuple[PodRef, ...]]:
-    names = pods[0].name if len(pods) == 1 else f"{len(pods)} pods"
-    request = PodsRequest(job_id=job_id, pods=pods, deadline=until)
+    names = ", ".join(pod.name for pod in pods)
+    request = PodsRequest(job_id=job_id, pods=pods, within=_left(until))
     return workflow.start_activity_method(
-        PodActivities.await_gone, request, **named(_waiting(until), f"wait until {names} is gone")
+        PodActivities.await_gone, request, **named(_waiting(request.within), f"wait until {names} is gone")
     )
 
 
@@ -149,18 +186,57 @@ async def delete_backups(job_id: str) -> tuple[PodRef, ...]:
     return await workflow.execute_activity_method(PodActivities.delete_backups, request, **named(WRITE, "delete the backup pod"))
 
 
-async def delete_pods(job_id: str, grace: timedelta) -> tuple[PodRef, ...]:
-    request = StopRequest(job_id=job_id, grace_seconds=int(grace.total_seconds()))
+# ---- the pods of a whole job: thousands, so that none of these says which they are
+
+
+async def delete_pods(job_id: str, grace: timedelta, lost_nodes: tuple[str, ...], within: timedelta) -> PodCount:
+    request = StopRequest(job_id=job_id, grace_seconds=int(grace.total_seconds()), lost_nodes=lost_nodes)
     return await workflow.execute_activity_method(
-        PodActivities.delete_pods, request, **named(WRITE, "delete all pods of the job")
+        PodActivities.delete_pods, request, **named(_whole_job(within), "delete all pods of the job")
     )
 
 
-async def ensure_pods(job_id: str, generation: str, avoid_nodes: tuple[str, ...]) -> tuple[PodRef, ...]:
-    request = StartRequest(job_id=job_id, generation=generation, avoid_nodes=avoid_nodes)
-    without = f", not on {', '.join(avoid_nodes)}" if avoid_nodes else ""
+async def await_old_gone(restart: Restart, within: timedelta) -> PodCount:
+    request = OldPodsRequest(restart=restart, within=within)
     return await workflow.execute_activity_method(
-        PodActivities.ensure_pods, request, **named(WRITE, f"start the job's pods{without}")
+        PodActivities.await_old_gone, request, **named(_whole_job(within + MARGIN), "wait until the old pods are gone")
+    )
+
+
+async def ensure_pods(job_id: str, generation: str, avoid_nodes: tuple[str, ...], within: timedelta) -> PodCount:
+    request = StartRequest(job_id=job_id, generation=generation, avoid_nodes=avoid_nodes)
+    without = f", not on {bounds.few(avoid_nodes)}" if avoid_nodes else ""
+    return await workflow.execute_activity_method(
+        PodActivities.ensure_pods, request, **named(_whole_job(within), f"start the job's pods{without}")
+    )
+
+
+async def await_new_running(restart: Restart, pods: int, within: timedelta) -> Started:
+    request = NewPodsRequest(restart=restart, pods=pods, within=within)
+    return await workflow.execute_activity_method(
+        PodActivities.await_new_running, request, **named(_whole_job(within + MARGIN), f"wait until {pods} pods run")
+    )
+
+
+async def look_at_new_pods(restart: Restart, pods: int) -> Started:
+    """Whether no rank has lost its pod since the restart."""
+    request = NewPodsRequest(restart=restart, pods=pods)
+    return await workflow.execute_activity_method(
+        PodActivities.look_at_new_pods, request, **named(_whole_job(MARGIN), "look at the new pods")
+    )
+
+
+async def look_at_job(job_id: str) -> JobLook:
+    """How the job is now; fails where the cluster does not answer."""
+    return await workflow.execute_activity_method(
+        PodActivities.look_at_job, JobRequest(job_id=job_id), **named(_whole_job(MARGIN), "look at the job")
+    )
+
+
+async def await_answer(job_id: str) -> None:
+    """Until the cluster answers."""
+    await workflow.execute_activity_method(
+        PodActivities.look_at_job, JobRequest(job_id=job_id), **named(PATIENT, "wait until the cluster answers")
     )
 
 
@@ -193,15 +269,25 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
         workflow.logger.warning("not recorded", extra={"error": str(error.cause)})
 
 
-async def ask_job(job_id: str, request: ModeRequest) -> Receipt:
-    return await workflow.execute_activity_method(
-        JobActivities.ask_job,
-        AskRequest(job_id=job_id, request=request),
-        summary=f"ask job {job_id} for a {request.mode}",
-        start_to_close_timeout=timedelta(seconds=10),
-        schedule_to_close_timeout=timedelta(minutes=2),
-        heartbeat_timeout=HEARTBEAT,
+async def remember(request: RememberRequest) -> None:
+    await _journal_write(
+        workflow.start_activity_method(PodActivities.remember, request, **named(JOURNAL, "note what must be found again"))
     )
+
+
+async def find_job(job: str) -> str:
+    return await workflow.execute_activity_method(JobActivities.find_job, job, **named(READ, f"find job {job}"))
+
+
+async def hold_request(request: AskRequest) -> Verdict:
+    """For as long as the mode takes: its own limits end it."""
+    return await workflow.execute_activity_method(
+        JobActivities.hold_request, request, **named(HOLD, f"ask for a {request.request.mode} and wait for the verdict")
+    )
+
+
+async def withdraw_request(request: WithdrawRequest) -> None:
+    await workflow.execute_activity_method(JobActivities.withdraw_request, request, **named(WRITE, "withdraw the request"))
 
 
 async def terminate(workflow_id: str, reason: str) -> None:

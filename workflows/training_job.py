@@ -1,71 +1,121 @@
-"""The entity: one training job, for as long as it lives. It decides, and runs one recovery at a time as its child.
+"""The entity: one training job, for as long as it lives. It decides, and runs one incident at a time.
 
-Started by the registration of a job only (update-with-start). Faults, requests, reports and attachments enter as updates; the
-handlers note them, `run` works. It continues as new after each incident and never while a recovery runs. It never fails: whatever
-a mode does becomes a verdict.
+Started by the registration of a job only (update-with-start). All that happens to the job enters as updates: each has a
+validator, which stores nothing, and one function of `workflows.memory` that changes the state; `run` does the work. It continues
+as new after each incident and never while one runs. It never fails, and a cancellation does nothing to it: the end of a job is
+an update.
 """
 
 import asyncio
-from datetime import datetime
+from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.common import SearchAttributeUpdate
+from temporalio.exceptions import ApplicationError
 
-from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows, recovery_workflow
-from rekindle.model.asks import EndSession, PolicyRequest
-from rekindle.model.cluster import ClusterEvent
-from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
-from rekindle.model.state import JobState, JobStatus, Problems, Registration
-from rekindle.policy import eligibility, incidents, observing, requests
-from rekindle.policy.incidents import Case
+from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
+from rekindle.model.asks import EndSession, RememberRequest
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
+from rekindle.model.job import ManagerLost
+from rekindle.model.recovery import Attachment, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
+from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
+from rekindle.policy import cases, eligibility, observing, requests
+from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import steps
-from workflows.climb import Climb
+from workflows import attachments, memory, page, steps
+from workflows.attachments import Standing
+from workflows.incident import IncidentRun, Memory, look
+from workflows.journal import Journal
 
-TOLD_AT_ONCE = 5
-"""Events of one change of the job's problems: its page lists them all."""
+LOOKS_AFTER = timedelta(hours=1)
+"""A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
+
+UNANSWERED = timedelta(seconds=10)
+"""Before a look is repeated that the cluster did not answer; a case that waits for it is kept."""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
 class TrainingJob:
     @workflow.init
     def __init__(self, state: JobState) -> None:
-        self.state = state
-        self.climb: Climb | None = None
-        self._background: asyncio.Task[None] | None = None
-        self._publishing = asyncio.Lock()  # so that the last policy is the one that stays written
-        self._writing: list[asyncio.Task[None]] = []  # events that no handler waits for
+        self.known = Memory(state)
+        self.incident: IncidentRun | None = None
+        self.journal = Journal()
+        self._row: list[SearchAttributeUpdate[Any]] = []
+
+    @property
+    def state(self) -> JobState:
+        return self.known.state
+
+    # ---- its life
 
     @workflow.run
     async def run(self, state: JobState) -> str:
-        self._show()
+        living = asyncio.create_task(self._live())
         while True:
-            await workflow.wait_condition(self._has_work)
-            if self.state.ended:
-                await self._dismiss_requests()
-                break
-            case = incidents.next_case(self.state)
+            try:
+                return await asyncio.shield(living)
+            except asyncio.CancelledError:
+                if living.done():
+                    raise
+                words = "the job's workflow was cancelled, which does nothing: it ends with its job"
+                self.journal.soon(self.journal.record(self.state, "CancellationIgnored", words, warning=True))
+
+    async def _live(self) -> str:
+        incidents = self.state.incidents
+        self._show()
+        while not self.state.ended:
+            case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            if case is None or self.state.incidents != state.incidents or workflow.info().is_continue_as_new_suggested():
+            elif self.state.incidents != incidents or workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(self._is_quiet)
-                workflow.continue_as_new(self.state)
+                if not self._has_work():
+                    workflow.continue_as_new(self.state)
+            else:
+                await self._wait()
+        await self._dismiss_request()
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
 
-    def _has_work(self) -> bool:
-        suggested = workflow.info().is_continue_as_new_suggested()
-        return bool(self.state.ended) or incidents.next_case(self.state) is not None or suggested
-
     def _is_quiet(self) -> bool:
-        return workflow.all_handlers_finished() and all(writing.done() for writing in self._writing)
+        return workflow.all_handlers_finished() and self.journal.is_quiet
 
-    # ---- incidents
+    def _has_work(self) -> bool:
+        return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
+
+    async def _wait(self) -> None:
+        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long."""
+        now = workflow.now()
+        due = cases.next_due(self.state, now)
+        heard = self.known.sightings
+        try:
+            await workflow.wait_condition(
+                lambda: (
+                    self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due
+                ),
+                timeout=due - now if due else LOOKS_AFTER,
+                timeout_summary="a fault is given time" if due else "look at the job",
+            )
+        except TimeoutError:
+            if not due and heard == self.known.sightings:
+                await self._look()
+
+    async def _look(self) -> None:
+        """The job as the cluster shows it to us, whatever the watcher does."""
+        if await look(self.known):
+            self._show()
+
+    # ---- a case
 
     async def _handle(self, case: Case) -> None:
-        self.state = incidents.without(self.state, case)
+        if self._is_to_be_checked(case):
+            while not self.state.ended and not await look(self.known):
+                await self._pause_for_the_cluster()
+            checked = cases.next_case(self.state, workflow.now())
+            if checked != case:
+                return  # it is over, or has become another
         if not case.plan.modes:
             await self._decline(case)
         elif self.state.job.observe:
@@ -73,336 +123,288 @@ class TrainingJob:
         else:
             await self._recover(case)
 
-    async def _recover(self, case: Case) -> None:
-        """One incident, from its case to its place in the history. A failure of ours becomes a verdict too. What was begun goes
-        to its end, also if the job is only observed from now on: it would stay half done."""
-        self.state = self.state.model_copy(update={"incidents": self.state.incidents + 1})
-        began = workflow.now()
-        self.climb = Climb(case, self.state)
-        self._show()
-        verdicts: list[Verdict] = []
-        while mode := self.climb.next_mode(verdicts):
-            verdicts.append(await self._run_mode(self.climb, mode))
-            await self._apply(verdicts[-1])
-        await self._conclude(case, verdicts, began)
+    @staticmethod
+    def _is_to_be_checked(case: Case) -> bool:
+        """What the watcher saw may be over when its turn comes, and what comes next ends processes. A hot switch asks again by
+        itself: it begins with the pod that holds the rank."""
+        return any(fault.source == WATCHER and fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults)
 
-    async def _run_mode(self, climb: Climb, mode: Mode) -> Verdict:
-        unasked = mode is Mode.JOB_RESCHEDULING and not climb.case.request
-        if unasked and not incidents.may_restart(self.state, workflow.now()):
-            return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=incidents.TOO_OFTEN)
+    async def _pause_for_the_cluster(self) -> None:
         try:
-            return await climb.run(mode, self.state)
-        except (FailureError, TimeoutError) as error:
-            return Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
+            await workflow.wait_condition(
+                lambda: bool(self.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster"
+            )
+        except TimeoutError:
+            pass
+
+    async def _recover(self, case: Case) -> None:
+        """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
+        self.incident = IncidentRun(case, self.known, self.journal, self._show)
+        try:
+            await self.incident.run()
+        finally:
+            self.incident = None
+        self._show()
 
     async def _observe(self, case: Case) -> None:
         """Decided and shown, and nothing is begun. The same decision is told once, however often it is made."""
         would = observing.would(case.plan, case.pod_rank)
         reason = f"observed: {would}"
-        if case.pod_rank is not None:
-            self.state = incidents.judged(self.state, case.pod_rank, reason)
-        if incidents.is_told(self.state, case, reason):
-            return
-        self.state = self.state.model_copy(update={"incidents": self.state.incidents + 1})
-        verdict = Verdict(mode=case.plan.modes[0], outcome=Outcome.REFUSED, reason=reason)
-        self.state = incidents.concluded(self.state, self._incident(case, [verdict], workflow.now()))
-        self._show()
-        await self._record("RecoveryObserved", f"{case.summary}: {would}", warning=False)
+        told = memory.was_observed(self.state, case, reason)
+        self.known.state = memory.observed(self.state, case, reason, workflow.now())
+        if not told:
+            self._show()
+            await self.journal.record(self.state, "RecoveryObserved", f"{case.summary}: {would}", warning=False)
 
     async def _decline(self, case: Case) -> None:
-        """Nothing is done: noted with its reason; a refusal is judged again when something changes."""
+        """Nothing is done: noted with its reason; it is judged again when something changes."""
         outcome = Outcome.IGNORED if case.plan.ignored else Outcome.REFUSED
         why = case.plan.ignored or case.plan.refused
-        if case.pod_rank is not None:
-            self.state = incidents.judged(self.state, case.pod_rank, f"{outcome}: {why}")
+        self.known.state = memory.judged(self.state, case, f"{outcome}: {why}")
+        if case.request:
+            verdict = Verdict(mode=case.mode, outcome=outcome, reason=why)
+            self.known.state = memory.answered(self.state, case.request.id, verdict)
         self._show()
-        await self._record(f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
-        mode = case.request.mode if case.request else Mode.HOT_SWITCH if case.pod_rank is not None else Mode.JOB_RESCHEDULING
-        await self._tell_front(case.request, Verdict(mode=mode, outcome=outcome, reason=why))
+        await self.journal.record(self.state, f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
 
-    async def _apply(self, verdict: Verdict) -> None:
-        """The downgrade is written where the scheduler reads it before the next mode starts pods."""
-        before = self.state.policy
-        self.state = incidents.downgraded(self.state, verdict, workflow.now())
-        if self.state.policy is not before:
-            await self._publish_policy()
-            await self._record("SubHealthDowngraded", f"sub-health is ignored from now on: {verdict.reason}", warning=True)
-
-    async def _conclude(self, case: Case, verdicts: list[Verdict], began: datetime) -> None:
-        last = self._final(verdicts)
-        if last.outcome is Outcome.CANCELLED and self.state.ended:
-            last = last.model_copy(update={"reason": f"{self.state.ended} before the recovery ended"})
-        verdicts[-1] = last
-        incident = self._incident(case, verdicts, began)
-        self.climb = None
-        self.state = incidents.concluded(self.state, incident)
-        if case.pod_rank is not None:
-            self.state = incidents.judged(self.state, case.pod_rank, f"{last.outcome}: {last.reason}")
-        self._show()
-        warning = last.outcome is not Outcome.RECOVERED
-        await self._record(f"Recovery{last.outcome.title().replace('_', '')}", f"{last.mode}: {last.reason}", warning=warning)
-        await self._tell_front(case.request, last)
-
-    def _incident(self, case: Case, verdicts: list[Verdict], began: datetime) -> Incident:
-        return Incident(
-            number=self.state.incidents,
-            summary=case.summary,
-            started_at=began,
-            seconds=(workflow.now() - began).total_seconds(),
-            verdict=verdicts[-1].outcome,
-            ladder=tuple(verdict.model_copy(update={"unread": ()}) for verdict in verdicts),
-            policy_after=self.state.policy,
-            faults=case.faults,
-        )
-
-    @staticmethod
-    def _final(verdicts: list[Verdict]) -> Verdict:
-        """Nothing is below the last mode: what it escalates is given up."""
-        last = verdicts[-1]
-        gave_up = last.outcome is Outcome.ESCALATE
-        return last.model_copy(update={"outcome": Outcome.GIVEN_UP, "next_mode": None}) if gave_up else last
-
-    async def _dismiss_requests(self) -> None:
-        for request in self.state.requests:
-            await self._tell_front(request, Verdict(mode=request.mode, outcome=Outcome.CANCELLED, reason=self.state.ended))
-
-    async def _tell_front(self, request: ModeRequest | None, verdict: Verdict) -> None:
-        if not request or not request.front:
-            return
-        try:
-            front = workflow.get_external_workflow_handle(request.front, run_id=request.front_run or None)
-            await front.signal(Signals.VERDICT, verdict.model_copy(update={"unread": ()}))
-        except FailureError as error:
-            workflow.logger.info("the front is gone", extra={"front": request.front, "error": str(error)})
-
-    # ---- what the world is told
-
-    async def _record(self, reason: str, message: str, *, warning: bool) -> None:
-        job = self.state.job
-        event = ClusterEvent(
-            name=job.name,
-            kind=job.kind,
-            reason=reason,
-            message=message,
-            type="Warning" if warning else "Normal",
-            timestamp=workflow.now(),
-        )
-        await steps.record_event(job.id, event)
-
-    def _record_soon(self, reason: str, message: str, *, warning: bool) -> None:
-        """For handlers: who told us does not wait until the cluster has taken the event."""
-        self._writing = [writing for writing in self._writing if not writing.done()]
-        self._writing.append(asyncio.create_task(self._record(reason, message, warning=warning)))
-
-    async def _publish_policy(self) -> None:
-        async with self._publishing:
-            reason = self.state.downgrade.reason if self.state.downgrade else ""
-            await steps.publish_policy(PolicyRequest(job_id=self.state.job.id, strategy=self.state.policy, reason=reason))
+    async def _dismiss_request(self) -> None:
+        if (waiting := self.state.request) and waiting.request.mode:
+            verdict = Verdict(mode=waiting.request.mode, outcome=Outcome.CANCELLED, reason=self.state.ended)
+            self.known.state = memory.answered(self.state, waiting.id, verdict)
 
     def _show(self) -> None:
         """The job's row and page in the Temporal UI."""
-        state = self.state
-        idle = "observed" if state.job.observe else "sub-health ignored" if state.downgrade else "training"
-        phase = "recovering" if self.climb else idle
-        attributes = [Attributes.JOB.value_set(state.job.name), Attributes.PHASE.value_set(phase)]
-        lines = [f"**{state.job.name}**: {phase}"]
-        if state.job.observe:
-            lines.append("- only observed: what would be done is shown, nothing is ordered")
-        lines.extend(f"- cannot be recovered: {problem}" for problem in state.problems)
-        lines.append(f"- sub-health policy: {state.policy}")
-        if state.downgrade:
-            lines.append(f"  (downgraded {state.downgrade.since:%Y-%m-%d %H:%M:%S}: {state.downgrade.reason})")
-        lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
-        for incident in reversed(state.history[-5:]):
-            tried = ", ".join(f"{v.mode} {v.outcome}" for v in incident.ladder)
-            lines.append(f"- incident {incident.number}: {incident.summary} -> {tried} in {incident.seconds:.1f} s")
-        if state.history:
-            attributes.append(Attributes.VERDICT.value_set(state.history[-1].verdict))
-        workflow.upsert_search_attributes(attributes)
-        workflow.set_current_details("\n".join(lines))
+        running = self.incident.mode if self.incident else None
+        recovery = self.incident.recovery if self.incident else ""
+        attributes: list[SearchAttributeUpdate[Any]] = [
+            Attributes.JOB.value_set(self.state.job.name),
+            Attributes.PHASE.value_set(page.job_phase(self.state, running)),
+        ]
+        if self.state.history:
+            attributes.append(Attributes.VERDICT.value_set(self.state.history[-1].verdict))
+        if attributes != self._row:  # each change of the row is an event of the history
+            self._row = attributes
+            workflow.upsert_search_attributes(attributes)
+        workflow.set_current_details(page.job_page(self.state, running, recovery))
 
-    # ---- handlers
+    # ---- the watcher: the job, its pods and nodes, its end
 
     @workflow.update(name=Updates.REGISTER)
     def register(self, registration: Registration) -> Receipt:
-        """The job exists; labels and limits may have changed since."""
-        observed = self.state.job.observe
-        self.state = incidents.registered(self.state, registration.job)
-        if registration.problems is not None:
-            self._found(registration.problems)
-        if registration.observe is not observed:
-            self._show()
-        return Receipt(info=f"job {registration.id} is registered")
+        self.known.state = memory.registered(self.state, registration, workflow.now())
+        if registration.sighting:
+            self._sighted(registration.sighting)
+        self._show()
+        return Receipt(info=f"job {registration.job.id} is registered")
 
     @register.validator
     def _same_job(self, registration: Registration) -> None:
-        if registration.id != self.state.job.id:
-            raise _rejected(ErrorTypes.REQUEST_INVALID, f"id: {registration.id} is not this job, {self.state.job.id}")
+        if registration.job.id != self.state.job.id:
+            words = f"job.id: {registration.job.id} is not this job, {self.state.job.id}"
+            raise _rejected(ErrorTypes.REQUEST_INVALID, words)
 
-    @workflow.update(name=Updates.INITIALIZE)
-    def initialize(self) -> Receipt:
-        self.state = self.state.model_copy(update={"initialized": True})
-        return Receipt(info=f"job(uid={self.state.job.id}) init success")
+    @workflow.update(name=Updates.SIGHTING)
+    def sighting(self, sighting: Sighting) -> Receipt:
+        self._sighted(sighting)
+        self._show()
+        return Receipt(info="seen")
 
-    @initialize.validator
-    def _recovery_is_on(self) -> None:
-        if not eligibility.recovery_is_on(self.state.job):
-            raise _rejected(
-                ErrorTypes.RECOVERY_OFF,
-                "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job",
-            )
+    def _sighted(self, sighting: Sighting) -> None:
+        self.known.sightings += 1
+        before, real = self.state, self._real_faults()
+        self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
+        if before.problems != self.state.problems:
+            self.journal.problems(self.state, before.problems)
+        self._tell_faults(real)
 
-    @workflow.update(name=Updates.REGISTER_CLIENT)
-    def register_client(self) -> Receipt:
-        self.state = self.state.model_copy(update={"registered": True})
-        return Receipt(info="register success")
+    def _restarts_pods(self) -> bool:
+        return self.incident is not None and self.incident.restarts_pods
 
-    @register_client.validator
-    def _is_initialized(self) -> None:
-        if not self.state.initialized:
-            raise _rejected(ErrorTypes.NOT_INITIALIZED, "Init comes before Register")
+    @workflow.update(name=Updates.END)
+    def end(self, reason: str) -> Receipt:
+        self.known.state = self.state.with_(ended=reason)
+        if self.incident:
+            self.incident.end()
+        return Receipt(info="the job's workflow ends")
+
+    # ---- the training side, by way of a gateway
 
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
-        self._attached(attachment)
+        """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
+        before = self.state.attachment
+        lost, real = self.state.manager_lost, self._real_faults()
+        self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
+        if self.state.manager_lost not in ("", lost):
+            restarts = self.state.job.manager_lost is ManagerLost.RESTART
+            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
+            self._tell_faults(real)
+        if before and before.queue != attachment.queue:
+            ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
+            self.journal.soon(steps.end_session(before.queue, ended))
+        here = self.state.attachment
+        if self.incident and here and here != before:
+            self.incident.tell(Signals.ATTACHED, here)
+        self._show()
         return Receipt(info="attached")
 
     @attach.validator
-    def _is_registered(self, attachment: Attachment) -> None:
-        if not self.state.registered:
-            raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
+    def _is_news(self, attachment: Attachment) -> None:
+        standing = attachments.standing(self.state, attachment)
+        if standing is Standing.KNOWN:
+            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "attached already")
+        if standing is Standing.OVER:
+            raise _rejected(ErrorTypes.ATTACHMENT_OVER, "another subscriber took over")
+        if not eligibility.recovery_is_on(self.state.job):
+            raise _rejected(ErrorTypes.RECOVERY_OFF, eligibility.RECOVERY_OFF)
 
     @workflow.update(name=Updates.DETACH)
     def detach(self, session: str) -> Receipt:
         """The stream of this subscription ended; a newer one stays."""
-        if self.state.attachment and self.state.attachment.session == session:
-            self.state = self.state.model_copy(update={"attachment": None})
+        ended = self.state.attachment
+        self.known.state = attachments.detached(self.state, session)
+        if self.incident and ended and ended.session == session:
+            self.incident.tell(Signals.DETACHED, ended)
+        self._show()
         return Receipt(info="detached")
 
-    def _attached(self, attachment: Attachment) -> None:
-        before = self.state.attachment
-        if before and before.queue != attachment.queue:
-            ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
-            self._background = asyncio.create_task(steps.end_session(before.queue, ended))
-        self.state = incidents.rejudge(self.state.model_copy(update={"attachment": attachment}))
-        if self.climb:
-            self.climb.tell(Signals.ATTACHED, attachment)
+    @detach.validator
+    def _ends_something(self, session: str) -> None:
+        if attachments.end_is_known(self.state, session):
+            raise _rejected(ErrorTypes.ATTACHMENT_KNOWN, "detached already")
+
+    @workflow.update(name=Updates.PROGRESS)
+    def progress(self, progress: Progress) -> Receipt:
+        self.known.state = memory.progressed(self.state, progress)
+        if self.incident:
+            self.incident.tell(Signals.PROGRESSED, progress)
+        self._show()
+        return Receipt(info="noted")
 
     @workflow.update(name=Updates.REPORT)
     def report(self, report: Report) -> Receipt:
         raise AssertionError("no report is ever accepted here")
 
     @report.validator
-    def _nothing_waits(self, report: Report) -> None:
-        if not self.state.registered:
+    def _who_waits_for_it(self, report: Report) -> None:
+        if not self.state.introduced:
             raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
-        if self.climb:
+        if self.incident and self.incident.recovery:
+            raise _rejected(ErrorTypes.REPORT_ELSEWHERE, self.incident.recovery)
+        if self.incident:
             raise _rejected(ErrorTypes.BETWEEN_MODES, "between two modes, try again")
         raise _rejected(ErrorTypes.REPORT_UNEXPECTED, f"nothing waits for a report of {report.kind}")
 
-    @workflow.update(name=Updates.FAULT)
-    def fault(self, fault: Fault) -> Receipt:
-        known = fault.episode in self.state.seen
-        self.state = incidents.take_fault(self.state, fault)
-        if self.climb and not known:
-            if fault.kind is FaultKind.POD:
-                self.climb.tell(Signals.POD_FAILED, fault)
-            if fault.kind is not FaultKind.SUB_HEALTH and not fault.backup:
-                self.climb.tell(Signals.REAL_FAULT, fault)
-        return Receipt(info="known" if known else "taken")
+    @workflow.update(name=Updates.REPORT_FAULTS)
+    def report_faults(self, report: FaultReport) -> Receipt:
+        real = self._real_faults()
+        self.known.state = memory.reported(self.state, report, workflow.now())
+        self._tell_faults(real)
+        return Receipt(info="taken")
 
-    @fault.validator
-    def _ranks_exist(self, fault: Fault) -> None:
-        if problem := requests.fault_problem(self.state.job, fault):
+    @report_faults.validator
+    def _ranks_exist(self, report: FaultReport) -> None:
+        if problem := requests.fault_problem(self.state.job, report.faults):
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
 
-    @workflow.update(name=Updates.CLEARED)
-    def cleared(self, episode: str) -> Receipt:
-        self.state = incidents.clear_episode(self.state, episode)
-        return Receipt(info="cleared")
+    def _real_faults(self) -> tuple[Fault, ...]:
+        """What is broken now: the running mode hears of it, and of what has healed."""
+        return tuple(one.fault for one in self.state.faults if one.fault.kind is not FaultKind.SUB_HEALTH)
 
-    @workflow.update(name=Updates.PROBLEMS)
-    def problems(self, problems: Problems) -> Receipt:
-        """All that keep the job from being recovered, as its pods are now. What runs goes on; what comes next waits."""
-        self._found(problems.found)
-        return Receipt(info="noted")
+    def _tell_faults(self, before: tuple[Fault, ...]) -> None:
+        now = self._real_faults()
+        if self.incident and now != before:
+            self.incident.tell(Signals.FAULTS, FaultsNow(faults=now))
 
-    def _found(self, problems: tuple[str, ...]) -> None:
-        before = self.state.problems
-        if problems == before:
+    # ---- people and platforms
+
+    @workflow.update(name=Updates.RECOVER)
+    async def recover(self, request: ModeRequest) -> Verdict:
+        """Runs a mode, whatever the policy, and answers with the verdict. The update's id is the request's: repeated, it is
+        answered and never begun again."""
+        request_id = _update_id()
+        if memory.answer_of(self.state, request_id) is None:
+            self.known.state = memory.requested(self.state, Pending(id=request_id, request=request))
+            await workflow.wait_condition(lambda: memory.answer_of(self.state, request_id) is not None)
+        verdict = memory.answer_of(self.state, request_id)
+        assert verdict is not None
+        return verdict
+
+    @recover.validator
+    def _may_be_asked_for(self, request: ModeRequest) -> None:
+        if memory.answer_of(self.state, _update_id()):
             return
-        self.state = incidents.found_problems(self.state, problems)
-        news = [problem for problem in problems if problem not in before]
-        more = f" (and {len(news) - TOLD_AT_ONCE} more)" if len(news) > TOLD_AT_ONCE else ""
-        for number, problem in enumerate(news[:TOLD_AT_ONCE], 1):
-            self._record_soon("JobProblem", f"{problem}{more}" if number == TOLD_AT_ONCE else problem, warning=True)
-        if not problems:
-            self._record_soon("JobProblemsOver", "its pods are in order: the job can be recovered", warning=False)
-        self._show()
-
-    @workflow.update(name=Updates.PROGRESS)
-    def progress(self, progress: Progress) -> Receipt:
-        self.state = incidents.rejudge(self.state.model_copy(update={"progress": progress}))
-        if self.climb:
-            self.climb.tell(Signals.PROGRESSED, progress)
-        return Receipt(info="noted")
-
-    @workflow.update(name=Updates.REQUEST)
-    def request(self, request: ModeRequest) -> Receipt:
-        self.state = self.state.model_copy(update={"requests": (*self.state.requests, request)})
-        return Receipt(info=f"{request.mode} accepted")
-
-    @request.validator
-    def _may_be_requested(self, request: ModeRequest) -> None:
         if self.state.ended:
             raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        if self.climb or self.state.requests or incidents.waiting_faults(self.state):
-            what = self.climb.describe() if self.climb else "an incident that is about to start"
-            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
-        if request.front == recovery_workflow(self.state.job.id):
-            raise _rejected(ErrorTypes.REQUEST_INVALID, f"workflow id: {request.front} is reserved, use request/...")
         if problem := requests.invalid(self.state, request):
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+        if self.incident or self.state.request or self._has_work():
+            what = self.incident.describe() if self.incident else "an incident that is about to start"
+            raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
         if reason := requests.refused(self.state, request):
             raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
 
-    @workflow.signal(name=Signals.WITHDRAWN)
-    async def withdrawn(self, front: str) -> None:
-        """A front was cancelled: what it asked for is not begun, or its mode is cancelled, as far as that mode allows."""
-        if self.climb:
-            self.climb.withdraw(front)
-        waiting = [request for request in self.state.requests if request.front == front]
-        self.state = self.state.model_copy(update={"requests": tuple(r for r in self.state.requests if r not in waiting)})
-        for request in waiting:
-            verdict = Verdict(mode=request.mode, outcome=Outcome.CANCELLED, reason="cancelled by request, before it began")
-            await self._tell_front(request, verdict)
+    @workflow.update(name=Updates.WITHDRAW)
+    def withdraw(self, request_id: str) -> Receipt:
+        """Who asked for a mode gives up: it is not begun, or it is cancelled, as far as that mode allows."""
+        asked = self.incident.case.request if self.incident else None
+        if self.incident and asked and asked.id == request_id:
+            self.incident.withdraw(request_id)
+        elif memory.answer_of(self.state, request_id) is None:
+            self.known.state = memory.withdrawn(self.state, request_id)
+        return Receipt(info="withdrawn")
 
     @workflow.update(name=Updates.LIFT)
     async def lift(self) -> Receipt:
         """An operator lifts the downgrade: the owner's policy holds again, and sub-healths are judged again."""
         if self.state.downgrade is None:
             return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
-        self.state = incidents.rejudge(self.state.model_copy(update={"downgrade": None}))
-        await self._publish_policy()
-        await self._record("SubHealthDowngradeLifted", f"the sub-health policy is {self.state.policy} again", warning=False)
+        self.known.state = memory.lifted(self.state)
+        await self.journal.publish_policy(lambda: self.state)
+        await self.journal.remember(self._to_remember)
+        words = f"the sub-health policy is {self.state.policy} again"
+        await self.journal.record(self.state, "SubHealthDowngradeLifted", words, warning=False)
         self._show()
-        return Receipt(info=f"the sub-health policy is {self.state.policy} again")
+        return Receipt(info=words)
 
     @lift.validator
     def _may_be_lifted(self) -> None:
         if self.state.job.observe and self.state.downgrade:
             raise _rejected(ErrorTypes.REQUEST_REFUSED, observing.ONLY)
 
-    @workflow.update(name=Updates.END)
-    def end(self, reason: str) -> Receipt:
-        self.state = self.state.model_copy(update={"ended": reason})
-        if self.climb:
-            self.climb.cancel()
-        return Receipt(info="the job's workflow ends")
+    def _to_remember(self) -> RememberRequest:
+        recovery = self.incident.recovery if self.incident else ""
+        return RememberRequest(job_id=self.state.job.id, memory=memory.to_remember(self.state, recovery))
+
+    @workflow.signal(name=Signals.VERDICT)
+    def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
+        if self.incident:
+            self.incident.verdict_told(verdict)
+
+    # ---- questions
+
+    @workflow.query(name=Queries.CONTACT)
+    def contact(self) -> Contact:
+        """What a gateway must know when the job's manager comes; nothing is stored for it."""
+        return Contact(
+            ended=self.state.ended,
+            recovery_on=eligibility.recovery_is_on(self.state.job),
+            introduced=self.state.introduced,
+            recovering=self.incident is not None or self._has_work(),
+            progress=self.state.progress,
+        )
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
-        return JobStatus(state=self.state, running=self.climb.mode if self.climb else None)
+        running = self.incident.mode if self.incident else None
+        return JobStatus(state=self.state, running=running, recovery=self.incident.recovery if self.incident else "")
+
+
+def _update_id() -> str:
+    info = workflow.current_update_info()
+    assert info is not None
+    return info.id
 
 
 def _rejected(kind: str, message: str) -> ApplicationError:

@@ -1,24 +1,26 @@
 """The port `Cluster` over a Kubernetes API server. Made by `workers`; which driver serves a job is told by the job's kind."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
-from datetime import UTC, datetime
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Object
+from activities.kubernetes import shapes
 from activities.kubernetes.direct import DirectDriver, Driver, is_backup
-from activities.kubernetes.kinds import ASCEND_JOB, BARE, Workload
+from activities.kubernetes.events import About, about_job, record
+from activities.kubernetes.kinds import ASCEND_JOB, Workload
 from activities.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
 from activities.kubernetes.operator import OperatorDriver
 from activities.kubernetes.reader import Reader
+from activities.kubernetes.shapes import checked, reading
 from activities.kubernetes.watch import NODES, Watch
-from rekindle.errors import BadInput, ClusterError, Conflict, NotFound
+from rekindle.errors import BadInput, ClusterError, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.settings import Settings
 
-REPORTER = "rekindle"
+MOST_REFUSED = 10_000
+"""Objects of which is known what was said of them; said again at worst."""
 
 logger = logging.getLogger("cluster")
 
@@ -58,7 +60,8 @@ class KubernetesCluster:
         return pod
 
     def _read(self, job: Workload, pods: Sequence[Object]) -> list[Pod]:
-        return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
+        with reading(f"a pod of job {job.uid}"):
+            return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
 
     async def node(self, name: str) -> Node:
         return node_of(await self._api.get(f"{NODES}/{name}"))
@@ -81,13 +84,15 @@ class KubernetesCluster:
         """
         found: set[str] = set()
         job = await self._reader.job(job_id)
-        for pod in [*await self._reader.pods(job), *await self._reader.managers(job)]:
-            status = pod.get("status", {})
-            if status.get("phase") in ("Succeeded", "Failed"):
-                continue
-            found |= {one["ip"] for one in status.get("podIPs", ())} | {status.get("podIP", "")}
-            if pod["spec"].get("hostNetwork"):
-                found.add(status.get("hostIP", ""))
+        pods = [*await self._reader.pods(job), *await self._reader.managers(job)]
+        with reading(f"a pod of job {job_id}"):
+            for pod in (checked(shapes.Pod, pod) for pod in pods):
+                status = pod.get("status", {})
+                if status.get("phase") in ("Succeeded", "Failed"):
+                    continue
+                found |= {one.get("ip", "") for one in status.get("podIPs", ())} | {status.get("podIP", "")}
+                if pod["spec"].get("hostNetwork"):
+                    found.add(status.get("hostIP", ""))
         return found - {""}
 
     # ---- writes
@@ -119,10 +124,10 @@ class KubernetesCluster:
         await self._driver(job).ensure_no_backups(job, pods, grace_seconds)
         return self._read(job, [pod for pod in pods if is_backup(pod)])
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         job = await self._reader.job(job_id)
         pods = await self._reader.pods(job)
-        await self._driver(job).ensure_stopped(job, pods, grace_seconds)
+        await self._driver(job).ensure_stopped(job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
@@ -135,46 +140,24 @@ class KubernetesCluster:
 
     # ---- events
 
-    def _refuse(self, job: Workload, error: BadInput) -> None:
-        """What is wrong with a job is said on the job, once."""
-        if self._refused.get(job.uid) != str(error):
-            self._refused[job.uid] = str(error)
-            logger.warning("refused", extra={"job": job.uid, "job_name": job.name, "error": str(error)})
-            event = ClusterEvent(name=job.name, kind=job.kind.name, reason="JobRefused", message=str(error), type="Warning")
-            task = asyncio.create_task(self._tell(job, event))
-            self._recording.add(task)
-            task.add_done_callback(self._recording.discard)
+    def _refuse(self, about: About, error: BadInput) -> None:
+        """What is wrong with an object is said on the object, once."""
+        if self._refused.get(about.uid) == str(error):
+            return
+        if len(self._refused) >= MOST_REFUSED:
+            self._refused.clear()
+        self._refused[about.uid] = str(error)
+        logger.warning("refused", extra={"object": about.uid, "object_name": about.name, "error": str(error)})
+        event = ClusterEvent(name=about.name, kind=about.kind, reason=f"{about.word}Refused", message=str(error), type="Warning")
+        task = asyncio.create_task(self._tell(about, event))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
 
-    async def _tell(self, job: Workload, event: ClusterEvent) -> None:
+    async def _tell(self, about: About, event: ClusterEvent) -> None:
         try:
-            await self._record(job, event)
+            await record(self._api, about, event)
         except ClusterError as error:
-            logger.warning("not recorded", extra={"job": job.uid, "error": str(error)})
+            logger.warning("not recorded", extra={"object": about.uid, "error": str(error)})
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
-        await self._record(await self._reader.job(job_id), event)
-
-    async def _record(self, job: Workload, event: ClusterEvent) -> None:
-        """Once: the name is that of the same news, so that a repeated call finds it."""
-        moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        key = hashlib.sha256(f"{job.uid}{event.reason}{event.message}{moment}".encode()).hexdigest()[:16]
-        kind, name, uid = job.kind.name, job.name, job.uid
-        if job.kind is BARE:
-            kind, name, uid = "Pod", job.object["status"]["speaker"], ""
-        about = {"apiVersion": job.kind.api_version, "kind": kind, "namespace": job.namespace, "name": name}
-        body = {
-            "metadata": {"name": f"{name}.{key}", "namespace": job.namespace},
-            "involvedObject": {**about, **({"uid": uid} if uid else {})},
-            "reason": event.reason,
-            "message": event.message[:1024],
-            "type": event.type,
-            "source": {"component": REPORTER},
-            "reportingComponent": REPORTER,
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
-            "count": 1,
-        }
-        try:
-            await self._api.create(f"/api/v1/namespaces/{job.namespace}/events", body)
-        except Conflict:
-            return
+        await record(self._api, about_job(await self._reader.job(job_id)), event)

@@ -6,7 +6,7 @@ resume, as queueing systems do it; pods that nobody controls are remembered as P
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from typing import Protocol, TypeVar
@@ -41,7 +41,9 @@ class Driver(Protocol):
 
     async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None: ...
 
-    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None: ...
+    async def ensure_stopped(
+        self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+    ) -> None: ...
 
     async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]: ...
 
@@ -118,7 +120,9 @@ class DirectDriver:
 
     # ---- the whole job
 
-    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def ensure_stopped(
+        self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+    ) -> None:
         if job.kind.suspend:
             await self._api.patch(job.path, {"spec": _nested(job.kind.suspend, True)})
             if not failure_of(job):  # then its controller does nothing any more
@@ -126,7 +130,9 @@ class DirectDriver:
             await self._delete_all(await self._reader.managers(job), grace_seconds)
         if job.kind is BARE:
             await _all(self._remember(pod) for pod in pods if not is_backup(pod))
-        await self._delete_all(pods, grace_seconds)
+        # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
+        for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
+            await _all(self._delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
 
     async def _given_up(self, job: Workload) -> None:
         """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
@@ -257,6 +263,10 @@ async def delete_pod(api: Api, pod: Object, grace_seconds: int) -> None:
         await api.delete(path_of(pod), pod["metadata"]["uid"], grace_seconds)
     except (NotFound, Conflict):
         return
+
+
+def is_on(pod: Object, nodes: Collection[str]) -> bool:
+    return pod["spec"].get("nodeName") in nodes
 
 
 def path_of(pod: Object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.kube import Object
+from activities.kubernetes import shapes
 from rekindle.model.cluster import LOOSE_PODS
 from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
 from rekindle.model.sizes import LONGEST_RANK
@@ -54,6 +55,9 @@ class Kind:
     templates: Callable[[Object], list[Template]]
     """From the spec of a job object; the bodies are parts of it."""
 
+    shape: type[shapes.Shape]
+    """Of the whole object, as far as it is read."""
+
     withheld: tuple[str, ...] = ()
     """Labels by which its controller counts pods: a backup pod gets them when it takes over."""
 
@@ -78,7 +82,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Workload:
-    """One job object as the API server has it."""
+    """One job object as the API server has it. What its metadata says can be relied on; the rest behind `checked` only."""
 
     kind: Kind
     object: Object
@@ -117,6 +121,14 @@ class Workload:
     def workers(self) -> list[Template]:
         """Of the pods that carry ranks."""
         return [template for template in self.templates if not template.is_manager]
+
+    def checked(self) -> "Workload":
+        """The same without its nulls, as its kind has it.
+
+        Raises:
+            BadInput: a field that is read is wrong.
+        """
+        return Workload(self.kind, shapes.checked(self.kind.shape, self.object))
 
     def annotation(self, key: str) -> str:
         return str(self.metadata.get("annotations", {}).get(key, ""))
@@ -171,8 +183,17 @@ def _of_training_job(spec: Object) -> list[Template]:
 KUBEFLOW = "training.kubeflow.org/operator-name"
 BATCH_UID = ("batch.kubernetes.io/controller-uid", "controller-uid")
 
-TRAINING_JOB = Kind("TrainingJob", "/apis/rekindle.io/v1", "trainingjobs", JOB_ID, _of_training_job)
-BARE = Kind(LOOSE_PODS, "/api/v1", "pods", JOB_ID, lambda spec: [Template(spec["template"], int(spec["pods"]))])
+TRAINING_JOB = Kind(
+    "TrainingJob", "/apis/rekindle.io/v1", "trainingjobs", JOB_ID, _of_training_job, shapes.Job[shapes.TrainingJob]
+)
+BARE = Kind(
+    LOOSE_PODS,
+    "/api/v1",
+    "pods",
+    JOB_ID,
+    lambda spec: [Template(spec["template"], int(spec["pods"]))],
+    shapes.Job[shapes.Loose],
+)
 """Pods that nobody controls, told together by their labels; there is no object but them."""
 
 ASCEND_JOB = Kind(
@@ -181,10 +202,28 @@ ASCEND_JOB = Kind(
     "ascendjobs",
     JOB_NAME,
     _of_replicas("replicaSpecs", "Master", "Scheduler", "Chief"),
+    shapes.Job[shapes.AscendJob],
 )
-BATCH_JOB = Kind("Job", "/apis/batch/v1", "jobs", BATCH_JOB_NAME, _of_batch_job, BATCH_UID, ("suspend",))
+BATCH_JOB = Kind(
+    "Job",
+    "/apis/batch/v1",
+    "jobs",
+    BATCH_JOB_NAME,
+    _of_batch_job,
+    shapes.Job[shapes.BatchJob],
+    BATCH_UID,
+    ("suspend",),
+)
 JOB_SET = Kind(
-    "JobSet", "/apis/jobset.x-k8s.io/v1alpha2", "jobsets", JOBSET_NAME, _of_jobset, BATCH_UID, ("suspend",), makes_jobs=True
+    "JobSet",
+    "/apis/jobset.x-k8s.io/v1alpha2",
+    "jobsets",
+    JOBSET_NAME,
+    _of_jobset,
+    shapes.Job[shapes.JobSet],
+    BATCH_UID,
+    ("suspend",),
+    makes_jobs=True,
 )
 PYTORCH_JOB = Kind(
     "PyTorchJob",
@@ -192,6 +231,7 @@ PYTORCH_JOB = Kind(
     "pytorchjobs",
     JOB_NAME,
     _of_replicas("pytorchReplicaSpecs", "Master"),
+    shapes.Job[shapes.PyTorchJob],
     (KUBEFLOW,),
     ("runPolicy", "suspend"),
     lets_two_be=True,
@@ -202,6 +242,7 @@ TRAIN_JOB = Kind(
     "trainjobs",
     JOBSET_NAME,
     _of_train_job,
+    shapes.Job[shapes.TrainJob],
     BATCH_UID,
     ("suspend",),
     makes_jobs=True,
@@ -238,6 +279,6 @@ def _before(job: Workload, labels: dict[str, str]) -> int:
     ranks = 0
     for template in job.workers:
         if template.replica_type == labels.get(type_label, template.replica_type).lower():
-            return ranks + (int(number) * template.each if number.isdecimal() else 0)
+            return ranks + (int(number) * template.each if number.isdecimal() and len(number) <= LONGEST_RANK else 0)
         ranks += template.pods
     return 0

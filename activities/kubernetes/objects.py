@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from activities.kube import Object
+from activities.kubernetes import shapes
 from activities.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
-from rekindle.errors import BadInput
+from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
 from rekindle.model.cluster import (
     Condition,
@@ -40,7 +41,11 @@ RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 # ---- nodes and pods
 
 
-def node_of(node: Object) -> Node:
+def node_of(raw: Object) -> Node:
+    """Raises:
+    BadInput: a field that is read is wrong.
+    """
+    node = {"status": {}, **shapes.checked(shapes.Node, raw)}
     amounts = node["status"].get("allocatable", {})
     return Node(
         metadata=metadata_of(node),
@@ -48,8 +53,13 @@ def node_of(node: Object) -> Node:
     )
 
 
-def pod_of(pod: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
-    """With its rank, its role and its job where the port expects them, wherever the pod carries them."""
+def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
+    """With its rank, its role and its job where the port expects them, wherever the pod carries them.
+
+    Raises:
+        BadInput: a field that is read is wrong.
+    """
+    pod = shapes.checked(shapes.Pod, raw)
     metadata = metadata_of(pod, job.uid)
     labels, annotations = dict(metadata.labels), dict(metadata.annotations)
     rank = rank_of(job, pod, rank_keys)
@@ -87,7 +97,7 @@ class PodsOf:
 
 
 def _status(status: Object) -> PodStatus:
-    states = [container["state"] for container in status.get("containerStatuses", ())]
+    states = [container.get("state") or {} for container in status.get("containerStatuses", ())]
     ended: Object = next((state["terminated"] for state in states if state.get("terminated")), {})
     runs: Object = next((state["running"] for state in states if state.get("running")), {})
     phase = status.get("phase", "Pending")
@@ -120,7 +130,7 @@ def _conditions(conditions: Iterable[Object]) -> tuple[Condition, ...]:
     return tuple(
         Condition(
             type=one["type"],
-            status=one["status"],
+            status=one["status"] if one.get("status") in ("True", "False") else "Unknown",
             reason=one.get("reason") or "",
             message=one.get("message") or "",
             last_transition_time=_time(one.get("lastTransitionTime")),
@@ -166,6 +176,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     Raises:
         BadInput: a field, an annotation or a number means nothing.
     """
+    job = job.checked()
     read = _training_job(job) if job.kind is TRAINING_JOB else _foreign(job)
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
@@ -188,6 +199,8 @@ def _foreign(job: Workload) -> JobObject:
         raise BadInput(
             f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
         )
+    if not job.workers:
+        raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")
     template = job.workers[0].body
     spec = template.get("spec", {})
     default = TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
@@ -227,7 +240,7 @@ def _own_limits(job: Workload) -> dict[str, float | str]:
     text = job.annotation(keys.LIMITS)
     try:
         limits = yaml.safe_load(text) if text else {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *MALFORMED) as error:
         raise BadInput(f"metadata.annotations.{keys.LIMITS}: is not YAML: {error}") from error
     if not isinstance(limits, dict) or not all(isinstance(value, int | float | str) for value in limits.values()):
         example = json.dumps({"pause": 60})
@@ -247,7 +260,7 @@ def _phase(status: Object) -> JobPhase:
 def failure_of(job: Workload) -> str:
     """Why its controller has given the job up, and makes no pods any more; empty: it has not."""
     failed = (
-        one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one["status"] == "True"
+        one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
     return next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
 
@@ -259,7 +272,7 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
     """The job that these pods are together; rank 0 speaks for it.
 
     Args:
-        pods: at least one; pods, or the templates that a restart left of them.
+        pods: at least one, checked; pods, or the templates that a restart left of them.
     """
     workers = [pod for pod in pods if pod["metadata"].get("labels", {}).get(keys.REPLICA_TYPE) != MANAGER] or pods
     speaker = min(

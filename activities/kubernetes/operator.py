@@ -7,11 +7,11 @@ chosen by Volcano, which knows the faulty ones.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from activities.kube import Api, Object
-from activities.kubernetes.direct import delete_pod, is_backup, path_of
+from activities.kubernetes.direct import delete_pod, is_backup, is_on, path_of
 from activities.kubernetes.kinds import REPLICA_INDEX, Workload
 from activities.kubernetes.objects import failure_of
 from activities.kubernetes.reader import Reader
@@ -191,7 +191,9 @@ class OperatorDriver:
 
     # ---- the whole job
 
-    async def ensure_stopped(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def ensure_stopped(
+        self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+    ) -> None:
         """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
         means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours."""
         await self._switch_recovery(job, "on", "pause")
@@ -208,6 +210,9 @@ class OperatorDriver:
             else:
                 await self._unmark(pod, MARKS)
         await self._mark(first, {}, {FAULT_TYPE: "Separate"})
+        for pod in pods:
+            if is_on(pod, lost_nodes):
+                await delete_pod(self._api, pod, 0)
 
     async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
         """The Operator makes what is missing by itself, with a generation of its own count."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from activities.kube import Object
 from activities.kubernetes.kinds import MANAGER, Workload
+from activities.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole
@@ -114,9 +115,10 @@ def joined(backup: Object) -> Object | None:
     metadata = backup["metadata"]
     if not (place := metadata.get("annotations", {}).get(TAKES_OVER)):
         return None
-    changes = json.loads(place)
-    changes["finalizers"] = sorted({*metadata.get("finalizers", ()), *changes["finalizers"]})
-    return {"metadata": {"uid": metadata["uid"], "annotations": {TAKES_OVER: None}, **changes}}
+    with reading(f"metadata.annotations.{TAKES_OVER}"):
+        changes = json.loads(place)
+        changes["finalizers"] = sorted({*metadata.get("finalizers", ()), *changes["finalizers"]})
+        return {"metadata": {"uid": metadata["uid"], "annotations": {TAKES_OVER: None}, **changes}}
 
 
 def controller_of(pod: Object) -> Object | None:
@@ -162,10 +164,11 @@ def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[s
     """Its manager and one pod for each rank.
 
     Raises:
-        BadInput: the image is missing.
+        BadInput: the image is missing, or a field is wrong.
     """
     document = {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": {"name": job.name}, "spec": job.object["spec"]}
-    spec = Manifest.model_validate(document).spec
+    with reading("spec"):
+        spec = Manifest.model_validate(document).spec
     if not spec.kubernetes.image:
         raise BadInput("spec.kubernetes.image: missing, pods on Kubernetes are started from an image")
     host, port = gateway.rsplit(":", 1)

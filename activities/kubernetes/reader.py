@@ -1,6 +1,7 @@
 """What is read of Kubernetes: a job by its UID, the pods of a job, and the job of a pod. Used by the drivers and the watch."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
@@ -8,12 +9,20 @@ from activities.kube import Api, Listing, Object
 from activities.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
 from activities.kubernetes.objects import bare_job, is_bare
 from activities.kubernetes.pods import controller_of
+from activities.kubernetes.shapes import Pod, PodTemplate, checked, reading
 from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
 from rekindle.settings import Settings
 
 LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
+
+
+LEVELS = 3
+"""Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+"""Of an object, as far as the API server admits it."""
 
 
 class Reader:
@@ -32,7 +41,15 @@ class Reader:
     # ---- jobs
 
     async def job(self, job_id: str) -> Workload:
-        """The job object with this UID, or NotFound."""
+        """The job object with this UID, or NotFound.
+
+        Raises:
+            BadInput: it cannot be read.
+        """
+        with reading(f"job {job_id}"):
+            return (await self._job(job_id)).checked()
+
+    async def _job(self, job_id: str) -> Workload:
         if found := await self._remembered(job_id):
             return found
         await self._look_around()
@@ -80,10 +97,10 @@ class Reader:
 
     async def _bare(self, job_id: str) -> Workload | None:
         """Pods that nobody controls, or what a restart remembers of them."""
-        for plural in ("pods", "podtemplates"):
+        for plural, shape in (("pods", Pod), ("podtemplates", PodTemplate)):
             for scope in self.scopes:
                 found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
-                if bare := [thing for thing in found if is_bare(thing)]:
+                if bare := [checked(shape, thing) for thing in found if is_bare(thing)]:
                     job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
                     self.remember(job)
                     return job
@@ -99,7 +116,7 @@ class Reader:
         """The Jobs that make the pods of a JobSet or a TrainJob."""
         jobs = (await self._api.list(BATCH_JOB.path(job.namespace), labelSelector=self._selector(job))).items
         parts = [Workload(BATCH_JOB, one) for one in jobs]
-        return [part for part in parts if await self._top(job.namespace, part.reference) == job.uid]
+        return [part.checked() for part in parts if await self._top(job.namespace, part.reference) == job.uid]
 
     async def managers(self, job: Workload) -> list[Object]:
         """Pods of the training side's manager that a controller of their own looks after."""
@@ -159,17 +176,18 @@ class Reader:
             return await self._top(pod["metadata"]["namespace"], controller)
         return str(controller["uid"])
 
-    async def _top(self, namespace: str, owner: Object) -> str:
+    async def _top(self, namespace: str, owner: Object, levels: int = LEVELS) -> str:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid = str(owner["uid"])
         if uid not in self._tops:
-            kind = BY_NAME[owner["kind"]]
+            if not NAME.fullmatch(owner["name"]):  # a tenant writes it, and it becomes a part of a path
+                return uid
             try:
-                above = controller_of(await self._api.get(kind.path(namespace, owner["name"])))
+                above = controller_of(await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"])))
             except NotFound:
                 return uid
-            known = above is not None and above["kind"] in BY_NAME
-            self._tops[uid] = await self._top(namespace, above) if known and above else uid
+            known = levels > 1 and above is not None and above["kind"] in BY_NAME
+            self._tops[uid] = await self._top(namespace, above, levels - 1) if known and above else uid
         return self._tops[uid]
 
 

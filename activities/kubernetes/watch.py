@@ -5,20 +5,23 @@ Jobs of every kind that is installed, their pods, all nodes, and namespaces, who
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from activities.cluster import Snapshot
 from activities.kube import Api, Change, Listing, Object
+from activities.kubernetes import shapes
+from activities.kubernetes.events import About, about_job, about_other
 from activities.kubernetes.kinds import KINDS, Kind, Workload
 from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
 from activities.kubernetes.pods import controller_of
 from activities.kubernetes.reader import Reader, in_scope
+from activities.kubernetes.shapes import Named, checked, reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject, JobSpec, Pod, PodTemplate, WatchEvent
+from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -41,7 +44,8 @@ class Stream:
         return {"labelSelector": self.selector} if self.selector else {}
 
 
-Refuse = Callable[[Workload, BadInput], None]
+Refuse = Callable[[About, BadInput], None]
+Found = TypeVar("Found")
 
 
 class Watch:
@@ -49,7 +53,7 @@ class Watch:
 
     def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse) -> None:
         """Args:
-        refuse: hears of jobs whose object says something that means nothing.
+        refuse: hears of objects that say something that means nothing.
         """
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
@@ -113,27 +117,60 @@ class Watch:
         nodes, pods = [], []
         for stream, listing in listings:
             for item in listing.items:
-                if stream.what == "namespaces":
-                    self._note_mode(item)
-                elif stream.what == "nodes":
-                    nodes.append(node_of(item))
+                if stream.what == "nodes":
+                    if node := await self._alone(stream, item, self._node(item)):
+                        nodes.append(node)
                 elif stream.what == "pods":
-                    pods.append(item)
+                    pods.append((stream, item))
                 else:
-                    self._note_job(Workload(stream.what, item))
-        for pod in pods:
-            self._note_bare(pod, "ADDED")
-        for job_id in self._bare:
-            await self._renew_bare(job_id)
+                    await self._alone(stream, item, self._note(stream, item))
+        bare = [(stream, pod) for stream, pod in pods if await self._alone(stream, pod, self._is_noted(pod))]
+        for job_id, (stream, pod) in {_job_id(pod): (stream, pod) for stream, pod in bare}.items():
+            await self._alone(stream, pod, self._renew_bare(job_id))
         read = {job.uid: self._read(job) for job in list(self._jobs.values())}
         jobs = [job for job in read.values() if job]
-        found = [await self._pod(pod) for pod in pods]
+        found = [await self._alone(stream, pod, self._pod(pod)) for stream, pod in pods]
         return Snapshot(jobs, [pod for pod in found if pod], nodes, [uid for uid, job in read.items() if job is None])
+
+    async def _note(self, stream: Stream, item: Object) -> None:
+        if isinstance(stream.what, Kind):
+            self._note_job(Workload(stream.what, item))
+        else:
+            self._note_mode(item)
+
+    async def _is_noted(self, pod: Object) -> bool:
+        """Whether it is one of a job that has no object."""
+        if bare := is_bare(pod):
+            self._note_bare(pod, "ADDED")
+        return bare
+
+    async def _node(self, node: Object) -> Node:
+        return node_of(node)
+
+    # ---- one object's trouble is its owner's
+
+    async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Found]) -> Found | None:
+        """What is understood of one object. Where it cannot be read that is None, and the object's owner hears of it: here, and
+        nowhere else, an exception ends that an object has caused."""
+        try:
+            with reading():
+                return await understood
+        except BadInput as error:
+            self._refuse(self._about(stream, thing), error)
+            return None
+
+    def _about(self, stream: Stream, thing: Object) -> About:
+        if isinstance(stream.what, Kind):
+            return about_job(Workload(stream.what, thing))
+        return about_other({"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}[stream.what], thing)
 
     # ---- changes
 
     async def _take(self, stream: Stream, change: Change) -> list[WatchEvent]:
-        thing: Any = change.object
+        return await self._alone(stream, change.object, self._follows(stream, change)) or []
+
+    async def _follows(self, stream: Stream, change: Change) -> list[WatchEvent]:
+        thing = change.object
         kind: EventType = change.type  # type: ignore[assignment]
         if stream.what == "nodes":
             return [WatchEvent(type=kind, kind="Node", object=node_of(thing))]
@@ -189,7 +226,7 @@ class Watch:
     # ---- what is known
 
     def _note_mode(self, namespace: Object) -> None:
-        metadata = namespace["metadata"]
+        metadata = checked(Named, namespace)["metadata"]
         self._modes[metadata["name"]] = metadata.get("labels", {}).get(keys.MODE, "")
 
     def _observes(self, namespace: str) -> bool:
@@ -206,13 +243,11 @@ class Watch:
             self._jobs.pop(job.uid, None)
 
     def _note_bare(self, pod: Object, kind: EventType) -> str:
-        if not is_bare(pod):
-            return ""
-        job_id = str(pod["metadata"]["labels"][keys.JOB_ID])
+        job_id = _job_id(pod)
         pods = self._bare.setdefault(job_id, {})
         pods.pop(pod["metadata"]["uid"], None)
         if kind != "DELETED":
-            pods[pod["metadata"]["uid"]] = pod
+            pods[pod["metadata"]["uid"]] = checked(shapes.Pod, pod)
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
@@ -227,9 +262,10 @@ class Watch:
 
     def _read(self, job: Workload) -> JobObject | None:
         try:
-            return job_object_of(job, observe=self._observes(job.namespace))
+            with reading():
+                return job_object_of(job, observe=self._observes(job.namespace))
         except BadInput as error:
-            self._refuse(job, error)
+            self._refuse(about_job(job), error)
             return None
 
     async def _pod(self, pod: Object) -> Pod | None:
@@ -237,8 +273,13 @@ class Watch:
         return pod_of(pod, job, self._settings.rank_keys) if job else None
 
 
+def _job_id(pod: Object) -> str:
+    """Of a pod that nobody controls."""
+    return str(pod["metadata"]["labels"][keys.JOB_ID])
+
+
 def _gone(job: Workload) -> WatchEvent:
-    """Also of a job whose object meant nothing in the end: of one that is gone nobody needs more than its name."""
+    """Of a job that is gone only who it was is asked, so that it ends also if nothing else of it can be read."""
+    metadata = metadata_of(checked(Named, {"metadata": job.metadata}))
     spec = JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("gone",)))
-    gone = JobObject(kind=job.kind.name, metadata=metadata_of(job.object), spec=spec)
-    return WatchEvent(type="DELETED", kind="Job", object=gone)
+    return WatchEvent(type="DELETED", kind="Job", object=JobObject(kind=job.kind.name, metadata=metadata, spec=spec))

@@ -1,7 +1,7 @@
 //go:build tools
 
 // Package controlplane names the programs of a Kubernetes control plane, so that one go.mod pins them all. Nothing here runs:
-// workers/kubernetes/binaries.py builds the programs from it, once.
+// workers/local_kubernetes/binaries.py builds the programs from it, once.
 package controlplane
 
 import (

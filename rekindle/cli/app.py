@@ -8,13 +8,14 @@ from cyclopts import App, CycloptsError
 from rekindle import __version__
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
-from rekindle.cli.jobs import delete, fault_app, jobs, logs, nodes, show, submit
-from rekindle.cli.output import problems
-from rekindle.cli.recover import hot_switch, policy_app, reschedule
+from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, submit
+from rekindle.cli.logs import logs
+from rekindle.cli.output import complain, problems
+from rekindle.cli.recover import cancel, hot_switch, policy_app, reschedule
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import let_threads_end
 
-EXIT_CODES = """Exit codes: 0 done (a recovery: recovered) · 1 the recovery ended otherwise · 2 bad input ·
+EXIT_CODES = """Exit codes: 0 done (a recovery: recovered as asked) · 1 the recovery ended otherwise · 2 bad input ·
 3 a service does not answer · 4 refused, nothing was touched · 130 interrupted."""
 
 app = App(
@@ -26,10 +27,11 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 
 {EXIT_CODES}""",
 )
-for command in (dev, submit, jobs, show, logs, delete, nodes, hot_switch, reschedule):
+for command in (dev, submit, jobs, show, history, logs, delete, nodes, hot_switch, reschedule, cancel):
     app.command(command)
 for group in (demo_app, fault_app, policy_app):
     app.command(group)
+app.register_install_completion_command()
 
 
 def exit_code(error: RekindleError) -> int:
@@ -54,11 +56,11 @@ def run() -> int:
     try:
         result = app(exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        problems.print(f"[red]error:[/red] {error}", highlight=False)
+        complain(error)
         problems.print("try --help", style="dim")
         return 2
     except RekindleError as error:
-        problems.print(f"[red]error:[/red] {error}", highlight=False)
+        complain(error)
         return exit_code(error)
     except KeyboardInterrupt:
         return 130

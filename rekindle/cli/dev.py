@@ -63,8 +63,9 @@ def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> Non
     console.print(f"  Temporal UI   {addresses.ui}")
     console.print(f"  Temporal      {addresses.temporal}")
     console.print(f"  gateway       {addresses.gateway}")
-    console.print(f"  cluster       {addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}")
+    cluster = f"{addresses.cluster}, {nodes} nodes with {accelerators} accelerators each, {addresses.socket}"
+    console.print(f"  cluster       {cluster}", soft_wrap=True)
     if addresses.cluster == ClusterKind.KUBERNETES:
-        console.print(f"  kubeconfig    {addresses.state_dir}/{KUBERNETES}/kubeconfig")
-    console.print(f"  logs          {addresses.state_dir}/logs")
+        console.print(f"  kubeconfig    {addresses.state_dir}/{KUBERNETES}/kubeconfig", soft_wrap=True)
+    console.print(f"  logs          {addresses.state_dir}/logs", soft_wrap=True)
     console.print("In another terminal: rekindle submit job.yaml, rekindle jobs, rekindle nodes")

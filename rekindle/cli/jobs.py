@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.table import Table
 
 from rekindle.cli.context import cluster_socket, control_plane
-from rekindle.cli.output import Format, console, jobs_table, print_json, show_status
+from rekindle.cli.output import Format, console, print_columns, print_json, show_incident, show_status, when
+from rekindle.cli.pods import waiting
+from rekindle.client import JobRow
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import BadInput
-from rekindle.model.cluster import Node, condition_of
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound
+from rekindle.model.cluster import Node, Pod, condition_of
 from rekindle.model.manifest import parse
+from rekindle.policy.phases import RECOVERING
 
 fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
 
@@ -27,8 +29,12 @@ async def _cluster() -> AsyncIterator[ClusterClient]:
         yield client
 
 
-async def submit(file: Path, *, output: Output = Format.TEXT) -> None:
-    """Start the job that FILE (YAML) describes; - reads standard input.
+async def submit(
+    file: Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")],
+    *,
+    output: Output = Format.TEXT,
+) -> None:
+    """Start the job that FILE describes.
 
     Example: rekindle submit job.yaml
     """
@@ -45,18 +51,45 @@ async def submit(file: Path, *, output: Output = Format.TEXT) -> None:
         console.print(f"job [bold]{created.metadata.name}[/bold] started, id {created.metadata.uid}")
 
 
-async def jobs(*, output: Output = Format.TEXT) -> None:
+async def jobs(
+    *,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Also jobs that have ended.")] = False,
+    output: Output = Format.TEXT,
+) -> None:
     """List the registered jobs.
 
     Example: rekindle jobs --output json
     """
-    rows = await (await control_plane()).jobs()
+    rows = await (await control_plane()).jobs(ended=all_)
+    pods = await _visible_pods()
+    rows = [_as_its_pods_are(row, [pod for pod in pods if pod.metadata.owner_uid == row.id]) for row in rows]
     if output is Format.JSON:
         print_json([row.model_dump(mode="json") for row in rows])
     elif rows:
-        console.print(jobs_table(rows))
+        header = ("job", "id", "state", "last verdict", "since", *(("until",) if all_ else ()))
+        print_columns(header, [_cells(row)[: len(header)] for row in rows])
     else:
         console.print("no job is registered; start one with: rekindle submit job.yaml")
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    until = when(row.until) if row.until else "-"
+    return (row.name, row.id, row.phase, row.last_verdict or "-", when(row.since), until)
+
+
+def _as_its_pods_are(row: JobRow, pods: list[Pod]) -> JobRow:
+    """A job whose pods wait for nodes does not train, whatever is known of it besides."""
+    waits = waiting(pods)
+    return row.model_copy(update={"phase": waits}) if waits and row.until is None and row.phase != RECOVERING else row
+
+
+async def _visible_pods(job_id: str | None = None) -> list[Pod]:
+    """Pods of the local cluster; of other clusters we see none from here."""
+    try:
+        async with _cluster() as cluster:
+            return await cluster.pods(job_id)
+    except (ClusterUnavailable, NotFound):
+        return []
 
 
 async def show(job: str, *, output: Output = Format.TEXT) -> None:
@@ -64,36 +97,29 @@ async def show(job: str, *, output: Output = Format.TEXT) -> None:
 
     Example: rekindle show gpt
     """
-    status = await (await control_plane()).status(job)
+    rekindle = await control_plane()
+    status = await rekindle.status(job)
     if output is Format.JSON:
         print_json(status.model_dump(mode="json"))
-    else:
-        show_status(status)
+        return
+    recovery = await rekindle.running(status.state.job) if status.running else None
+    show_status(status, recovery, await _visible_pods(status.state.job.id))
 
 
-async def logs(
-    job: str,
-    *,
-    pod: Annotated[str, Parameter(help="One pod of the job; without it, all of them.")] = "",
-    follow: Annotated[bool, Parameter(negative="", help="Until the pod ends; needs --pod.")] = False,
-) -> None:
-    """Print what the pods of JOB (name or id) wrote.
+async def history(job: str, *, output: Output = Format.TEXT) -> None:
+    """Show the incidents of JOB (name or id) as post-mortems, also when it has ended: the newest job of its name.
 
-    Example: rekindle logs gpt --pod gpt-worker-1 --follow
+    Example: rekindle history gpt
     """
-    if follow and not pod:
-        raise BadInput("--follow: needs --pod, one stream at a time")
-    async with _cluster() as cluster:
-        pods = await cluster.pods((await cluster.job(job)).metadata.uid)
-        names = [found.metadata.name for found in pods]
-        if pod and pod not in names:
-            raise BadInput(f"--pod: {pod} is not a pod of {job}, accepted are {', '.join(names)}")
-        for name in [pod] if pod else names:
-            if not pod:
-                console.print(f"[bold]== {name}[/bold]")
-            async for piece in cluster.logs(name, follow=follow):
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+    state = (await (await control_plane()).status(job, ended=True)).state
+    if output is Format.JSON:
+        print_json([incident.model_dump(mode="json") for incident in state.history])
+        return
+    console.print(f"{state.job.name} ({state.job.id})" + (f": ended, {state.ended}" if state.ended else ""), highlight=False)
+    for incident in state.history:
+        show_incident(incident)
+    if not state.history:
+        console.print("no incidents")
 
 
 async def delete(job: str) -> None:
@@ -120,11 +146,8 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         print_json([{"name": n.metadata.name, "health": _health(n), "pods": on_node[n.metadata.name]} for n in found])
         return
-    table = Table("node", "health", "accelerators", "pods", box=None, header_style="bold")
-    for node in found:
-        name = node.metadata.name
-        table.add_row(name, _health(node), str(node.status.accelerators), ", ".join(on_node[name]) or "-")
-    console.print(table)
+    rows = [(n.metadata.name, _health(n), str(n.status.accelerators), ", ".join(on_node[n.metadata.name]) or "-") for n in found]
+    print_columns(("node", "health", "accelerators", "pods"), rows)
 
 
 def _health(node: Node) -> str:
@@ -151,7 +174,7 @@ async def inject(
     """
     async with _cluster() as cluster:
         await (cluster.take_down(node, message) if down else cluster.degrade(node, code, message))
-    console.print(f"{node} is {'down' if down else f'sub-healthy ({code} {message})'}")
+    console.print(f"{node} is {'down' if down else f'sub-healthy ({code} {message})'}", markup=False)
 
 
 @fault_app.command

@@ -2,17 +2,29 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 from rich.text import Text
 
-from rekindle.client import JobRow
-from rekindle.model.recovery import Incident, Outcome, Verdict
-from rekindle.model.state import JobStatus
+from rekindle.cli.pods import pod_words, waiting
+from rekindle.client import RecoveryRow
+from rekindle.model.cluster import Pod
+from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.policy.cases import describe
+from rekindle.policy.phases import phase
+
+NO_STEP = "reports 406 no step was completed"
+"""Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
+NOT_REBUILT = (
+    "usually the script holds something that was made over the old process group, such as DDP or a group of its own, "
+    "and does not make it again in on_rebuild (training/README.md)"
+)
 
 console = Console()
 problems = Console(stderr=True)
@@ -44,54 +56,102 @@ def outcome(value: Outcome) -> Text:
     return Text(value.value, style=COLOURS[value])
 
 
-def jobs_table(rows: list[JobRow]) -> Table:
-    table = Table("job", "id", "state", "last verdict", "since", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(row.name, row.id, row.phase, row.last_verdict or "-", _when(row.since))
-    return table
+def print_columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table that cuts nothing, on however narrow a terminal: what it shows is typed in other commands."""
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    for row in table:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print(Text(line.rstrip(), style="bold" if row is header else ""), soft_wrap=True)
 
 
-def show_status(status: JobStatus) -> None:
-    """A job's page: policy, stream, and its incidents as post-mortems."""
+def complain(error: BaseException) -> None:
+    """An error as it is said to people: nothing in it is markup."""
+    problems.print(Text("error: ", style="red").append(str(error), style="default"), soft_wrap=True)
+
+
+def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Sequence[Pod] = ()) -> None:
+    """A job's page: policy, stream, pods that do not run, and its incidents as post-mortems.
+
+    Args:
+        recovery: the one that runs now.
+        pods: those of the job, as far as we can see them.
+    """
     state = status.state
-    idle = "training, only observed" if state.job.observe else "training"
-    doing = f"recovering: {status.running}" if status.running else idle
-    console.print(f"[bold]{state.job.name}[/bold] ({state.job.id}): {doing}")
-    console.print(f"  {state.job.pods} pods, {state.job.ranks} ranks, training side {state.job.training_side}")
+    _line(f"[bold]{state.job.name}[/bold] ({state.job.id}): {escape(_doing(status, pods))}")
+    _line(f"  {state.job.pods} pods, {state.job.ranks} ranks, training side {state.job.training_side}")
+    if recovery:
+        _line(f"  because of: {escape(recovery.fault)}")
     if state.job.observe:
-        console.print("  [yellow]observed[/yellow]: what would be done is shown; nothing is ordered, and no label is written")
+        _line("  [yellow]observed[/yellow]: what would be done is shown; nothing is ordered, and no label is written")
     for problem in state.problems:
-        console.print(Text("  cannot be recovered: ", style="red").append(problem, style="default"))
-    console.print(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
-    console.print(f"  sub-health policy: {state.policy}")
-    if state.downgrade:
-        console.print(f"  [yellow]downgraded[/yellow] {_when(state.downgrade.since)}: {state.downgrade.reason}")
-        console.print(f"  lift it with: rekindle policy lift {state.job.name}")
-    for pod in state.sub_healthy:
-        console.print(f"  sub-healthy: pod rank {pod.pod_rank} on {pod.fault.node} ({pod.judged or 'not judged yet'})")
+        _line(f"  [red]cannot be recovered:[/red] {escape(problem)}")
+    for words in pod_words(pods):
+        _line(f"  [yellow]{escape(words)}[/yellow]")
+    _line(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
+    _line(f"  sub-health policy: {state.policy}")
+    show_downgrade(state)
+    for one in state.faults:
+        _line(f"  {escape(_fault(one))}")
     for incident in state.history:
+        console.print()
         show_incident(incident)
 
 
+def _doing(status: JobStatus, pods: Sequence[Pod]) -> str:
+    state = status.state
+    if status.running:
+        return f"recovering: {status.running}"
+    doing = state.ended and f"ended: {state.ended}"
+    doing = doing or waiting(pods) or phase(state, status.running)
+    return f"{doing}, only observed" if state.job.observe else doing
+
+
+def show_downgrade(state: JobState) -> None:
+    """Why sub-healths of the job are ignored, and how that ends."""
+    if state.downgrade:
+        _line(f"  [yellow]downgraded[/yellow] {when(state.downgrade.since)} to ignore: {escape(state.downgrade.reason)}")
+        _line(f"  lift it with: rekindle policy lift {state.job.name}")
+
+
 def show_incident(incident: Incident) -> None:
-    console.print()
+    """A post-mortem of all modes that it took. The node is worth a look only when something was wrong with it."""
     line = Text(f"incident {incident.number}: {incident.summary} -> ").append_text(outcome(incident.verdict))
-    console.print(line.append(f" in {incident.seconds:.2f} s"))
+    console.print(line.append(f" in {incident.seconds:.2f} s"), soft_wrap=True)
     for verdict in incident.ladder:
-        show_verdict(verdict)
+        show_verdict(verdict if incident.faults else verdict.model_copy(update={"look_at": ""}))
 
 
 def show_verdict(verdict: Verdict) -> None:
     """One recovery as a post-mortem."""
-    console.print(Text(f"  {verdict.mode}: ").append_text(outcome(verdict.outcome)).append(f", {verdict.reason}"))
-    for phase in verdict.phases:
-        mark = "[yellow]![/yellow]" if phase.note else "[green]✓[/green]"
-        console.print(f"    {mark} {phase.name} [dim]{phase.seconds:.3f} s {phase.note}[/dim]")
+    line = Text(f"  {verdict.mode}: ").append_text(outcome(verdict.outcome)).append(f", {verdict.reason}")
+    console.print(line, soft_wrap=True)
+    if words := hint(verdict):
+        _line(f"    [yellow]hint:[/yellow] {words}")
+    for done in verdict.phases:
+        mark = "[yellow]![/yellow]" if done.note else "[green]✓[/green]"
+        _line(f"    {mark} {escape(done.name)} [dim]{done.seconds:.3f} s {escape(done.note)}[/dim]")
     if verdict.steps_lost is not None:
-        console.print(f"    steps lost: {verdict.steps_lost}")
+        _line(f"    steps lost: {verdict.steps_lost}")
     if verdict.look_at:
-        console.print(f"    look at: {verdict.look_at}")
+        _line(f"    look at: {escape(verdict.look_at)}")
 
 
-def _when(time: datetime) -> str:
+def hint(verdict: Verdict) -> str:
+    """What usually causes such an end; empty: nothing in particular."""
+    stuck = verdict.mode is Mode.HOT_SWITCH and NO_STEP in verdict.reason
+    return NOT_REBUILT if stuck and verdict.outcome is Outcome.ESCALATE else ""
+
+
+def _fault(one: Standing) -> str:
+    """A fault that stands, and what was decided about it."""
+    return f"{describe(one.fault)} ({one.judged or 'not judged yet'})"
+
+
+def _line(markup: str) -> None:
+    console.print(markup, highlight=False, soft_wrap=True)
+
+
+def when(time: datetime) -> str:
+    """A moment in the reader's own time zone."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

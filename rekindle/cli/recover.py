@@ -1,18 +1,27 @@
-"""Commands that start recoveries and show or lift what they left behind."""
+"""Commands that start and cancel recoveries, and show or lift what they left behind."""
 
+import asyncio
 import getpass
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, print_json, show_verdict
-from rekindle.errors import Refused
-from rekindle.model.recovery import Mode, Outcome, Verdict
+from rekindle.cli.follow import follow
+from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_verdict
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, Refused, RekindleError
+from rekindle.model.fault import FaultKind
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.state import JobState
+from rekindle.policy import requests
+from rekindle.policy.ladder import for_request
 
 policy_app = App(name="policy", help="Show a job's sub-health policy, and lift its downgrade.")
 
 Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say what would be answered; nothing is asked for.")]
 
 
 async def hot_switch(
@@ -20,43 +29,110 @@ async def hot_switch(
     *,
     pod_rank: Annotated[int, Parameter(help="The pod that moves, by its pod rank, from 0.")],
     force: Annotated[bool, Parameter(negative="", help="Also a pod that nobody reported as sub-healthy.")] = False,
+    dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:
     """Move a pod of JOB (name or id) to a spare node while training pauses for a moment.
 
     Example: rekindle hot-switch gpt --pod-rank 1
     """
-    return await _recover(Mode.HOT_SWITCH, job, output, pod_rank=pod_rank, force=force)
+    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=getpass.getuser())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
-async def reschedule(job: str, *, output: Output = Format.TEXT) -> int:
+async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Format.TEXT) -> int:
     """Stop all pods of JOB and start them again on healthy nodes; training resumes from its last checkpoint.
 
     Example: rekindle reschedule gpt
     """
-    return await _recover(Mode.JOB_RESCHEDULING, job, output)
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=getpass.getuser())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
-async def _recover(mode: Mode, job: str, output: Format, *, pod_rank: int | None = None, force: bool = False) -> int:
-    rekindle = await control_plane()
-    user = getpass.getuser()
-    handle = await rekindle.start(mode, job, pod_rank=pod_rank, force=force, requested_by=user)
-    if output is Format.TEXT:
-        with console.status(f"{mode} of {job} ({handle.id}) ..."):
-            verdict = await rekindle.verdict(handle)
-    else:
-        verdict = await rekindle.verdict(handle)
-    return _shown(verdict, output)
+async def cancel(job: str) -> None:
+    """Cancel what was asked for on JOB (name or id). A recovery that must not stop half-way goes on to its end.
+
+    Example: rekindle cancel gpt
+    """
+    cancelled = await (await control_plane()).cancel(job)
+    if not cancelled:
+        raise Refused(f"nobody asked for a recovery of {job} that still runs; what a fault began is not cancelled")
+    console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
 
 
-def _shown(verdict: Verdict, output: Format) -> int:
+async def _judge(request: ModeRequest, job: str, output: Format) -> int:
+    """What the job would answer as it is now."""
+    status = await (await control_plane()).status(job)
+    if problem := requests.invalid(status.state, request):
+        raise BadInput(problem)
+    if refused := f"job {job} is busy with {status.running}" if status.running else requests.refused(status.state, request):
+        raise Refused(f"would be refused: {refused}")
+    assert request.mode is not None
+    ladder = for_request(status.state, request.mode, request.pod_rank).modes
     if output is Format.JSON:
-        print_json(verdict.model_dump(mode="json"))
+        print_json({"accepted": True, "ladder": ladder})
+    else:
+        console.print(f"would be accepted: {', then, if it fails, '.join(ladder)}", soft_wrap=True)
+    return 0
+
+
+async def _recover(request: ModeRequest, job: str, output: Format) -> int:
+    rekindle, mode = await control_plane(), request.mode
+    assert mode is not None
+    job_id = await rekindle.find(job)
+    handle = await rekindle.start(mode, job_id, pod_rank=request.pod_rank, force=request.force, requested_by=request.requested_by)
+    try:
+        if output is Format.TEXT:
+            known = (await rekindle.status(job_id)).state.job
+            verdict = await follow(rekindle, handle, known, f"{mode} of {job} ({handle.id})")
+        else:
+            verdict = await rekindle.verdict(handle)
+    except asyncio.CancelledError:
+        words = f"the {mode} goes on. Look at it with: rekindle show {job}; cancel it with: rekindle cancel {job}"
+        problems.print(words, highlight=False, soft_wrap=True)
+        raise
+    state = await _state(rekindle, job_id)
+    _show_end(verdict, state, output)
+    return _exit_code(verdict, mode)
+
+
+async def _state(rekindle: Rekindle, job_id: str) -> JobState | None:
+    """What the job is after its incident; None when nobody can tell any more."""
+    try:
+        return (await rekindle.status(job_id, ended=True)).state
+    except RekindleError:
+        return None
+
+
+def _show_end(verdict: Verdict, state: JobState | None, output: Format) -> None:
+    """The whole incident: what was asked for may have ended as another mode, and may have lowered the policy."""
+    incident = _incident_of(verdict, state)
+    if output is Format.JSON:
+        print_json({**verdict.model_dump(mode="json"), "incident": incident and incident.model_dump(mode="json")})
     elif verdict.outcome is Outcome.REFUSED:
         raise Refused(f"refused, nothing was touched: {verdict.reason}")
+    elif incident and state:
+        show_incident(incident)
+        show_downgrade(state)
     else:
         show_verdict(verdict)
-    return {Outcome.RECOVERED: 0, Outcome.REFUSED: 4}.get(verdict.outcome, 1)
+
+
+def _incident_of(verdict: Verdict, state: JobState | None) -> Incident | None:
+    """The incident that ended with this verdict."""
+    ends = (verdict.mode, verdict.outcome, verdict.reason, verdict.seconds)
+    for incident in reversed(state.history if state else ()):
+        last = incident.ladder[-1]
+        if (last.mode, last.outcome, last.reason, last.seconds) == ends:
+            return incident
+    return None
+
+
+def _exit_code(verdict: Verdict, asked: Mode) -> int:
+    """Recovered by the mode that was asked for is 0; a hot switch that ended as a restart of the job is not what was meant."""
+    if verdict.outcome is Outcome.REFUSED:
+        return 4
+    return 0 if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else 1
 
 
 @policy_app.command
@@ -71,8 +147,7 @@ async def show(job: str, *, output: Output = Format.TEXT) -> None:
         print_json({"policy": state.policy, "owner": state.job.sub_health, "downgrade": downgrade})
         return
     console.print(f"sub-health policy of {state.job.name}: [bold]{state.policy}[/bold]")
-    if state.downgrade:
-        console.print(f"downgraded from {state.downgrade.before} at {state.downgrade.since}: {state.downgrade.reason}")
+    show_downgrade(state)
 
 
 @policy_app.command
@@ -81,8 +156,15 @@ async def lift(job: str, *, output: Output = Format.TEXT) -> None:
 
     Example: rekindle policy lift gpt
     """
-    receipt = await (await control_plane()).lift_downgrade(job)
+    rekindle = await control_plane()
+    before = (await rekindle.status(job)).state
+    receipt = await rekindle.lift_downgrade(job)
     if output is Format.JSON:
         print_json({"info": receipt.info})
-    else:
-        console.print(receipt.info)
+        return
+    console.print(receipt.info)
+    sub_healths = [one.fault for one in before.faults if one.fault.kind is FaultKind.SUB_HEALTH]
+    ranks = ", ".join(str(rank) for rank in sorted({rank for fault in sub_healths for rank in fault.pod_ranks}))
+    if before.downgrade and ranks and before.job.sub_health is SubHealthStrategy.HOT_SWITCH:
+        console.print(f"pods on sub-healthy nodes are judged again now and may be switched: pod rank {ranks}")
+        console.print(f"look at it with: rekindle show {job}")

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +235,7 @@ class Scenario:
     async def _status(self) -> JobStatus:
         assert self._rekindle is not None
         try:
-            return await self._rekindle.status(self.job_id)
+            return await self._rekindle.status(self.job_id, ended=True)
         except RekindleError:
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
@@ -295,8 +295,10 @@ class Scenario:
     async def _result(self, incident: Incident, reference: Path) -> dict[str, Any]:
         assert self._rekindle is not None
         records = measure.read_steps(self.job_directory)
-        workflow_id = ids.recovery_workflow(self.job_id)
-        run_id = await self._first_run(workflow_id)
+        job = (await self._rekindle.status(self.job_id)).state.job
+        workflow_id = ids.recovery_workflow(job, incident.number, incident.ladder[0].mode)
+        seen = incident.faults[0].seen_at
+        assert seen is not None, "the watcher says when it saw a fault"
         return {
             "mode": incident.ladder[0].mode.value,
             "verdict": incident.verdict.value,
@@ -306,28 +308,21 @@ class Scenario:
             "steps": measure.last_step(records),
             "steps_lost": measure.steps_lost(records),
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
-            "pause_seconds": round(measure.pause_seconds(records, incident.faults[0].seen_at.timestamp()), 4),
-            "first_order_seconds": await self._first_order(incident, workflow_id, run_id),
+            "pause_seconds": round(measure.pause_seconds(records, seen.timestamp()), 4),
+            "first_order_seconds": await self._first_order(seen, workflow_id),
             "total_seconds": round(incident.seconds, 4),
             "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],
             "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],
             "workflow_id": workflow_id,
-            "run_id": run_id,
+            "run_id": (await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()).run_id,
             "temporal_ui": self._stack.addresses.ui,
             "cluster": self._stack.addresses.cluster,
         }
 
-    async def _first_run(self, workflow_id: str) -> str:
-        """Run id of the incident's first recovery."""
-        assert self._rekindle is not None
-        runs = [run async for run in self._rekindle.temporal.list_workflows(f"WorkflowId = '{workflow_id}'")]
-        return min(runs, key=lambda run: run.start_time).run_id
-
-    async def _first_order(self, incident: Incident, workflow_id: str, run_id: str) -> float | None:
+    async def _first_order(self, seen: datetime, workflow_id: str) -> float | None:
         """From the fault as the watcher saw it to the first order that was on the stream."""
         assert self._rekindle is not None
-        seen = incident.faults[0].seen_at
-        history = await self._rekindle.temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+        history = await self._rekindle.temporal.get_workflow_handle(workflow_id).fetch_history()
         orders: set[int] = set()
         for event in history.events:
             if event.activity_task_scheduled_event_attributes.activity_type.name == "deliver_order":

@@ -4,18 +4,20 @@ A process that dies is started again, except the local cluster, whose death ends
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 import rekindle
-from rekindle.errors import Unavailable
+from rekindle.cli.ports import ensure_free, listens
+from rekindle.errors import Refused, Unavailable
 
 SERVER_SETTINGS = {
     "history.transferProcessorMaxPollRPS": "5000",
@@ -35,6 +37,7 @@ STOP_LIMIT = 10.0
 RESTART_PAUSE = 0.2
 ATTEMPTS = 3
 DETAILS = "dev.json"
+LOCK = "lock"
 KUBERNETES = "kubernetes"
 """Folder of a Kubernetes on this machine, in the state directory."""
 
@@ -46,6 +49,17 @@ class Ports:
     temporal: int = 0
     ui: int = 0
     gateway: int = 0
+
+    def ensure_free(self) -> None:
+        """Refuses a port that somebody else has: what listens there is none of ours, and is neither used nor disturbed."""
+        guesses = {
+            "temporal": "another Temporal server, or another `rekindle dev`",
+            "ui": "the web UI of another Temporal server, or another `rekindle dev`",
+            "gateway": "a ClusterD, or another `rekindle dev`",
+        }
+        for name, port in vars(self).items():
+            if port:
+                ensure_free(port, f"--{name}-port", guesses[name])
 
 
 class ClusterKind(StrEnum):
@@ -79,6 +93,7 @@ class Addresses:
     cluster: str = ClusterKind.LOCAL.value
 
     def environment(self) -> dict[str, str]:
+        """What a process of ours needs to find the parts."""
         host, port = self.gateway.rsplit(":", 1)
         return {
             "TEMPORAL_ADDRESS": self.temporal,
@@ -180,7 +195,7 @@ class Stack:
         try:
             async with asyncio.timeout(START_LIMIT) as limit:
                 output = process.stdout
-                ready = await (self._says_ready(output, limit) if output else _answers(member.answers_at, process))
+                ready = await (self._says_ready(output, limit) if output else _listens(member.answers_at, process))
         except TimeoutError:
             raise self._failed(member, f"was not ready within {START_LIMIT:g} s") from None
         if not ready:
@@ -228,16 +243,14 @@ class Stack:
             await _end(member)
 
 
-async def _answers(address: str, process: asyncio.subprocess.Process) -> bool:
-    host, port = address.rsplit(":", 1)
+async def _listens(address: str, process: asyncio.subprocess.Process) -> bool:
+    """Waits until the process itself listens at its address; False: it ended before. That somebody accepts connections there says
+    nothing: the port may have been taken meanwhile."""
+    port = int(address.rsplit(":", 1)[1])
     while process.returncode is None:
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            await asyncio.sleep(0.05)
-            continue
-        writer.close()
-        return True
+        if listens(process.pid, port):
+            return True
+        await asyncio.sleep(0.05)
     return False
 
 
@@ -291,9 +304,31 @@ async def running(
     """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
+        Refused: a port or the state directory belongs to somebody else; nothing was started.
         Unavailable: a part did not start; the message has the end of its log.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
+    with _locked(state_dir):
+        ports.ensure_free()
+        async with _started(state_dir, machine, ports, tell) as stack:
+            yield stack
+
+
+@contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    """The lock goes with this process, however it ends."""
+    with (state_dir / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refused(
+                f"another `rekindle dev` runs in {state_dir}. Stop it, or choose another directory with --state-dir"
+            ) from error
+        yield
+
+
+@asynccontextmanager
+async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callable[[str], None]) -> AsyncIterator[Stack]:
     stack = await _with_temporal(state_dir, machine.cluster.value, ports, tell)
     try:
         commands = _commands(stack.addresses, state_dir, machine)
@@ -354,8 +389,19 @@ def _commands(addresses: Addresses, state_dir: Path, machine: Machine) -> dict[s
 def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path) -> Member:
     logs = state_dir / "logs"
     logs.mkdir(exist_ok=True)
-    environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **_without_temporal(os.environ),
+        **addresses.environment(),
+        "PYTHONPATH": str(server_root()),
+        "PYTHONUNBUFFERED": "1",
+    }
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""
     return Member(name, command, environment, logs / f"{name}.log", answers_at, restarts=name != "cluster")
+
+
+def _without_temporal(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the user's environment and configuration file say of another Temporal (namespace, keys, TLS) is not meant for ours."""
+    kept = {key: value for key, value in environment.items() if not key.startswith("TEMPORAL_")}
+    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull}

@@ -1,18 +1,21 @@
 """What workflows ask of activities, and what these answer. Built in `workflows/steps.py` and the modes."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
 from rekindle.model.recovery import ModeRequest, PodRef
+from rekindle.model.state import Remembered
 
 
 class BackupRequest(Value):
     job_id: str
     pod_rank: int
     name_suffix: str
-    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does."""
+    """Makes the name of the backup pod: `<old pod>-hot-<suffix>`, as the Ascend Operator does. The suffix of an earlier hot
+    switch is replaced."""
 
     avoid_nodes: tuple[str, ...]
 
@@ -23,22 +26,73 @@ class Backup(Value):
 
 
 class PodsRequest(Value):
+    """The few pods of a hot switch."""
+
     job_id: str
     pods: tuple[PodRef, ...]
-    deadline: datetime
+    within: timedelta
+    """From now; no moment, since the worker's clock is not the server's."""
+
+
+class Restart(Value):
+    """Tells the pods of one restart from those before it, without a list of either."""
+
+    job_id: str
+    generation: str
+    """Label of the new pods, where we make them."""
+
+    youngest: datetime | None = None
+    """When the youngest of the old pods was created, by the cluster's clock: who makes pods by themselves gives them a label of
+    their own. None: there were none."""
+
+
+class OldPodsRequest(Value):
+    restart: Restart
+    within: timedelta
+
+
+class NewPodsRequest(Value):
+    restart: Restart
+    pods: int
+    """How many there must be."""
+
+    within: timedelta = timedelta(0)
+
+
+class PodCount(Value):
+    """Pods of a job, of which there may be thousands."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+    """Of the first ten."""
+
+    youngest: datetime | None = None
+    """When the youngest of them was created."""
+
+    def __str__(self) -> str:
+        return few(self.names, self.count)
+
+
+class JobRequest(Value):
+    job_id: str
+
+
+class JobLook(Value):
+    phase: JobPhase | None = None
+    """None: there is no such job any more."""
 
 
 class Scheduled(Value):
     node: str
     """Empty: not scheduled until the deadline."""
 
-    message: str = ""
+    message: Text = ""
     """The scheduler's own words."""
 
 
 class Started(Value):
     running: bool
-    message: str = ""
+    message: Text = ""
 
 
 class SwapRequest(Value):
@@ -49,13 +103,15 @@ class SwapRequest(Value):
 
 class Swap(Value):
     old_deleted: bool
-    message: str = ""
+    message: Text = ""
     """Why the old pod was kept."""
 
 
 class StopRequest(Value):
     job_id: str
     grace_seconds: int
+    lost_nodes: tuple[str, ...] = ()
+    """Their pods get no grace: nothing there would end them."""
 
 
 class StartRequest(Value):
@@ -67,8 +123,24 @@ class StartRequest(Value):
 class PolicyRequest(Value):
     job_id: str
     strategy: str
-    reason: str
+    reason: Text
     """Why it is not what the job's owner wrote; empty: it is."""
+
+
+class EventRequest(Value):
+    job_id: str
+    event: ClusterEvent
+
+
+class EndSession(Value):
+    job_id: str
+    session: str
+    reason: str
+
+
+class RememberRequest(Value):
+    job_id: str
+    memory: Remembered
 
 
 class SurveyRequest(Value):
@@ -92,20 +164,16 @@ class Survey(Value):
     """The nodes that were looked at, also those that are not there any more."""
 
 
-class EventRequest(Value):
-    job_id: str
-    event: ClusterEvent
-
-
-class EndSession(Value):
-    job_id: str
-    session: str
-    reason: str
-
-
 class AskRequest(Value):
     job_id: str
     request: ModeRequest
+    request_id: str
+    """Id of the update: who asks again with it is answered, and nothing is begun again."""
+
+
+class WithdrawRequest(Value):
+    job_id: str
+    request_id: str
 
 
 class TerminateRequest(Value):

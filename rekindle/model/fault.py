@@ -4,7 +4,17 @@ from datetime import datetime
 from enum import StrEnum
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
+
+WATCHER = "watcher"
+"""Source of faults that each sighting tells anew."""
+
+TRAINING_SIDE = "training-side"
+"""Source of reports about processes, which merge into one fault for as long as it stands."""
+
+UNKNOWN_HOLDER = "?"
+"""Holder of a pod rank that two pods claim."""
 
 
 class FaultKind(StrEnum):
@@ -39,7 +49,7 @@ class Fault(Value):
     """One difference, from when it is seen until it is gone."""
 
     id: str
-    """Names the difference for as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
+    """Names the difference as long as it lasts, together with `source`: `{node uid}/{code}/{since}`, `failed/{generation}`."""
 
     kind: FaultKind
     pod_ranks: Ranks = ()
@@ -62,7 +72,7 @@ class Fault(Value):
 
     device: str = ""
     code: str = ""
-    message: str = ""
+    message: Note = ""
     seen_at: datetime | None = None
     """By the clock of who saw it; decides nothing."""
 
@@ -89,6 +99,12 @@ class FaultReport(Value):
     """Ids of its faults that are over."""
 
 
+class FaultsNow(Value):
+    """Signal `faults` to the running mode: all that is broken now. What is not in it any more has healed."""
+
+    faults: tuple[Fault, ...] = ()
+
+
 class Sighting(Value):
     """A job's pods and their nodes at one moment, as the watcher and the activity `survey` see them: all that matters of them.
 
@@ -96,7 +112,8 @@ class Sighting(Value):
     """
 
     holders: tuple[str, ...] = ()
-    """By pod rank: the first eight characters of the UID of the pod that holds it (live, no backup); empty: nobody does."""
+    """By pod rank: the first eight characters of the UID of the pod that holds it (live, no backup); empty: nobody does;
+    `UNKNOWN_HOLDER`: two pods claim it."""
 
     generation: str = ""
     """Of the pods that hold ranks: which restart of the whole job created them."""

@@ -45,6 +45,16 @@ class SubHealthStrategy(StrEnum):
     HOT_SWITCH = "hotSwitch"
 
 
+class ManagerLost(StrEnum):
+    """What is done when the manager of a MindIO job is lost: its successor knows no rank, and reports no fault of one. When the
+    next checkpoint is written cannot be seen, so that nothing can wait for it."""
+
+    LEAVE = "leave"
+    """It is shown; training goes on."""
+    RESTART = "restart"
+    """All pods start anew, at once. For jobs whose pods nobody else starts anew: that brings another manager as well."""
+
+
 class Job(Value):
     """One training job, as its `TrainingJob` workflow keeps it."""
 
@@ -66,6 +76,7 @@ class Job(Value):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     limits: Limits = Limits()
+    manager_lost: ManagerLost = ManagerLost.LEAVE
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 

@@ -36,12 +36,22 @@ MANAGED = "rekindle.io/managed"
 """Label of a job: `true` registers it although it has none of the contract's labels."""
 GENERATION = "rekindle.io/generation"
 """Label of a pod: which restart of the whole job created it; `0` for its first life."""
+RESTARTS = "rekindle.io/restarts"
+"""Annotation of a manager's pod: how many failed before it, one after the other."""
 CAPABILITIES = "rekindle.io/capabilities"
 """Annotation of a job: capabilities of its training side, separated by commas."""
+MANAGER_LOST = "rekindle.io/manager-lost"
+"""Annotation of a job of MindIO: what is done when its manager is lost, `leave` or `restart`."""
+MEMORY = "rekindle.io/memory"
+"""Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 MEMORY = "rekindle.io/memory"
 """Annotation of a job: what its workflow leaves for a later one, should it be lost."""
+
+LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
+ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, DOWNGRADED)
+"""What the owner of a job may write on its object; what is only close to one of them is a slip."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"
 ENV_GATEWAY_HOST = "MINDX_SERVER_IP"

@@ -18,7 +18,11 @@ class Limits(Written):
     """From the node until the backup pod runs; an image may have to be pulled. Beyond it: the backup pod fails to run."""
 
     pause: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
-    """From the order `new pod running` until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+    """From the moment when the backup pod runs until the report of the pause; covers loading. Source: ClusterD, 15 minutes."""
+
+    pause_lost: timedelta = Field(default=timedelta(seconds=90), gt=timedelta(0))
+    """MindIO: after an outage in which the report of the pause may have been lost, until it is looked whether the pods still run.
+    A library whose report was lost gives up after 60 s, seen after 72 s. Source: tried with the real client."""
 
     pause_crossing: timedelta = Field(default=timedelta(seconds=2), gt=timedelta(0))
     """After the end of a backup pod: how long a report of the pause may take that crossed it. Then training goes on where it was,
@@ -39,14 +43,29 @@ class Limits(Written):
     status_lost: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """After an outage behind `migration`: how long a MindIO job must run on until its lost status counts as 0."""
 
+    pods_deleted: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
+    """Job rescheduling: until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
+    neither here nor in the limits below."""
+
     pods_stopped: timedelta = Field(default=timedelta(minutes=2), gt=timedelta(0))
     """Job rescheduling: from the deletion of the pods until all are gone; then they are forced."""
+
+    pods_created: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Job rescheduling: from the end of the old pods until all new ones are made, by us or by the job's controller."""
 
     pods_running: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Job rescheduling: from the creation of the pods until all of them run."""
 
     restart: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Job rescheduling: from running pods until the first completed step (MindIO: until its stream is attached)."""
+
+    node_lost: timedelta = Field(default=timedelta(seconds=20), ge=timedelta(0))
+    """How long a node may be not ready until it counts as lost. Skipped when a pod failed or the training side reported a fault.
+    Source: ours; a kubelet that restarts is back within seconds."""
+
+    pods_stay: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
+    """Job rescheduling with MindIO, which tells no step: how long the pods must run on once its stream is attached. Source: ours,
+    from measured 1.6-2 s between the two."""
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""

@@ -4,7 +4,7 @@ Called by the command line (`parse`), by the local cluster, which refuses a job 
 watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -12,13 +12,22 @@ import yaml
 from pydantic import Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
-from rekindle.errors import BadInput
+from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Framework, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import CAPABILITIES, DOWNGRADED, FRAMEWORK, PROCESS_RECOVER_ENABLE, SUB_HEALTHY_STRATEGY
+from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import (
+    ANNOTATIONS,
+    CAPABILITIES,
+    DOWNGRADED,
+    FRAMEWORK,
+    LABELS,
+    MANAGER_LOST,
+    PROCESS_RECOVER_ENABLE,
+    SUB_HEALTHY_STRATEGY,
+)
 from rekindle.model.limits import Limits
-from rekindle.model.problems import INSIDE, problems
+from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
@@ -44,7 +53,7 @@ class Metadata(Written):
     @field_validator("labels")
     @classmethod
     def _labels_mean_something(cls, labels: dict[str, str]) -> dict[str, str]:
-        wrong: list[str] = []
+        wrong = _slips(labels, LABELS)
         _framework(labels, "", wrong)
         _sub_health(labels, "", wrong)
         return _unless(wrong, labels)
@@ -52,8 +61,9 @@ class Metadata(Written):
     @field_validator("annotations")
     @classmethod
     def _annotations_mean_something(cls, annotations: dict[str, str]) -> dict[str, str]:
-        wrong: list[str] = []
+        wrong = _slips(annotations, ANNOTATIONS)
         _capabilities(annotations, "", wrong)
+        _manager_lost(annotations, "", wrong)
         return _unless(wrong, annotations)
 
 
@@ -103,7 +113,8 @@ class Spec(Written):
     @field_validator("limits")
     @classmethod
     def _limits_are_limits(cls, limits: dict[str, float | str]) -> dict[str, float | str]:
-        wrong: list[str] = []
+        names = {field.alias or name for name, field in Limits.model_fields.items()}
+        wrong = _slips((key for key in limits if key in Limits.model_fields), names)  # others are unknown anyway
         _limits(Limits(), limits, wrong, relations=False)
         return _unless(wrong, limits)
 
@@ -123,8 +134,8 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
     """
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"the manifest is not YAML: {error}") from error
+    except (yaml.YAMLError, *MALFORMED) as error:
+        raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
     if not isinstance(document, dict):
         raise BadInput("the manifest is not a mapping: it begins with `apiVersion: rekindle.io/v1` and `kind: TrainingJob`")
     job = read(document)
@@ -139,7 +150,7 @@ def read(document: Mapping[str, object]) -> JobObject:
         BadInput: one line for every wrong field.
     """
     try:
-        return _job_object(Manifest.model_validate(document))
+        return _job_object(Manifest.model_validate(document, by_alias=True, by_name=False))
     except ValidationError as error:
         raise _refusal(problems(error, Manifest)) from error
 
@@ -180,8 +191,9 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
+    manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
-    if wrong or not (side and framework and sub_health and limits):
+    if wrong or not (side and framework and sub_health and manager_lost and limits):
         raise _refusal(wrong)
     return Job(
         id=JobId(job.metadata.uid),
@@ -197,6 +209,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         labels=labels,
         annotations=annotations,
         limits=limits,
+        manager_lost=manager_lost,
         observe=job.observe,
     )
 
@@ -239,6 +252,10 @@ def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) ->
     return {known for word in words if (known := _one_of(Capability, word, f"{prefix}{CAPABILITIES}", wrong))}
 
 
+def _manager_lost(annotations: dict[str, str], prefix: str, wrong: list[str]) -> ManagerLost | None:
+    return _one_of(ManagerLost, annotations.get(MANAGER_LOST, ManagerLost.LEAVE), f"{prefix}{MANAGER_LOST}", wrong)
+
+
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:
     """Our own training side can replace rank 0 without saying so."""
     ours = {Capability.REPLACE_RANK_0} if side is TrainingSide.REKINDLE else set()
@@ -253,6 +270,12 @@ def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str],
     except ValidationError as error:
         wrong.extend(problems(error, Limits, "spec.limits" if relations else "", relations=relations))
         return None
+
+
+def _slips(written: Iterable[str], known: Collection[str]) -> list[str]:
+    """Keys that are close to a known one: they would be ignored without a word. All others are none of our business."""
+    meant = {key: did_you_mean(key, known) for key in written if key not in known}
+    return [f"{key}: unknown{words}" for key, words in meant.items() if words]
 
 
 def _unless(wrong: list[str], value: Checked) -> Checked:

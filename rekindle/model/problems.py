@@ -1,5 +1,7 @@
 """What is wrong with a value that somebody wrote, in lines for people: each names its field and what is accepted."""
 
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
@@ -7,6 +9,12 @@ from pydantic_core import ErrorDetails
 
 INSIDE = "rekindle_inside"
 """Type of an error that holds several lines of its own."""
+
+CLOSE = 0.87
+"""How alike a name must be to a known one to be taken for a slip: one letter in eight."""
+
+LONGEST = 200
+"""Characters of a value, or of a field's name, that are repeated."""
 
 WORDS = {
     "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
@@ -21,7 +29,7 @@ def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *
     """One line for each wrong field: where, what is wrong, what is accepted. Relations are between fields of `model` itself."""
     lines: list[str] = []
     for detail in error.errors(include_url=False):
-        where = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
+        where = ".".join(str(part)[:LONGEST] for part in (prefix, *detail["loc"]) if part != "")
         if detail["loc"] or relations:
             lines.extend(_lines(detail, where, model))
     return lines
@@ -31,11 +39,29 @@ def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str
     if detail["type"] == INSIDE:
         return [f"{where}.{line}" for line in detail["ctx"]["problems"]]
     if detail["type"] == "extra_forbidden":
-        return [f"{where}: unknown field (accepted: {', '.join(_fields_at(model, detail['loc'][:-1]))})"]
+        accepted = _fields_at(model, detail["loc"][:-1])
+        return [f"{where}: unknown field{did_you_mean(str(detail['loc'][-1]), accepted)} (accepted: {', '.join(accepted)})"]
     if detail["type"] == "missing":
         return [f"{where}: missing"]
     words = next((words for kind, words in WORDS.items() if detail["type"].startswith(kind)), _lower(detail["msg"]))
     return [f"{where}: {words}{_got(detail['input'])}"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`, did you mean X?` for the known name that another one is close to; empty: it is close to none."""
+    close = next((other for other in known if _is_close(name, other)), "")
+    return f", did you mean {close}?" if close else ""
+
+
+def _is_close(name: str, other: str) -> bool:
+    """Whether two names differ in case, hyphens and underscores only, or by a slip. Their prefix (`rekindle.io/`) is the same:
+    whoever has one of its own may call things as we do."""
+    (prefix, _, own), (other_prefix, _, other_own) = name.rpartition("/"), other.rpartition("/")
+    return prefix.lower() == other_prefix and SequenceMatcher(None, _plain(own), _plain(other_own)).ratio() >= CLOSE
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -62,4 +88,8 @@ def _lower(message: str) -> str:
 
 
 def _got(value: object) -> str:
-    return f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+    """The value, as far as it fits into a line; Python writes no numbers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        return " (got a number that is far too large)"
+    words = repr(value[:LONGEST] if isinstance(value, str) else value) if isinstance(value, str | int | float | None) else ""
+    return f" (got {words})" if words else ""

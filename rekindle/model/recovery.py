@@ -2,10 +2,15 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Self, TypedDict, Unpack
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultType
+from rekindle.model.bounds import Note, Text
+from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 
 
 class Mode(StrEnum):
@@ -34,6 +39,25 @@ class FaultRank(Value):
     type: FaultType = FaultType.OTHER
 
 
+def _by_type(ranks: tuple[FaultRank, ...]) -> dict[str, str]:
+    return {kind: written_ranks(one.rank for one in ranks if one.type is kind) for kind in sorted({one.type for one in ranks})}
+
+
+def _read_by_type(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    found = [FaultRank(rank=rank, type=kind) for kind, ranks in value.items() for rank in read_ranks(ranks)]
+    return tuple(sorted(found, key=lambda one: one.rank))
+
+
+FaultRanks = Annotated[
+    tuple[FaultRank, ...],
+    BeforeValidator(_read_by_type),
+    PlainSerializer(_by_type, return_type=dict[str, str], when_used="json"),
+]
+"""In JSON the ranks of each type of fault, such as `{"1": "0-7"}`: 10,000 of them fit into a payload."""
+
+
 class Order(Value):
     """One message to the training side: a `ProcessManageSignal`."""
 
@@ -43,7 +67,7 @@ class Order(Value):
 
     signal_type: str
     actions: tuple[str, ...] = ()
-    fault_ranks: tuple[FaultRank, ...] = ()
+    fault_ranks: FaultRanks = ()
     change_strategy: str = ""
     timeout: int = 0
     """Seconds; 0 where the contract gives none."""
@@ -69,10 +93,10 @@ class Report(Value):
     kind: ReportKind
     code: int = 0
     info: str = ""
-    fault_ranks: tuple[FaultRank, ...] = ()
+    fault_ranks: FaultRanks = ()
     strategies: tuple[str, ...] = ()
     strategy: str = ""
-    isolate_ranks: tuple[int, ...] = ()
+    isolate_ranks: Ranks = ()
 
 
 class Receipt(Value):
@@ -101,7 +125,7 @@ class Attachment(Value):
 
     since: datetime
     client: str = ""
-    """Which process the client is, as well as can be known; empty: unknown."""
+    """Which process the client is, as well as it is known: see `rekindle.policy.clients`."""
 
     progress: Progress | None = None
     """The last that this gateway was told."""
@@ -122,7 +146,7 @@ class Phase(Value):
 
     name: str
     seconds: float
-    note: str = ""
+    note: Note = ""
 
 
 class Switched(Value):
@@ -132,13 +156,32 @@ class Switched(Value):
     before: PodRef
     after: PodRef
 
+    def left_behind(self, fault: Fault) -> bool:
+        """Whether a fault is only about the pod that was replaced, or about the node that it was on."""
+        other_pods = set(fault.pod_ranks) - {self.pod_rank}
+        of_the_node = fault.kind is FaultKind.NODE and fault.node == self.before.node and not other_pods
+        of_the_rank = fault.kind is FaultKind.POD and not other_pods and bool(fault.pod_ranks)
+        return of_the_node or of_the_rank or fault.pod_uids == (self.before.uid,)
+
+
+class VerdictChanges(TypedDict, total=False):
+    """The fields of `Verdict` that are changed behind a mode, for `with_`."""
+
+    outcome: Outcome
+    reason: str
+    seconds: float
+    phases: tuple[Phase, ...]
+    next_mode: Mode | None
+    handled: tuple[str, ...]
+    unread: tuple[Report, ...]
+
 
 class Verdict(Value):
     """How one recovery ended; reads as a post-mortem."""
 
     mode: Mode
     outcome: Outcome
-    reason: str
+    reason: Text
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
     steps_lost: int | None = None
@@ -146,7 +189,7 @@ class Verdict(Value):
     policy_after: SubHealthStrategy | None = None
     """What the job's sub-health policy became; None: unchanged."""
 
-    look_at: str = ""
+    look_at: Note = ""
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
@@ -157,6 +200,10 @@ class Verdict(Value):
     """When the mode started the job's pods anew: faults seen before are done with."""
 
     unread: tuple[Report, ...] = ()
+
+    def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
+        """The verdict with these fields changed."""
+        return self.model_copy(update=dict(changes))
 
 
 class Situation(Value):
@@ -179,6 +226,11 @@ class RecoveryContext(Value):
     """The life of the training side that the incident met."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
+    avoid_nodes: tuple[str, ...] = ()
+    """Where new pods of the job must not go."""
+
+    lost_nodes: tuple[str, ...] = ()
+    """Whose pods nobody ends gracefully."""
 
 
 class ModeRequest(Value):
@@ -201,7 +253,7 @@ class Incident(Value):
     """A fault and all the recoveries that it took."""
 
     number: int
-    summary: str
+    summary: Note
     started_at: datetime
     seconds: float
     verdict: Outcome

@@ -13,6 +13,9 @@ LONGEST_TEXT = 1_024
 """Characters of other texts that are kept: the value of a label or an annotation, a message."""
 
 
+LONGEST_NOTE = 300
+"""Characters of texts of which a job keeps many, such as the message of a fault."""
+
 LONGEST_RANK = 9
 """Digits of a pod rank that is read as a number."""
 

@@ -10,7 +10,6 @@ from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Pro
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
-KEPT_SESSIONS = 5
 
 
 class Downgrade(Value):
@@ -30,7 +29,7 @@ class Standing(Value):
 
 
 class Remembered(Value):
-    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow of the job, should this one be lost."""
+    """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
 
     incidents: int = 0
     recovery: str = ""
@@ -75,7 +74,10 @@ class JobStateChanges(TypedDict, total=False):
     registered: bool
     introduced: bool
     attachment: Attachment | None
-    ended_sessions: tuple[str, ...]
+    replaced: tuple[str, ...]
+    detached: tuple[str, ...]
+    client: str
+    manager_lost: str
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
@@ -101,8 +103,17 @@ class JobState(Value):
     """A training side has attached at some time."""
 
     attachment: Attachment | None = None
-    ended_sessions: tuple[str, ...] = ()
-    """Subscriptions that ended lately: a late word of one attaches nothing."""
+    replaced: tuple[str, ...] = ()
+    """Sessions in whose place another one was attached, the last ones."""
+
+    detached: tuple[str, ...] = ()
+    """Sessions that have ended, the last ones."""
+
+    client: str = ""
+    """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""
+
+    manager_lost: str = ""
+    """How the manager of a MindIO job was lost, until the job starts anew; empty: it was not."""
 
     progress: Progress | None = None
     downgrade: Downgrade | None = None
@@ -147,6 +158,20 @@ class JobState(Value):
     def policy(self) -> SubHealthStrategy:
         """The sub-health policy in force."""
         return SubHealthStrategy.IGNORE if self.downgrade else self.job.sub_health
+
+
+class Contact(Value):
+    """Answer of the query `contact`: what a gateway must know of a job when its manager comes."""
+
+    ended: str = ""
+    """Why the job's workflow is about to end; empty: it lives."""
+
+    recovery_on: bool = False
+    introduced: bool = False
+    recovering: bool = False
+    """An incident is under way, or about to be: its manager is waited for."""
+
+    progress: Progress | None = None
 
 
 class JobStatus(Value):

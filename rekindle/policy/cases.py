@@ -3,7 +3,8 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.bounds import Text
+from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState, Pending, Standing
 from rekindle.policy import ladder, requests
@@ -23,7 +24,7 @@ class Case(Value):
     """What an incident is about, decided before it starts."""
 
     plan: ladder.Plan
-    summary: str
+    summary: Text
     pod_rank: int | None = None
     faults: tuple[Fault, ...] = ()
     request: Pending | None = None
@@ -74,7 +75,7 @@ def _due(state: JobState, fault: Fault) -> datetime:
     """When a fault counts. A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
     assert fault.accepted_at is not None
     others = [one.fault for one in _real(state) if one.fault.kind is not FaultKind.NODE]
-    if fault.kind is not FaultKind.NODE or others:
+    if fault.kind is not FaultKind.NODE or fault.source != WATCHER or others:
         return fault.accepted_at
     return fault.accepted_at + state.job.limits.node_lost
 

@@ -83,6 +83,9 @@ READY_CHECKS: dict[Check, str] = {
 somebody else."""
 
 
+RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
+
+
 def recovery_is_on(job: Job) -> bool:
     """Whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
     ours = job.training_side is TrainingSide.REKINDLE

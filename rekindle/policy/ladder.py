@@ -7,6 +7,7 @@ from rekindle.model.recovery import Mode
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy import eligibility
 from rekindle.policy.modes import LADDER, LAST, row_of
+from rekindle.policy.pod_ranks import is_rank_carried_twice
 
 
 class Plan(Value):
@@ -29,16 +30,16 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 
 def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
     """The plan for what is broken: every mode that serves all of it and that nothing speaks against."""
-    if state.problems:
-        return Plan(refused=blocked(state))
     rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
+    if blocker := blocked(state, LAST.mode):
+        return Plan(refused=blocker)
     return Plan(modes=tuple(row.mode for row in rows if not row.reasons_against(state, None)))
 
 
 def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
     """The plan for a mode that somebody asked for, whatever the policy: that one, and the last one if it fails."""
-    if state.problems:
-        return Plan(refused=blocked(state))
+    if blocker := blocked(state, mode):
+        return Plan(refused=blocker)
     if reasons := row_of(mode).reasons_against(state, pod_rank):
         return Plan(refused="; ".join(reasons))
     return Plan(modes=tuple(dict.fromkeys((mode, LAST.mode))))
@@ -51,9 +52,11 @@ def _from_above(state: JobState, kind: FaultKind, pod_rank: int) -> Plan:
     return plan if plan.refused else Plan(modes=plan.modes, provided=eligibility.provided(state, pod_rank))
 
 
-def blocked(state: JobState) -> str:
-    """Why no mode may begin; empty: one may. The first problem has to do: the job's page lists them all."""
-    return f"the job cannot be recovered as it is: {state.problems[0]}" if state.problems else ""
+def blocked(state: JobState, mode: Mode) -> str:
+    """Why a mode may not begin; empty: it may. The first problem has to do: the job's page lists them all. The last mode starts
+    all pods anew, and so ends what left two of them with one rank."""
+    problems = [problem for problem in state.problems if not (mode is LAST.mode and is_rank_carried_twice(problem))]
+    return f"the job cannot be recovered as it is: {problems[0]}" if problems else ""
 
 
 def _why_ignored(policy: SubHealthStrategy, downgrade: Downgrade | None) -> str:

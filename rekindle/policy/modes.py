@@ -1,4 +1,4 @@
-"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and where its procedure is.
+"""Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and its procedure.
 
 The order is the ladder: for one fault, what stands further up is tried first. A new mode is a row here, its word in
 `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
@@ -39,11 +39,14 @@ class ModeRow:
     reasons_against: Callable[[JobState, int | None], tuple[str, ...]]
     """Why it may not be tried now for this pod rank, in words; none: it may."""
 
-    limits: tuple[str, ...]
-    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline."""
+    limits: tuple[str, ...] | None
+    """Fields of `Limits` that it may wait for, as often as it may: their sum and `clean_up` are its deadline. None: it has no
+    deadline as a whole."""
 
-    def deadline(self, limits: Limits) -> timedelta:
-        """When the mode is ended if it has not ended by itself."""
+    def deadline(self, limits: Limits) -> timedelta | None:
+        """How long the mode may take until it is ended; None: until it ends by itself."""
+        if self.limits is None:
+            return None
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
@@ -77,7 +80,7 @@ LADDER: tuple[ModeRow, ...] = (
         about=About.JOB,
         serves=REAL,
         reasons_against=eligibility.always,
-        limits=("pods_stopped", "pods_stopped", "pods_running", "restart"),
+        limits=None,  # each step has a limit but the wait for a cluster that does not answer, and nothing would come after it
     ),
 )
 

@@ -1,8 +1,13 @@
 """Orders of the wire contract, field by field as the replaced system fills them. Built by the modes."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 from rekindle.model.recovery import FaultRank, Order
+
+MINDIO_PACE = timedelta(seconds=1)
+"""Between two orders to a MindIO client, the first of which has no answer: its manager takes one order in 100 ms or more, and
+keeps the newest only. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
 """Our training side, in its answer to `migration`: it goes on where it was, since the backup died."""
@@ -20,7 +25,7 @@ def prepare_hot_switch(job_id: str, uuid: str, ranks: Iterable[int]) -> Order:
 
 
 def backup_running(job_id: str, uuid: str) -> Order:
-    """`new pod running`: the backup pod runs; its processes load now."""
+    """`new pod running`: the backup pod runs; its processes load now. For our training side only: MindIO needs no such order."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("new pod running",))
 
 

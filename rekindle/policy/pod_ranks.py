@@ -10,6 +10,7 @@ from rekindle.model.sizes import LONGEST_RANK
 WITHOUT_RANK = ("manager", "scheduler")
 """Replica types whose pods have no rank: the training side's manager, and the scheduler of MindSpore."""
 
+TWICE = "carry pod rank"
 TOLD_PROBLEMS = 20
 """Problems of a job that are told; those of all pods would fit into no payload."""
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
@@ -93,6 +94,11 @@ def _claimed(rank: int, pods: Sequence[RankedPod]) -> str:
     """By more than one pod."""
     names = sorted(one.pod.metadata.name for one in pods)
     if len(names) == 2:
-        return f"pods {names[0]} and {names[1]} both carry pod rank {rank}"
+        return f"pods {names[0]} and {names[1]} both {TWICE} {rank}"
     others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"pods {', '.join(names[:3])}{others} all carry pod rank {rank}"
+    return f"pods {', '.join(names[:3])}{others} all {TWICE} {rank}"
+
+
+def is_rank_carried_twice(problem: str) -> bool:
+    """Whether a problem is only that several pods carry one rank, which ends when all pods of the job start anew."""
+    return TWICE in problem

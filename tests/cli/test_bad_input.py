@@ -10,12 +10,13 @@ import pytest
 REKINDLE = Path(sys.executable).parent / "rekindle"
 
 
-def rekindle(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def rekindle(*arguments: str, directory: Path, standard_input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     return subprocess.run(
         [str(REKINDLE), *arguments],
         cwd=directory,
         env={**plain, **environment, "COLUMNS": "200"},
+        input=standard_input,
         capture_output=True,
         text=True,
         timeout=60,
@@ -42,14 +43,25 @@ def test_the_demo_names_the_option_that_is_wrong(tmp_path: Path, arguments: list
     assert accepted in done.stderr
 
 
-def test_an_unknown_field_of_a_job_file_is_named(tmp_path: Path) -> None:
-    """A job file with a misspelt field is refused by its name, with exit code 2."""
-    (tmp_path / "job.yaml").write_text(
-        "apiVersion: rekindle.io/v1\nkind: TrainingJob\nmetadata: {name: gpt}\nspec: {pods: 2, ranksPerPodd: 2, command: [x]}\n"
-    )
-    done = rekindle("submit", "job.yaml", directory=tmp_path)
+MISSPELT = (
+    "apiVersion: rekindle.io/v1\nkind: TrainingJob\nmetadata: {name: gpt}\nspec: {pods: 2, ranksPerPodd: 2, command: [x]}\n"
+)
+
+
+@pytest.mark.parametrize("file", ["job.yaml", "-"])
+def test_an_unknown_field_of_a_job_file_is_named(tmp_path: Path, file: str) -> None:
+    """A job with a misspelt field, from a file or from standard input, is refused with the one that was meant, exit code 2."""
+    (tmp_path / "job.yaml").write_text(MISSPELT)
+    done = rekindle("submit", file, directory=tmp_path, standard_input=MISSPELT)
     assert done.returncode == 2, done.stderr
-    assert "ranksPerPodd" in done.stderr
+    assert "ranksPerPodd: unknown field, did you mean ranksPerPod?" in done.stderr
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Whatever its name is made of."""
+    done = rekindle("submit", "[job].yaml", directory=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "[job].yaml cannot be read" in done.stderr
 
 
 def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:

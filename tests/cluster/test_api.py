@@ -244,3 +244,13 @@ async def test_a_failed_manager_starts_again_while_its_ranks_live(client: Cluste
     await until_gone(client, manager)
     again_worker, again = await until_running(client, "demo-worker-0", "demo-manager-0")
     assert (again_worker.metadata.uid, again.metadata.uid != manager.metadata.uid) == (worker.metadata.uid, True)
+
+
+async def test_a_pod_whose_label_means_nothing_keeps_nobody_waiting(client: ClusterClient) -> None:
+    """An event says so, and jobs behind it are still judged."""
+    await client.submit(job_object("first"))
+    (pod,) = await until_running(client, "first-worker-0")
+    await client.patch_pod(pod.metadata.name, pod.metadata.uid, {keys.REPLICA_TYPE: "chief"}, {})
+    await client.submit(job_object("second"))
+    await until(client, lambda view: "second" in view.jobs and view.jobs["second"].status.phase is JobPhase.RUNNING)
+    assert "NotServed" in {event.reason for event in await client.events("first")}

@@ -82,6 +82,8 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
             ["spec: 5000 pods of 1024 ranks each are too many", "at most 10000 ranks"],
         ),
         (written({"pds": 1}), ["spec.pds: unknown field", "accepted: pods, ranksPerPod, command"]),
+        (written().replace("ranksPerPod", "ranks_per_pod"), ["spec.ranks_per_pod: unknown field, did you mean ranksPerPod?"]),
+        (written({"limits": {"pods_running": 4}}), ["spec.limits.pods_running: unknown, did you mean podsRunning?"]),
         (written({"command": "train.py"}), ["spec.command: must be a list"]),
         (written({"command": []}), ["spec.command", "at least 1"]),
         (written({"env": {"A": 1}}), ["spec.env.A: must be a string: put it in quotes (got 1)"]),
@@ -109,6 +111,31 @@ def test_a_mistake_is_named_with_what_is_accepted(text: str, words: list[str]) -
         parse(text)
     for word in words:
         assert word in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "written_as", "meant"),
+    [
+        ("labels", "subhealthyStrategy", "subHealthyStrategy"),
+        ("labels", "sub-healthy-strategy", "subHealthyStrategy"),
+        ("labels", "process_recover_enable", "process-recover-enable"),
+        ("labels", "framwork", "framework"),
+        ("annotations", "recover_strategy", "recover-strategy"),
+        ("annotations", "rekindle.io/training_side", "rekindle.io/training-side"),
+        ("annotations", "rekindle.io/capabilites", "rekindle.io/capabilities"),
+    ],
+)
+def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str, meant: str) -> None:
+    """A key that is close to a known one would be ignored without a word: it is refused with the one that was meant."""
+    with pytest.raises(BadInput, match=f"metadata.{field}.{written_as}: unknown, did you mean {meant}?"):
+        parse(written(metadata={"name": "gpt", field: {written_as: "x"}}))
+
+
+def test_unrelated_keys_are_nobodys_business() -> None:
+    """Labels and annotations of other programs are taken as they are, also those that have a word in common with ours."""
+    ours = ("team", "strategy", "framework-version", "app.kubernetes.io/managed-by", "example.com/framework", "huawei.com/limits")
+    job = parse(written(metadata={"name": "gpt", "labels": dict.fromkeys(ours, "x"), "annotations": dict.fromkeys(ours, "x")}))
+    assert set(job.metadata.labels) == set(job.metadata.annotations) == set(ours)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

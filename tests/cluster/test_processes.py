@@ -23,9 +23,9 @@ from tests.support.cluster import (
     until_gone,
     until_running,
 )
-from workers.cluster.options import parse
-from workers.cluster.processes import NICE
-from workers.cluster.store import Store
+from workers.local_cluster.options import parse
+from workers.local_cluster.processes import NICE
+from workers.local_cluster.store import Store
 
 FAMILY = "setsid sleep 1000 & sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &) ; echo up; wait"
 """A pod with a child in its group, one in a session of its own, and one whose parent is gone."""

@@ -1,9 +1,12 @@
-"""What the README tells people to type exists. Examples of the command line are to be parsed here too, once there are any."""
+"""What the README tells people to type exists: targets of make, commands of the command line and their options."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from rekindle.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = re.compile(r"^([a-z-]+):.*?## ", re.MULTILINE)
@@ -19,3 +22,9 @@ def commands(page: str) -> list[str]:
 def test_every_make_command_of_the_readme_is_a_target(target: str) -> None:
     """`make help` lists each target that the README names."""
     assert target in TARGET.findall((ROOT / "Makefile").read_text())
+
+
+@pytest.mark.parametrize("line", [line for line in commands("README.md") if line.startswith(".venv/bin/rekindle ")])
+def test_every_command_of_the_readme_is_understood(line: str) -> None:
+    """Command, arguments and options are those of the command line."""
+    app.parse_args(shlex.split(line.removesuffix("&"))[1:], exit_on_error=False, print_error=False)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ class Shell:
         self.directory = directory
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("REKINDLE_", "TEMPORAL_"))}
 
-    def __call__(self, *arguments: str, code: int = 0) -> str:
+    def __call__(self, *arguments: str, code: int = 0, standard_input: str = "") -> str:
         done = subprocess.run(
             [REKINDLE, *arguments],
             cwd=self.directory,
             env={**self.environment, "COLUMNS": "200"},
+            input=standard_input,
             capture_output=True,
             text=True,
             timeout=60,
@@ -66,19 +67,26 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     assert not (shell.directory / ".rekindle" / "dev.json").exists()
 
 
+def until(found: Callable[[], Any]) -> Any:
+    """Types a command until it shows what is looked for; each takes a good part of a second."""
+    for _ in range(100):
+        if shown := found():
+            return shown
+    raise AssertionError("it was never shown")
+
+
 def registered(shell: Shell) -> Any:
     """The jobs as listed, once the new one is among them."""
-    for _ in range(100):
-        if rows := shell.json("jobs"):
-            return rows
-    raise AssertionError("the job was never registered")
+    return until(lambda: [row for row in shell.json("jobs") if row["name"] == "idle"])
 
 
 def test_a_submitted_job_is_listed_and_shown(shell: Shell) -> None:
     """Name, id, state and policy of a job are there for people and for machines."""
     (row,) = registered(shell)
-    assert (row["name"], row["phase"]) == ("idle", "training")
-    assert "sub-health policy: hotSwitch" in shell("show", "idle")
+    assert row["name"] == "idle"
+    page = shell("show", "idle")
+    assert "sub-health policy: hotSwitch" in page
+    assert page.splitlines()[0].endswith(": starting")  # nobody of it ever attached
     assert shell.json("show", row["id"])["state"]["job"]["name"] == "idle"
     assert shell.json("policy", "show", "idle") == {"policy": "hotSwitch", "owner": "hotSwitch", "downgrade": None}
 
@@ -87,6 +95,39 @@ def test_logs_of_a_pod_are_printed(shell: Shell) -> None:
     """What a pod wrote can be read; a pod that is none of the job's is named with those that are."""
     assert "I train" in shell("logs", "idle", "--pod", "idle-worker-1")
     assert "idle-worker-0" in shell("logs", "idle", "--pod", "nobody", code=2)
+
+
+def test_a_job_whose_pods_wait_says_so(shell: Shell) -> None:
+    """A job that asks for more than a node has is waiting, in the list and on its page, which has the scheduler's words."""
+    shell("submit", "-", standard_input=JOB.replace("name: idle", "name: big").replace("ranksPerPod: 1", "ranksPerPod: 9"))
+    listed = until(lambda: next((row for row in shell.json("jobs") if row["name"] == "big"), None))
+    assert listed["phase"] == "waiting: 2 of 2 pods have no node"
+    assert "waiting: big-worker-1: 0/3 nodes are available: 3 Insufficient accelerators." in shell("show", "big")
+    shell("delete", "big")
+
+
+def test_a_command_that_cannot_start_is_said(shell: Shell) -> None:
+    """The page of a job whose command is mistyped names the command; its end is in its history, and its logs stay."""
+    mistyped = JOB.replace("name: idle", "name: mistyped").replace("[sh, -c", "[shh, -c")
+    shell("submit", "-", standard_input=mistyped)
+    until(lambda: any(row["name"] == "mistyped" for row in shell.json("jobs")))
+    assert "cannot start 'shh'" in shell("show", "mistyped")
+    until(lambda: shell.json("show", "mistyped")["state"]["history"])
+    shell("delete", "mistyped")
+    until(lambda: any(row["name"] == "mistyped" and row["phase"] == "ended" for row in shell.json("jobs", "--all")))
+    assert "rekindle history mistyped" in shell("show", "mistyped", code=2)
+    assert "cannot start 'shh'" in shell("history", "mistyped")
+
+
+def test_logs_of_pods_that_are_gone_are_kept(shell: Shell) -> None:
+    """What a pod wrote can be read when the pod was replaced, and when its job has been deleted."""
+    dying = JOB.replace("name: idle", "name: dying").replace("exec sleep 1000", "exit 3")
+    shell("submit", "-", standard_input=dying)
+    gone = until(lambda: "gone (uid" in (printed := shell("logs", "dying", "--pod", "dying-worker-1")) and printed)
+    assert gone.count("I train") > 1
+    shell("delete", "dying")
+    until(lambda: all(row["name"] != "dying" for row in shell.json("jobs")))
+    assert "== dying-worker-1, gone (uid" in shell("logs", "dying")
 
 
 def test_nodes_turn_sub_healthy_and_well_again(shell: Shell) -> None:
@@ -117,7 +158,4 @@ def test_a_deleted_job_is_gone(shell: Shell) -> None:
     """`delete` ends the job's pods and its row."""
     registered(shell)
     shell("delete", "idle")
-    for _ in range(100):
-        if not shell.json("jobs"):
-            break
-    assert shell.json("jobs") == []
+    until(lambda: all(row["name"] != "idle" for row in shell.json("jobs")))

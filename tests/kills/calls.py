@@ -148,14 +148,14 @@ class Journal:
         async with self.changed:
             await self.changed.wait_for(condition)
 
-    def is_settled(self, order: str) -> bool:
-        """The order's delivery is in the history and was looked at, or somebody was killed."""
+    def is_settled(self, activity: str) -> bool:
+        """The end of this activity is in the history and was looked at, or somebody was killed."""
         if self._trap and self._trap.fired.is_set():
             return True
-        delivered = [i for i, noted in enumerate(self.calls) if noted.call.method == DONE and noted.words == f"order {order}"]
-        return bool(delivered) and any(
+        ended = [i for i, noted in enumerate(self.calls) if noted.call.method == DONE and noted.words == activity]
+        return bool(ended) and any(
             noted.answered and noted.call.method == DECIDED and noted.call.workflow == "recovery"
-            for noted in self.calls[delivered[0] :]
+            for noted in self.calls[ended[0] :]
         )
 
     # ---- the proxies' side

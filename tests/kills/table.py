@@ -26,8 +26,9 @@ OURS = "## Our training side"
 MINDIO = """## A training side that gives a report up (MindIO)
 
 It sends a report four times within milliseconds and never again. Where the report of the pause is lost with the gateway, the rule
-is job rescheduling once `pause` is over, here 12 s instead of 15 minutes; a lost status counts as 0 when the pods run on for
-`statusLost`, here 2 s instead of a minute. Median and worst are of those that recovered without the fallback."""
+is job rescheduling once `pause` is over, here 12 s instead of 15 minutes. Where the status is lost with it, the rule is job
+rescheduling after `statusLost`, here 2 s instead of a minute: nothing shows that the manager is the same process. Median and
+worst are of those that recovered without the fallback."""
 
 DOES = {
     (POLL_WORKFLOW, Side.AFTER): "workflow task is handed out",

@@ -155,7 +155,7 @@ async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
             _met(result, place, mindio)
             if result.incident.ladder[0].outcome is Outcome.RECOVERED:
                 _once(result)
-                assert "status" in result.accepted or "the status was lost" in result.incident.ladder[0].reason
+                assert "status" in result.accepted
             else:
                 _fallen_back(result)
 
@@ -178,7 +178,7 @@ def _once(result: Result) -> None:
     """Recovered by one swap; every order carried out once, every report consumed once."""
     (verdict,) = result.incident.ladder
     assert (verdict.mode, verdict.outcome) == (Mode.HOT_SWITCH, Outcome.RECOVERED), verdict.reason
-    assert result.peer.carried_out == ORDERS
+    assert result.peer.carried_out == [order for order in ORDERS if result.peer.tireless or order != "new pod running"]
     assert len({order.uuid for order in result.peer.received}) == 1
     assert not result.peer.exited
     phases = [phase.name for phase in verdict.phases]
@@ -201,13 +201,13 @@ def _soon(result: Result, reference: Reference) -> None:
 
 
 def _fallen_back(result: Result) -> None:
-    """The pause was never reported: the job was rescheduled, all of its pods once."""
+    """The report of the pause, or of the resumption, was lost: the job was rescheduled, all of its pods once."""
     first, last = result.incident.ladder
     assert (first.mode, first.outcome) == (Mode.HOT_SWITCH, Outcome.ESCALATE)
-    assert "pausing failed: no report of the pause" in first.reason
+    paused = "migration" in result.peer.carried_out
+    assert ("nothing shows that the manager is" if paused else "pausing failed: no report of the pause") in first.reason
     assert (last.mode, last.outcome) == (Mode.JOB_RESCHEDULING, Outcome.RECOVERED), last.reason
     assert len(set(result.peer.carried_out)) == len(result.peer.carried_out)
-    assert "migration" not in result.peer.carried_out
     assert sorted(_rank(pod) for pod in result.left) == [0, 1]
     assert not {pod.metadata.uid for pod in result.left} & set(result.died)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from temporalio.api.enums.v1 import EventType
@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
 from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import CAPABILITIES, RANK_INDEX, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Incident, Progress, Receipt
@@ -27,7 +27,7 @@ from rekindle.model.state import JobState
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.support.cluster import FOREVER
-from tests.support.peer import Call, Script, ScriptedPeer
+from tests.support.peer import Call, MindioPeer, Script, ScriptedPeer
 from tests.support.plant import register, sub_health
 from tests.support.processes import Processes
 from workers.gateway.temporal import Jobs
@@ -77,26 +77,31 @@ class Result:
 
 
 class Manager(ScriptedPeer):
-    """A training side whose reports wait until the control plane has looked at the order that they answer."""
+    """A training side whose reports wait until the control plane has looked at what comes before them."""
 
-    def __init__(self, address: str, job_id: str, journal: Journal, *, tireless: bool) -> None:
-        super().__init__(address, job_id, Script())
-        self._journal, self.tireless = journal, tireless
+    tireless = False
+
+    def attend(self, journal: Journal, before_the_pause: str) -> Self:
+        """Names the activity that its report of the pause waits for."""
+        self._journal = journal
+        self._before = {"strategies": before_the_pause, "status": "order migration"}
         self.acknowledged: list[tuple[str, int]] = []
+        return self
 
     async def _report(self, kind: str, call: Call) -> int:
-        answered_order = {"strategies": "new pod running", "status": "migration"}[kind]
-        await self._journal.until(lambda: self._journal.is_settled(answered_order))
+        await self._journal.until(lambda: self._journal.is_settled(self._before[kind]))
         code = await super()._report(kind, call)
         if code >= 0:
             self.acknowledged.append((kind, code))
         return code
 
-    async def _send(self, call: Call) -> int:
-        return await (self._until_answered(call) if self.tireless else super()._send(call))
 
-    async def _until_answered(self, call: Call) -> int:
-        """As our own manager: the same report again, until there is an answer."""
+class OurManager(Manager):
+    """Sends the same report again, until there is an answer."""
+
+    tireless = True
+
+    async def _send(self, call: Call) -> int:
         retry = RETRY
         async with asyncio.timeout(HANG):
             while True:
@@ -107,6 +112,10 @@ class Manager(ScriptedPeer):
                         pass
                 await asyncio.sleep(retry)
                 retry = min(1.5 * retry, LAST_RETRY)
+
+
+class MindioManager(Manager, MindioPeer):
+    """Gives a report up."""
 
 
 class Trials:
@@ -140,7 +149,7 @@ class Trials:
         job = await self._submit(side)
         await register(self._world.client, job)
         trap = Trap(kill.point, kill.victims, self._world.kill) if kill else None
-        peer = Manager(self._world.gateway, job.id, self._journal, tireless=side is TrainingSide.REKINDLE)
+        peer = self._manager(job)
         entity = self._world.client.get_workflow_handle(ids.job_workflow(job.id))
         try:
             async with peer:
@@ -149,6 +158,20 @@ class Trials:
                 return await self._recover(job, entity, peer, trap)
         finally:
             await self._end(job)
+
+    def _manager(self, job: Job) -> Manager:
+        if job.training_side is TrainingSide.REKINDLE:
+            ours = OurManager(self._world.gateway, job.id, Script())
+            return ours.attend(self._journal, "order new pod running")
+        mindio = MindioManager(self._world.gateway, job.id, Script(), lambda: self._backup_runs(job))
+        return mindio.attend(self._journal, f"wait until {job.name}-worker-1-hot-0001 runs")
+
+    async def _backup_runs(self, job: Job) -> None:
+        async for event in self._world.cluster.watch():
+            pod = event.object
+            backup = isinstance(pod, Pod) and pod.metadata.owner_uid == job.id and POD_TYPE in pod.metadata.annotations
+            if isinstance(pod, Pod) and backup and pod.status.phase is PodPhase.RUNNING:
+                return
 
     async def _end(self, job: Job) -> None:
         """Leaves nothing that could disturb the next run, also when this one hung."""
@@ -190,15 +213,14 @@ class Trials:
             async for event in self._world.cluster.watch():
                 pod = event.object
                 if isinstance(pod, Pod) and pod.metadata.owner_uid == job.id and pod.status.phase is PodPhase.RUNNING:
-                    running |= {pod.metadata.uid} - older
+                    running |= {pod.metadata.uid} - older if POD_TYPE not in pod.metadata.annotations else set()
                 if len(running) == job.pods:
                     return
 
     async def _succeed(self, job: Job, peer: Manager) -> None:
-        """A training side that left comes back with the job's new pods."""
-        async with peer.changed:
-            await peer.changed.wait_for(lambda: peer.exited != "")
+        """The training side ends with the job's pods, and comes back with the new ones."""
         await self._running(job, {pod.metadata.uid for pod in await self._world.cluster.pods(job.id)})
+        await peer.cut()
         async with ScriptedPeer(self._world.gateway, job.id):
             await asyncio.Event().wait()
 

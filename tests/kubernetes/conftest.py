@@ -7,7 +7,7 @@ import pytest
 from activities.kube import Api
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
-from workers.kubernetes.binaries import control_plane_binaries, kubectl
+from workers.local_kubernetes.binaries import control_plane_binaries, kubectl
 
 _numbers = itertools.count(1)
 

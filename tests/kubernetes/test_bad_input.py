@@ -24,8 +24,8 @@ from tests.support.api_proxy import api_proxy
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
 from tests.support.worlds import pod_spec
-from workers.kubernetes.console import application
-from workers.kubernetes.installation import RBAC
+from workers.local_kubernetes.console import application
+from workers.local_kubernetes.installation import RBAC
 from workers.watcher.watcher import Watcher
 
 

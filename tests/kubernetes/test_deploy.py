@@ -23,7 +23,7 @@ from activities.kube import Api, Object
 from activities.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
 from rekindle.settings import Settings
-from workers.kubernetes.binaries import MODULE, kubectl
+from workers.local_kubernetes.binaries import MODULE, kubectl
 from workers.rivals import NAMESPACE, PART_OF, SERVICE
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rekindle.model.cluster import Condition, condition_of
 from tests.support.kubernetes import Namespace
-from workers.kubernetes.kubelet import LOST, REFUSE, START_AFTER
+from workers.local_kubernetes.kubelet import LOST, REFUSE, START_AFTER
 
 STUBBORN = ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
 

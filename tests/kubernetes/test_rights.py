@@ -23,8 +23,8 @@ from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
-from workers.kubernetes.installation import DEPLOY, install, kubeconfig_of
-from workers.kubernetes.servers import Endpoint
+from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
+from workers.local_kubernetes.servers import Endpoint
 from workers.operator import Operator
 from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
 
@@ -180,6 +180,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
     for account in ("gateway", "control"):
         with pytest.raises(NotFound):
             await clusters[account].addresses("unknown")
+    await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)
     needless = {account: granted(account) - asked(proxy) for account, proxy in all_accounts.proxies.items()}
@@ -213,6 +214,16 @@ async def begin_anew(world: KubernetesWorld) -> None:
     namespace = world.namespace
     await namespace.api.patch(f"{world.path}/status", {"status": {"phase": None}})
     await namespace.until("trainingjobs", "demo", lambda job: bool(job.get("status", {}).get("phase")))
+
+
+async def a_job_that_cannot_begin(namespace: Namespace) -> None:
+    """The operator says so in an event."""
+    kubernetes = {"image": "none", "container": {"ports": "none"}}
+    spec = {"pods": 1, "ranksPerPod": 1, "command": ["true"], "kubernetes": kubernetes}
+    body = {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": {"name": "refused"}, "spec": spec}
+    job = await namespace.api.create(namespace.path("trainingjobs"), body)
+    await namespace.until_event("NotDoneYet")
+    await namespace.api.delete(namespace.path("trainingjobs", "refused"), job["metadata"]["uid"])
 
 
 async def watch(found: Accounts) -> None:

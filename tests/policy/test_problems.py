@@ -99,10 +99,10 @@ def test_whatever_comes_and_goes_no_real_fault_is_lost(news: list[tuple[str, Any
 def test_what_waits_is_bounded() -> None:
     """Pods that fail again and again while a problem lasts do not grow the state for ever; the newest stay."""
     state = with_problems("twice")
-    for number in range(incidents.KEPT_HELD + 5):
+    for number in range(incidents.KEPT_FAULTS + 5):
         state, _ = work_off(incidents.take_fault(state, broken(str(number))))
-    assert len(state.faults) == len(state.held) == incidents.KEPT_HELD
-    assert state.faults[-1].episode == str(incidents.KEPT_HELD + 4)
+    assert len(state.faults) == len(state.held) == incidents.KEPT_FAULTS
+    assert state.faults[-1].episode == str(incidents.KEPT_FAULTS + 4)
 
 
 def test_a_fault_that_waits_is_not_taken_twice() -> None:

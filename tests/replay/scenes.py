@@ -69,8 +69,11 @@ def _late(order: str) -> Play:
 
 
 async def _rescue(world: Plant, peer: ScriptedPeer) -> None:
-    peer.script.before_pause = lambda: world.cluster.fail(world.cluster.backup().metadata.name)
-    await _sub_health(world, peer)
+    await world.fault(sub_health())
+    await world.phase("backup loads, training pauses")
+    world.cluster.fail(world.cluster.backup().metadata.name)
+    await peer.pause()
+    await world.incident()
 
 
 async def _real_fault(world: Plant, peer: ScriptedPeer) -> None:
@@ -150,7 +153,7 @@ SCENES: dict[str, Scene] = {
     "ignored-no-spare": Scene(_sub_health, (JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
     "ignored-refused-by-the-cluster": Scene(_sub_health, (HOT,), prepare=_over_quota),
     "ignored-rescue": Scene(_sub_health, (HOT,), script=Script(went_on="continue")),
-    "ignored-rescue-mindio": Scene(_rescue, (HOT,), mindio=True),
+    "ignored-rescue-mindio": Scene(_rescue, (HOT,), script=Script(pauses=False), mindio=True),
     "escalate-fails-at-start": Scene(_fails_at_start, (JOB, *FELL), prepare=_backups_wait),
     "escalate-does-not-run": Scene(_escalates, FELL, {"limits": Limits(backup_start=SOON)}, prepare=_backups_wait),
     "escalate-dies-while-loading": Scene(_dies_while_loading, FELL, script=Script(pauses=False)),

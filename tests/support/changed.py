@@ -4,7 +4,7 @@ from temporalio import workflow
 
 from rekindle.ids import Workflows
 from rekindle.model.asks import Backup
-from rekindle.model.recovery import ModeInput, Verdict
+from rekindle.model.recovery import ModeRequest, RecoveryContext, Verdict
 from workflows.hot_switch import HotSwitch
 
 
@@ -16,12 +16,12 @@ class HurriedHotSwitch(HotSwitch):
     """
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
-        return await super().run(request)
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await super().run(request, context)
 
     async def _backup_runs(self, backup: Backup) -> None:
         return

@@ -5,7 +5,7 @@ import asyncio
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.recovery import Mode, ModeInput, Outcome, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
 from workflows.mode import ModeWorkflow
 
 
@@ -19,11 +19,11 @@ class BuggyHotSwitch(_Broken):
     """Raises in its first step."""
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         raise KeyError("a bug")
 
 
@@ -32,11 +32,11 @@ class SlowHotSwitch(_Broken):
     """Never ends by itself; ends when it is cancelled."""
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         try:
             await workflow.wait_condition(lambda: False)
         except asyncio.CancelledError:
@@ -49,11 +49,11 @@ class DeafHotSwitch(_Broken):
     """Never ends, not even when it is cancelled."""
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         try:
             await workflow.wait_condition(lambda: False)
         except asyncio.CancelledError:

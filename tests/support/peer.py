@@ -1,8 +1,9 @@
-"""A training side written from `recover.proto` alone: stands for TaskD and MindIO, and can be scripted.
+"""Training sides written from `recover.proto` alone, which can be scripted: ours, and TaskD with MindIO.
 
-It is as strict as the real ones: an order that is not awaited makes it leave, and so does one that comes too late; repeated
-orders are swallowed by the real clients' own rules; of two orders within one turn of the manager's loop the first would be lost;
-a report is sent on a new connection of its own, once unless the script says otherwise.
+They are as strict as the real ones. An order that is not awaited makes them leave, and so does one that comes too late. A
+repeated order is swallowed by the rules of the real client. A report is sent on a new connection of its own, once unless the
+script says otherwise, and a call that fails is given up within milliseconds. `MindioPeer` is more: it polls its orders and keeps
+only the newest one, and a new manager never meets the ranks of the one before.
 """
 
 import asyncio
@@ -12,11 +13,19 @@ from typing import Any, Self
 
 import grpc
 
+from rekindle.model.recovery import Progress
+from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from rekindle_wire.training_pb2_grpc import ProgressStub
+from tests.support.elsewhere import Elsewhere
 
 LOOP = 0.1
 """Seconds of one turn of the manager's loop, which takes one order."""
+
+PACE = 0.8
+"""Seconds between two orders to a MindIO client, the first of which has no answer: it should be one second, less what a busy
+machine takes to deliver."""
 
 Call = Callable[[Any], Awaitable[wire.Status]]
 
@@ -29,7 +38,7 @@ class Script:
     """What the peer does differently from a healthy one."""
 
     pauses: bool = True
-    """Reports the pause when the backup runs."""
+    """Reports the pause when the backup's processes have registered."""
     offers: tuple[str, ...] = ("migration",)
     resumes: bool = True
     """Reports a status after `migration`."""
@@ -44,11 +53,10 @@ class Script:
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
     on_order: Callable[[str], object] = lambda order: None
     """Called with each order that is carried out, before it is."""
-    before_pause: Callable[[], object] = lambda: None
 
 
 class ScriptedPeer:
-    """One manager of one job."""
+    """One manager of one job, of our own training side."""
 
     def __init__(self, address: str, job_id: str, script: Script | None = None) -> None:
         self.address, self.job_id = address, job_id
@@ -64,6 +72,8 @@ class ScriptedPeer:
         self.keep_alives: list[str] = []
         """The uuids of keep-alives."""
         self.exited = ""
+        self.broken_rules: list[str] = []
+        """What a real client would not have borne, although it would not have left for it."""
         self.ended: list[str] = []
         """How streams ended: status code and details."""
         self.comes_back = True
@@ -71,8 +81,8 @@ class ScriptedPeer:
         self.attached = asyncio.Event()
         self.changed = asyncio.Condition()
         self._arrived_at = float("-inf")
-        self._last_switch: tuple[str, ...] = ()
-        self._last_strategy = ("", "")
+        self._carried: set[tuple[str, str]] = set()
+        self._elsewhere: Elsewhere | None = None
         self._task: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[None]] = set()
         self._patience: asyncio.TimerHandle | None = None
@@ -88,6 +98,8 @@ class ScriptedPeer:
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        if self._elsewhere:
+            await self._elsewhere.stop()
 
     # ---- the script of the network
 
@@ -105,6 +117,18 @@ class ScriptedPeer:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def restart_manager(self) -> None:
+        """The manager is killed, and another process attaches, from another address."""
+        await self.cut()
+        self._elsewhere = Elsewhere(self.address)
+        self.address = await self._elsewhere.start()
+        self._forget()
+        await self.attach()
+
+    def _forget(self) -> None:
+        """What the manager knew dies with it; the ranks stay as they are."""
+        self._carried.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for something that the peer received or did."""
@@ -157,8 +181,16 @@ class ScriptedPeer:
         same = bool(self.received) and self.received[-1] == signal
         self.received.append(signal)
         self.gaps.append(gap)
-        if gap < LOOP / 2 and not same:
+        if not same:
+            self._check_pace(gap, name_of(signal))
+        self._hear(signal)
+
+    def _check_pace(self, gap: float, order: str) -> None:
+        if gap < LOOP / 2:
             self._exit(f"two orders within {gap:.3f} s: the first is lost")
+
+    def _hear(self, signal: wire.ProcessManageSignal) -> None:
+        """An order reaches who carries it out."""
         if not self.exited and not self._is_repetition(signal):
             name = name_of(signal)
             self.carried_out.append(name)
@@ -166,13 +198,10 @@ class ScriptedPeer:
             self._spawn(self._carry_out(name))
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """The real client's rules: its hot switch looks at signal and actions only, its recovery at uuid and strategy."""
-        if signal.signalType == "changeStrategy":
-            strategy = (signal.uuid, signal.changeStrategy)
-            repeated, self._last_strategy = strategy == self._last_strategy, strategy
-            return repeated
-        switch = (signal.signalType, *signal.actions)
-        repeated, self._last_switch = switch == self._last_switch, switch
+        """Our manager carries out each order of an attempt once, in whatever order they come again."""
+        order = (signal.uuid, name_of(signal))
+        repeated = order in self._carried
+        self._carried.add(order)
         return repeated
 
     # ---- what it does
@@ -181,14 +210,20 @@ class ScriptedPeer:
         self._calm()
         if order == "hot switch":
             self._switching = True
+            await self._prepare()
         elif order == "new pod running" and self._switching:
-            self.script.before_pause()
-            if self.script.pauses:
-                await self.pause()
+            await self._backup_registers()
         elif order == "stop switch":
             self._stop_switching()
         elif order == "migration":
             await self._migrate()
+
+    async def _prepare(self) -> None:
+        """Ours waits for `new pod running`."""
+
+    async def _backup_registers(self) -> None:
+        if self.script.pauses:
+            await self.pause()
 
     def _stop_switching(self) -> None:
         if self._paused or self._faulty:
@@ -243,6 +278,13 @@ class ScriptedPeer:
         message = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=faults)
         return await self._report("fault", lambda stub: stub.ReportProcessFault(message))
 
+    async def report_progress(self, progress: Progress) -> int:
+        """The first step of a life, as our own manager tells it."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            stub: Any = ProgressStub(channel)
+            message = training_pb2.ProgressReport(job_id=self.job_id, protocol=PROTOCOL, **progress.model_dump())
+            return int((await stub.ReportProgress(message)).code)
+
     async def _report(self, kind: str, call: Call) -> int:
         """As the Go client: each report on a new connection, up to four times on gRPC errors; answers are noted and ignored."""
         if kind in self.script.loses:
@@ -272,6 +314,71 @@ class ScriptedPeer:
     async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+
+class MindioPeer(ScriptedPeer):
+    """TaskD's manager and MindIO's controller, in one process."""
+
+    def __init__(self, address: str, job_id: str, script: Script | None, backup_runs: Callable[[], Awaitable[object]]) -> None:
+        """Args:
+        backup_runs: returns when a backup pod runs, whose processes register then without any order.
+        """
+        super().__init__(address, job_id, script)
+        self._backup_runs = backup_runs
+        self._slot: wire.ProcessManageSignal | None = None
+        self._last_switch: tuple[str, ...] = ()
+        self._last_strategy = ("", "")
+        self._knows_ranks = self._answered = True
+
+    def _forget(self) -> None:
+        """Its new controller waits for ranks that register once in their lives: it knows none of them, for ever."""
+        self._slot, self._last_switch, self._last_strategy = None, (), ("", "")
+        self._knows_ranks = False
+
+    def _check_pace(self, gap: float, order: str) -> None:
+        if gap < PACE and not self._answered:
+            self.broken_rules.append(f"{order} came {gap:.3f} s after an order that was not answered yet")
+        self._answered = False
+
+    def _hear(self, signal: wire.ProcessManageSignal) -> None:
+        """One slot: the loop finds the newest order, and never hears of one that was overwritten."""
+        if self._slot is None:
+            self._spawn(self._next_turn())
+        elif self._slot != signal:
+            self.broken_rules.append(f"{name_of(self._slot)} was overwritten by {name_of(signal)}")
+        self._slot = signal
+
+    async def _next_turn(self) -> None:
+        await asyncio.sleep(LOOP)
+        signal, self._slot = self._slot, None
+        if signal and self._knows_ranks:
+            super()._hear(signal)
+        await self._notify()
+
+    def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
+        """TaskD's rules: its hot switch looks at signal and actions of the last order only, its recovery at uuid and strategy."""
+        if signal.signalType == "changeStrategy":
+            strategy = (signal.uuid, signal.changeStrategy)
+            repeated, self._last_strategy = strategy == self._last_strategy, strategy
+            return repeated
+        switch = (signal.signalType, *signal.actions)
+        repeated, self._last_switch = switch == self._last_switch, switch
+        return repeated
+
+    async def _prepare(self) -> None:
+        self._spawn(self._when_the_backup_runs())
+
+    async def _when_the_backup_runs(self) -> None:
+        await self._backup_runs()
+        if self._switching and self._knows_ranks:
+            await self._backup_registers()
+
+    async def _report(self, kind: str, call: Call) -> int:
+        """A rank that the manager does not know is never heard of."""
+        if not self._knows_ranks:
+            return -1
+        self._answered = True
+        return await super()._report(kind, call)
 
 
 def name_of(signal: wire.ProcessManageSignal) -> str:

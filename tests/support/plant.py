@@ -19,15 +19,16 @@ from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.recovery import Incident, Mode, ModeInput, Progress, Receipt, Verdict
-from rekindle.model.state import JobState, JobStatus
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
+from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
-from tests.support.peer import Script, ScriptedPeer
+from tests.support.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
+from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway
 from workers.gateway.streams import KEEP_ALIVE
 from workflows.training_job import TrainingJob
@@ -58,9 +59,9 @@ def a_mindio_job(**changes: Any) -> Job:
     return a_job(**{"training_side": TrainingSide.MINDIO, "kind": "AscendJob", "capabilities": capabilities, **changes})
 
 
-def sub_health(pod_rank: int = 1, node: str = "node-1", episode: str = "e1") -> Fault:
+def sub_health(pod_rank: int = 1, node: str = "node-1", name: str = "e1") -> Fault:
     return Fault(
-        episode=episode,
+        id=name,
         kind=FaultKind.SUB_HEALTH,
         pod_ranks=(pod_rank,),
         ranks=(2 * pod_rank, 2 * pod_rank + 1),
@@ -72,16 +73,16 @@ def sub_health(pod_rank: int = 1, node: str = "node-1", episode: str = "e1") -> 
     )
 
 
-def node_fault(node: str, episode: str = "n1", seen_at: datetime = NOW) -> Fault:
-    return Fault(episode=episode, kind=FaultKind.NODE, node=node, message=f"{node} is lost", seen_at=seen_at, source="test")
+def node_fault(node: str, name: str = "n1") -> Fault:
+    return Fault(id=name, kind=FaultKind.NODE, node=node, message=f"{node} is lost", seen_at=NOW, source="test")
 
 
 def pod_fault(name: str, uid: str, *, backup: bool = False) -> Fault:
     return Fault(
-        episode=f"pod/{uid}",
+        id=f"pod/{uid}",
         kind=FaultKind.POD,
         pod=name,
-        pod_uid=uid,
+        pod_uids=(uid,),
         backup=backup,
         message=f"pod {name} failed: exit code 1",
         seen_at=NOW,
@@ -120,6 +121,7 @@ class GatewayProcess:
     client: Client
     name: str
     keep_alive: float = KEEP_ALIVE
+    offer_again: float = ROUND
     address: str = ""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: asyncio.Task[None] | None = None
@@ -132,7 +134,8 @@ class GatewayProcess:
 
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
-        self._gateway = gateway = Gateway(self.client, Settings(gateway_port=port, gateway_instance=self.name), self.keep_alive)
+        settings = Settings(gateway_port=port, gateway_instance=self.name)
+        self._gateway = gateway = Gateway(self.client, settings, self.keep_alive, offer_again=self.offer_again)
         self.address = f"127.0.0.1:{await gateway.start()}"
         self._stop = asyncio.Event()
         self._serving = asyncio.create_task(gateway.run_until(self._stop))
@@ -155,6 +158,7 @@ class Plant:
     cluster: ScriptedCluster
     control: Control
     gateways: list[GatewayProcess]
+    recovery_id: str = ""
 
     @property
     def gateway(self) -> GatewayProcess:
@@ -166,16 +170,28 @@ class Plant:
 
     @property
     def recovery(self) -> WorkflowHandle[Any, Any]:
-        return self.client.get_workflow_handle(ids.recovery_workflow(self.job.id))
+        """The recovery that ran when the job's status was asked for last, or the last one of its history."""
+        assert self.recovery_id, "no status of the job showed a recovery yet: see `running`"
+        return self.client.get_workflow_handle(self.recovery_id)
+
+    async def running(self) -> WorkflowHandle[Any, Any]:
+        """The recovery that runs, as soon as one does."""
+        await self.settled(lambda status: bool(status.recovery))
+        return self.recovery
 
     async def forget(self) -> None:
         """No later control worker goes on with this job: it would do so on that worker's cluster."""
-        for handle in (self.entity, self.recovery):
+        query = f"RekindleJob = '{self.job.name}' AND ExecutionStatus = 'Running'"
+        running = [run.id async for run in self.client.list_workflows(query)]
+        for workflow_id in dict.fromkeys((self.entity.id, self.recovery_id, *running)):
             with suppress(RPCError):  # there is none, or it has ended
-                await handle.terminate("the test is over")
+                await self.client.get_workflow_handle(workflow_id).terminate("the test is over")
 
     def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
-        return ScriptedPeer(self.gateways[at].address, self.job.id, script)
+        address = self.gateways[at].address
+        if self.job.training_side is TrainingSide.MINDIO:
+            return MindioPeer(address, self.job.id, script, self.cluster.backup_runs)
+        return ScriptedPeer(address, self.job.id, script)
 
     async def tell(self, update: str, argument: Any = None) -> Receipt:
         arguments = [] if argument is None else [argument]
@@ -183,10 +199,28 @@ class Plant:
         return receipt
 
     async def fault(self, fault: Fault) -> Receipt:
-        return await self.tell(ids.Updates.FAULT, fault)
+        return await self.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))
 
     async def first_step(self, incarnation: str = "life-1", steps_lost: int = 0) -> None:
         await self.tell(ids.Updates.PROGRESS, Progress(incarnation=incarnation, step=1, steps_lost=steps_lost))
+
+    async def attached_as(self, client: str) -> None:
+        """Another subscription of the job's client at the first gateway, as the gateway and the cluster know that process."""
+        session = f"session-{next(_numbers)}"
+        queue = ids.gateway_queue(self.gateway.name)
+        await self.tell(ids.Updates.ATTACH, Attachment(queue=queue, session=session, since=NOW, client=client))
+
+    async def looked_at(self, activity: str, times: int) -> None:
+        """Waits until the running recovery has had an activity carried out so often."""
+        async with asyncio.timeout(30):
+            while True:
+                events = (await self.recovery.fetch_history()).events
+                scheduled = [event.activity_task_scheduled_event_attributes for event in events]
+                done = {event.activity_task_completed_event_attributes.scheduled_event_id for event in events}
+                named = [event for event, asked in zip(events, scheduled, strict=True) if asked.activity_type.name == activity]
+                if len([event for event in named if event.event_id in done]) >= times:
+                    return
+                await asyncio.sleep(0.03)
 
     async def restarted(self, number: int = 1, life: str = "life-2") -> Incident:
         """Lets a job rescheduling come to its first step; the incident that it ended."""
@@ -197,6 +231,11 @@ class Plant:
 
     async def status(self) -> JobStatus:
         status: JobStatus = await self.entity.query(ids.Queries.STATUS, result_type=JobStatus)
+        last = status.state.history[-1:]
+        if status.recovery:
+            self.recovery_id = status.recovery
+        elif last:
+            self.recovery_id = ids.recovery_workflow(self.job, last[0].number, last[0].ladder[-1].mode)
         return status
 
     async def incident(self, number: int = 1) -> Incident:
@@ -232,8 +271,10 @@ class Plant:
                 await asyncio.sleep(0.03)
 
     async def _phase(self) -> str:
+        if not (recovery := (await self.status()).recovery):
+            return ""
         try:
-            described = await self.recovery.describe()
+            described = await self.client.get_workflow_handle(recovery).describe()
         except RPCError:
             return ""
         running = described.status is WorkflowExecutionStatus.RUNNING  # the one before it may have been in the same phase
@@ -246,7 +287,7 @@ class Plant:
         job = job_id or self.job.id
         handle: WorkflowHandle[Any, Verdict] = await self.client.start_workflow(
             mode,
-            ModeInput(job_id=job, pod_rank=pod_rank, force=force, requested_by="ada"),
+            ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by="ada"),
             id=ids.request_workflow(job, f"{next(_numbers)}"),
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,
@@ -256,7 +297,7 @@ class Plant:
 
     async def skip(self, duration: timedelta, of: WorkflowHandle[Any, Any] | None = None) -> None:
         """Moves a workflow's clock forward, by default the running recovery's."""
-        await self.env.fast_forward(of or self.recovery, duration)
+        await self.env.fast_forward(of or await self.running(), duration)
 
 
 @asynccontextmanager
@@ -268,10 +309,16 @@ async def training(
         await world.first_step()
         yield world, peer
         assert not peer.exited, peer.exited
+        assert not peer.broken_rules, peer.broken_rules
 
 
 def _judged(status: JobStatus, pod_rank: int) -> str:
-    return next((pod.judged for pod in status.state.sub_healthy if pod.pod_rank == pod_rank), "")
+    about = (one for one in sub_healthy(status) if one.fault.pod_ranks == (pod_rank,))
+    return next((one.judged for one in about), "")
+
+
+def sub_healthy(status: JobStatus) -> list[Standing]:
+    return [one for one in status.state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
 
 
 async def register(client: Client, job: Job) -> None:
@@ -284,7 +331,7 @@ async def register(client: Client, job: Job) -> None:
         task_timeout=TASK_TIMEOUT,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
     )
-    await client.execute_update_with_start_workflow(ids.Updates.REGISTER, job, start_workflow_operation=start)
+    await client.execute_update_with_start_workflow(ids.Updates.REGISTER, Registration(job=job), start_workflow_operation=start)
 
 
 @asynccontextmanager
@@ -295,11 +342,12 @@ async def plant(
     modes: tuple[type, ...] = (),
     gateways: int = 1,
     keep_alive: float = KEEP_ALIVE,
+    offer_again: float = ROUND,
 ) -> AsyncIterator[Plant]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
     control = Control(env.client, cluster, modes)
-    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive) for number in range(gateways)]
+    processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive, offer_again) for number in range(gateways)]
     world = Plant(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():
         await control.start()

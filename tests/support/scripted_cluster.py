@@ -2,15 +2,18 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 
 from activities.cluster import Snapshot
-from rekindle.errors import Invalid, NotFound
+from rekindle.errors import ClusterUnavailable, Invalid, NotFound
 from rekindle.model.cluster import (
     ClusterEvent,
     Condition,
     JobObject,
+    JobObjectStatus,
+    JobPhase,
     JobSpec,
     Node,
     NodeStatus,
@@ -33,7 +36,6 @@ class ScriptedCluster:
         self.job_model = job
         self.node_names = [f"node-{i}" for i in range(nodes)]
         self.pods_by_name: dict[str, Pod] = {}
-        self.job_is_gone = False
         self.conditions: dict[str, tuple[Condition, ...]] = {}
         """What is wrong with a node, by its name."""
         self.writes: list[str] = []
@@ -56,6 +58,11 @@ class ScriptedCluster:
         self.takes_metadata.set()
         self.metadata_is_written = asyncio.Event()
         """Set by the first such write, also while it waits."""
+        self.phase: JobPhase | None = JobPhase.RUNNING
+        """Of the job object; None: there is none."""
+        self.unreachable = False
+        self.refused_calls = 0
+        """Since it is unreachable."""
         self._versions = itertools.count(1)
         self._followers: set[asyncio.Event] = set()
         for rank in range(job.pods):
@@ -65,6 +72,13 @@ class ScriptedCluster:
 
     def backup(self) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if "-hot-" in pod.metadata.name)
+
+    async def backup_runs(self) -> None:
+        """Waits until a backup pod runs."""
+        async with aclosing(self.follow(self.job_model.id)) as views:
+            async for pods in views:
+                if any(POD_TYPE in pod.metadata.annotations and pod.status.phase is PodPhase.RUNNING for pod in pods):
+                    return
 
     def fail(self, name: str, message: str = "exit code 1") -> Pod:
         pod = self.pods_by_name[name]
@@ -79,19 +93,34 @@ class ScriptedCluster:
     def holder(self, rank: int) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(RANK_INDEX) == str(rank))
 
+    @property
+    def followers(self) -> int:
+        """Who waits for its pods now."""
+        return len(self._followers)
+
     # ---- the port
 
+    async def node(self, name: str) -> Node:
+        if name not in self.node_names:
+            raise NotFound(f"node {name}")
+        status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
+
     async def job(self, job_id: str) -> JobObject:
-        job = self.job_model
-        if self.job_is_gone or job_id != job.id:
+        self._answers()
+        if self.phase is None:
             raise NotFound(job_id)
-        return JobObject(
-            kind=job.kind,
-            metadata=ObjectMeta(name=job.name, namespace=job.namespace, uid=job.id),
-            spec=JobSpec(pods=job.pods, ranks_per_pod=job.ranks_per_pod, template=PodTemplate(command=("train",))),
-        )
+        spec = JobSpec(pods=self.job_model.pods, ranks_per_pod=self.job_model.ranks_per_pod, template=PodTemplate(command=("x",)))
+        metadata = ObjectMeta(name=self.job_model.name, uid=job_id)
+        return JobObject(metadata=metadata, spec=spec, status=JobObjectStatus(phase=self.phase))
+
+    def _answers(self) -> None:
+        if self.unreachable:
+            self.refused_calls += 1
+            raise ClusterUnavailable("nobody answers at this address")
 
     async def pods(self, job_id: str) -> list[Pod]:
+        self._answers()
         return list(self.pods_by_name.values())
 
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
@@ -99,12 +128,6 @@ class ScriptedCluster:
         if pod is None or pod.metadata.uid != uid:
             raise NotFound(f"pod {name} ({uid})")
         return pod
-
-    async def node(self, name: str) -> Node:
-        if name not in self.node_names:
-            raise NotFound(f"node {name}")
-        status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
-        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         changed = asyncio.Event()
@@ -160,15 +183,18 @@ class ScriptedCluster:
             [pod for pod in self.pods_by_name.values() if POD_TYPE in pod.metadata.annotations], grace_seconds
         )
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        return await self._delete(list(self.pods_by_name.values()), grace_seconds)
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        self._answers()
+        return await self._delete(list(self.pods_by_name.values()), grace_seconds, lost_nodes)
 
-    async def _delete(self, pods: list[Pod], grace_seconds: int) -> list[Pod]:
+    async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         for pod in pods:
-            await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace_seconds)
+            grace = 0 if pod.spec.node_name in lost_nodes else grace_seconds
+            await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+        self._answers()
         free = [node for node in self.node_names if node not in avoid_nodes]
         for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"
@@ -180,8 +206,9 @@ class ScriptedCluster:
         return list(self.pods_by_name.values())
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        self.metadata_is_written.set()
-        await self.takes_metadata.wait()
+        if labels:
+            self.metadata_is_written.set()
+            await self.takes_metadata.wait()
         self.labels.update(labels)
         self.labels.update(annotations)
 
@@ -205,10 +232,11 @@ class ScriptedCluster:
         )
         meta = ObjectMeta(
             name=name,
-            uid=f"{version:08x}-{name}",
+            uid=f"{version:08x}-{name}",  # told apart by their first characters, as UIDs are
             labels={GENERATION: generation},
             annotations={RANK_INDEX: str(rank)},
             owner_uid=self.job_model.id,
+            creation_timestamp=datetime.now(UTC),
         )
         spec = PodSpec(command=("train",), node_name=node)
         return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase, conditions=(scheduled,)))

@@ -2,12 +2,13 @@
 
 from datetime import timedelta
 
+import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, ModeInput, Outcome, Report, ReportKind
-from tests.support.peer import Script
-from tests.support.plant import a_job, a_mindio_job, pod_fault, sub_health, training
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Report, ReportKind
+from tests.support.peer import PACE, Script
+from tests.support.plant import Plant, a_job, a_mindio_job, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 
@@ -16,14 +17,45 @@ async def test_the_dialogue_is_the_contracts_message_by_message(temporal: Workfl
     async with training(temporal, a_mindio_job()) as (world, peer):
         await world.fault(sub_health())
         assert (await world.incident()).verdict is Outcome.RECOVERED
-        prepare, running, migrate = peer.received
+        prepare, migrate = peer.received
         assert (prepare.signalType, list(prepare.actions)) == ("hot-switch", ["hot switch"])
         assert [(fault.rankId, fault.faultType) for fault in prepare.faultRanks] == [("2", "1"), ("3", "1")]
-        assert (running.signalType, list(running.actions), list(running.faultRanks)) == ("hot-switch", ["new pod running"], [])
         assert (migrate.signalType, list(migrate.actions)) == ("changeStrategy", ["change_strategy"])
         assert (migrate.changeStrategy, list(migrate.faultRanks), list(migrate.nodeRankIds)) == ("migration", [], [])
         assert all((order.timeout, order.extraParams, order.jobId) == (0, "", world.job.id) for order in peer.received)
         assert len({order.uuid for order in peer.received}) == 1
+
+
+async def test_ours_is_told_that_the_backup_runs(temporal: WorkflowEnvironment) -> None:
+    """`new pod running` is our own training side's only: a MindIO client would lose the order before it, and needs none."""
+    async with training(temporal, a_job()) as (world, peer):
+        await world.fault(sub_health())
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        _, running, _ = peer.received
+        assert (running.signalType, list(running.actions), list(running.faultRanks)) == ("hot-switch", ["new pod running"], [])
+
+
+async def test_with_mindio_an_order_waits_a_second_for_the_answer_to_the_one_before(temporal: WorkflowEnvironment) -> None:
+    """Its client keeps the newest order only: `stop switch` must not overwrite `hot switch`."""
+    async with training(temporal, a_mindio_job(), Script(pauses=False)) as (world, peer):
+        front = await world.front(force=True)
+        await peer.until(lambda: "hot switch" in peer.orders)
+        await front.cancel()
+        assert (await front.result()).outcome is Outcome.CANCELLED
+        assert peer.carried_out == ["hot switch", "stop switch"]
+        assert peer.gaps[1] > PACE
+
+
+async def test_with_mindio_a_new_mode_waits_for_its_turn_too(temporal: WorkflowEnvironment) -> None:
+    """A hot switch that is asked for right after another was cancelled does not overwrite that one's `stop switch`."""
+    async with training(temporal, a_mindio_job(), Script(pauses=False)) as (world, peer):
+        front = await world.front(force=True)
+        await peer.until(lambda: "hot switch" in peer.orders)
+        await front.cancel()
+        await front.result()
+        peer.script.pauses = True
+        assert (await (await world.front(force=True)).result()).outcome is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "stop switch", "hot switch", "migration"]
 
 
 async def test_a_status_that_comes_before_its_order_answers_nothing(temporal: WorkflowEnvironment) -> None:
@@ -51,9 +83,9 @@ async def test_unread_reports_travel_to_the_next_mode(temporal: WorkflowEnvironm
         await world.phase("training resumes from its last checkpoint")
         history = await world.recovery.fetch_history()
         payloads = history.events[0].workflow_execution_started_event_attributes.input.payloads
-        (given,) = await world.client.data_converter.decode(payloads, [ModeInput])
+        (_, given) = await world.client.data_converter.decode(payloads, [ModeRequest, RecoveryContext])
         expected = Report(kind=ReportKind.STATUS, code=405, info="scripted", strategy="migration")
-        assert given.context.situation.unread == (expected,)
+        assert given.situation.unread == (expected,)
         await world.restarted()
 
 
@@ -129,7 +161,7 @@ async def test_migration_is_delivered_within_its_limit_or_resuming_fails(tempora
     limits = Limits(old_pod_deleted=timedelta(seconds=0.4), migration_delivered=timedelta(seconds=0.8))
     async with training(temporal, a_mindio_job(limits=limits), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
-        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.phase("backup loads, training pauses")
         await peer.cut()
         await peer.pause()
         await world.phase("training resumes from its last checkpoint")
@@ -140,17 +172,135 @@ async def test_migration_is_delivered_within_its_limit_or_resuming_fails(tempora
         assert "migration" not in peer.orders
 
 
-async def test_with_mindio_a_status_that_an_outage_swallowed_counts_when_the_pods_run_on(temporal: WorkflowEnvironment) -> None:
-    """MindIO never repeats a report: after an outage behind `migration` a job that runs on is recovered."""
+async def test_with_mindio_a_lost_status_counts_when_the_same_manager_is_back(temporal: WorkflowEnvironment) -> None:
+    """MindIO never repeats a report: after an outage behind `migration`, a manager that lived through it has resumed training."""
+    job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5)))
+    async with training(temporal, job, Script(resumes=False)) as (world, peer):
+        await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
+        await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
+        incident = await world.incident()
+        assert incident.verdict is Outcome.RECOVERED
+        assert "the status was lost in an outage" in incident.ladder[0].reason
+
+
+async def test_with_mindio_a_container_that_was_started_again_is_another_manager(temporal: WorkflowEnvironment) -> None:
+    """Same pod, same address: the start of its container tells that all ranks stand for ever. The job is restarted at once."""
+    async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
+        await world.attached_as("127.0.0.1 uid-1 2020-02-20T20:20:20Z")
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
+        await world.attached_as("127.0.0.1 uid-1 2020-02-20T21:21:21Z")
+        await _is_lost_with_its_manager(world)
+
+
+async def test_with_mindio_nothing_is_recovered_that_is_not_seen(temporal: WorkflowEnvironment) -> None:
+    """The stream was renewed behind `migration`, by a manager that may be another process: running pods prove nothing."""
     job = a_mindio_job(limits=Limits(status_lost=timedelta(seconds=0.5)))
     async with training(temporal, job, Script(resumes=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "migration" in peer.carried_out)
         await peer.cut()
         await peer.attach()
+        await world.phase("training resumes from its last checkpoint")
+        await peer.cut()
+        await peer.attach()
         incident = await world.incident()
-        assert incident.verdict is Outcome.RECOVERED
-        assert "the status was lost in an outage" in incident.ladder[0].reason
+        assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert "nothing shows that the manager is the same process" in incident.ladder[0].reason
+
+
+async def test_with_mindio_a_status_counts_whoever_brings_it(temporal: WorkflowEnvironment) -> None:
+    """After an outage behind `migration` the report that training resumed is proof enough."""
+    async with training(temporal, a_mindio_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
+        await peer.cut()
+        await peer.attach()
+        await peer.resume()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+@pytest.mark.parametrize("moment", ["backup loads, training pauses", "training resumes"])
+async def test_with_mindio_an_attempt_ends_with_its_manager(temporal: WorkflowEnvironment, moment: str) -> None:
+    """Another process attaches from another address: it knows nothing of the attempt, and gets no order of it."""
+    script = Script(pauses=moment == "training resumes", resumes=False)
+    async with training(temporal, a_mindio_job(), script) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase(moment)
+        await peer.until(lambda: moment != "training resumes" or "migration" in peer.carried_out)
+        orders = list(peer.orders)
+        await peer.restart_manager()
+        await _is_lost_with_its_manager(world)
+        assert peer.orders == orders
+
+
+async def _is_lost_with_its_manager(world: Plant) -> None:
+    """The hot switch ends with words that say why, and the job starts anew with a manager of its own."""
+    await world.phase("training resumes from its last checkpoint")
+    await world.attached_as("127.0.0.9")
+    incident = await world.incident()
+    assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+    assert "another process is the job's manager" in incident.ladder[0].reason
+
+
+async def test_a_new_manager_of_ours_hears_the_whole_attempt(temporal: WorkflowEnvironment) -> None:
+    """It knows nothing of the hot switch that is under way: all of its orders are told again, not only the last."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await peer.restart_manager()
+        await peer.until(lambda: peer.carried_out == ["hot switch", "new pod running"] * 2)
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_an_order_waits_for_a_stream_that_is_known_to_have_ended(temporal: WorkflowEnvironment) -> None:
+    """The running mode hears that the stream ended: `migration` is not tried on it, and follows as soon as there is another."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await peer.pause()
+        await world.phase("training resumes")
+        assert not (await world.recovery.describe()).raw_description.pending_activities
+        await peer.attach()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_with_mindio_a_lost_report_of_the_pause_is_not_waited_for_when_the_pods_have_ended(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """It was lost in an outage: training stands until the library gives up, and the pods end. No 15 minutes are waited."""
+    job = a_mindio_job(limits=Limits(pause_lost=timedelta(seconds=0.5)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.cut()
+        world.cluster.fail(world.cluster.holder(1).metadata.name, "the library gave up")
+        await peer.attach()
+        await world.phase("training resumes from its last checkpoint")
+        await peer.cut()
+        await peer.attach()
+        incident = await world.incident()
+        assert "its report was lost in an outage" in incident.ladder[0].reason
+        assert "the library gave up" in incident.ladder[0].reason
+
+
+async def test_with_mindio_an_outage_while_the_backup_loads_costs_nothing(temporal: WorkflowEnvironment) -> None:
+    """The pods run on, so no report was lost: the pause is waited for as long as before."""
+    job = a_mindio_job(limits=Limits(pause_lost=timedelta(seconds=0.3)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.cut()
+        await peer.attach()
+        await world.looked_at("await_running", 2)
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "migration"]
 
 
 async def test_with_mindio_a_lost_status_of_a_pod_that_died_is_a_failure(temporal: WorkflowEnvironment) -> None:

@@ -4,14 +4,18 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from temporalio import activity
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
 from rekindle import ids
+from rekindle.errors import Invalid
+from rekindle.model.fault import Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Attachment, Incident, Mode, Outcome
+from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import NOW, Plant, a_job, a_mindio_job, plant, pod_fault, sub_health, training
+from tests.support.plant import NOW, Plant, a_job, a_mindio_job, node_fault, plant, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -72,8 +76,8 @@ async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
     world.cluster.fail(world.cluster.backup().metadata.name, "image cannot be pulled")
 
 
-async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
-    await peer.until(lambda: "new pod running" in peer.orders)
+async def _dies_while_loading(world: Plant, _peer: ScriptedPeer) -> None:
+    await world.phase("backup loads, training pauses")
     backup = world.cluster.fail(world.cluster.backup().metadata.name)
     await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
 
@@ -244,30 +248,27 @@ async def test_with_mindio_a_backup_that_dies_after_the_pause_leaves_the_old_pod
     temporal: WorkflowEnvironment,
 ) -> None:
     """The old pod is kept, `migration` lets training go on, and the verdict is `ignored`, as is sub-health from then on."""
-    job = a_mindio_job()
-    cluster = ScriptedCluster(job)
-
-    def the_backup_dies() -> None:
-        cluster.fail(cluster.backup().metadata.name, "uncorrectable memory error")
-
-    async with training(temporal, job, Script(before_pause=the_backup_dies), cluster) as (world, peer):
+    async with training(temporal, a_mindio_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
-        await _is_rescued(world, peer, "uncorrectable memory error")
+        await world.phase("backup loads, training pauses")
+        world.cluster.fail(world.cluster.backup().metadata.name, "uncorrectable memory error")
+        await peer.pause()
+        await _is_rescued(world, peer, ["hot switch", "migration"], "uncorrectable memory error")
 
 
 async def test_training_that_went_on_where_it_was_keeps_its_old_pod(temporal: WorkflowEnvironment) -> None:
     """Ours says on which pod it goes on; that counts, also while the backup's end has not reached the cluster yet."""
     async with training(temporal, a_job(), Script(went_on="continue")) as (world, peer):
         await world.fault(sub_health())
-        await _is_rescued(world, peer, "scripted")
+        await _is_rescued(world, peer, [*PREPARED, "migration"], "scripted")
 
 
-async def _is_rescued(world: Plant, peer: ScriptedPeer, reason: str) -> None:
+async def _is_rescued(world: Plant, peer: ScriptedPeer, orders: list[str], reason: str) -> None:
     old = world.cluster.holder(1)
     incident = await world.incident()
     assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
     assert reason in incident.ladder[0].reason
-    assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+    assert peer.carried_out == orders
     assert world.cluster.holder(1) == old
     assert f"kill {old.metadata.name}" not in world.cluster.writes
     assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
@@ -305,15 +306,131 @@ async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is
         await peer.pause()
         incident = await world.incident()
         assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
-        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert peer.carried_out == ["hot switch", "migration"]
+
+
+async def test_an_order_that_may_have_been_written_is_taken_back(temporal: WorkflowEnvironment) -> None:
+    """Its gateway never said so: the backup is not started, `stop switch` is ordered, and it is not called untouched."""
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    tried: list[str] = []
+
+    @activity.defn(name="deliver_order")
+    async def written_without_a_word(order: Order) -> None:
+        tried.append(order.name)
+        raise RuntimeError("the gateway died when it had written the order")
+
+    async with plant(temporal, job) as world:
+        await world.tell(ids.Updates.INITIALIZE)
+        await world.tell(ids.Updates.REGISTER_CLIENT)
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/dying", session="s", since=NOW))
+        await world.first_step()
+        async with Worker(world.client, task_queue="gateway/dying", activities=[written_without_a_word]):
+            await world.fault(sub_health())
+            incident = await world.incident()
+        assert incident.verdict is Outcome.IGNORED
+        assert "may have been written all the same, and is taken back" in incident.ladder[0].reason
+        assert {"hot switch", "stop switch"} <= set(tried)
+        assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+        assert world.cluster.writes == []
+
+
+class RefusesOnce(ScriptedCluster):
+    """Refuses the first deletion of each pod in `undeletable`."""
+
+    async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
+        if name in self.undeletable:
+            self.undeletable.discard(name)
+            raise Invalid(f"pod {name} may not be deleted now")
+        await super().ensure_deleted(job_id, name, uid, grace_seconds)
+
+
+async def test_an_old_pod_that_could_not_be_deleted_is_deleted_at_the_promotion(temporal: WorkflowEnvironment) -> None:
+    """Left behind, it would carry the rank of the promoted pod a second time."""
+    job = a_job(limits=Limits(old_pod_deleted=timedelta(seconds=0.4)))
+    cluster = RefusesOnce(job)
+    old = cluster.holder(1).metadata.name
+    cluster.undeletable.add(old)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(sub_health())
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert old not in cluster.pods_by_name
+
+
+async def test_a_rank_that_is_carried_twice_does_not_hold_job_rescheduling_back(temporal: WorkflowEnvironment) -> None:
+    """It deletes all pods, so that the job is recovered from a lost node; a hot switch of it is still refused."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.tell(ids.Updates.SIGHTING, Sighting(problems=("pods gpt-1 and gpt-1-hot-0001 both carry pod rank 1",)))
+        refused = await (await world.front(force=True)).result()
+        assert (refused.outcome, "both carry pod rank 1" in refused.reason) == (Outcome.REFUSED, True)
+        await world.fault(node_fault("node-0"))
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_requested_hot_switch_that_fails_leaves_the_owners_policy(temporal: WorkflowEnvironment) -> None:
+    """Only the policy that led to the hot switch is lowered: graceExit stays what it is."""
+    job = a_job(sub_health=SubHealthStrategy.GRACE_EXIT, limits=Limits(backup_scheduled=SOON))
+    async with training(temporal, job) as (world, _peer):
+        world.cluster.spare = False
+        verdict = await (await world.front(force=True)).result()
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        status = await world.status()
+        assert (status.state.policy, status.state.downgrade) == (SubHealthStrategy.GRACE_EXIT, None)
+        assert world.cluster.labels == {}
+
+
+@pytest.mark.parametrize("by", ["node", "pod"])
+async def test_the_end_of_what_was_replaced_is_no_fault_of_the_recovered_job(temporal: WorkflowEnvironment, by: str) -> None:
+    """The old node, or the old pod on it, dies while training resumes elsewhere: the job is not restarted for it."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        old = world.cluster.holder(1)
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
+        of_the_node = node_fault(old.spec.node_name).model_copy(update={"pod_ranks": (1,)})
+        await world.fault(of_the_node if by == "node" else pod_fault(old.metadata.name, old.metadata.uid))
+        await peer.resume()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        status = await world.status()
+        assert (status.state.faults, status.running, status.state.incidents) == ((), None, 1)
+
+
+async def test_a_node_that_was_left_is_still_a_fault_for_the_other_pods_on_it(temporal: WorkflowEnvironment) -> None:
+    """It takes another rank with it: the job is restarted."""
+    async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.carried_out)
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (0, 1)}))
+        await peer.resume()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
+
+
+async def test_names_of_backup_pods_do_not_grow(temporal: WorkflowEnvironment) -> None:
+    """A pod that moves again gets the number of that incident in the place of the one before."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for number in (1, 2):
+            assert (await (await world.front(force=True)).result()).outcome is Outcome.RECOVERED
+            await world.incident(number)
+        assert world.cluster.backup().metadata.name == f"{world.job.name}-worker-1-hot-0002"
+
+
+async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_try_again(temporal: WorkflowEnvironment) -> None:
+    """The stream comes when the mode has given up waiting, and before its verdict is noted: the sub-health is not forgotten."""
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    async with plant(temporal, job) as world:
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
+        await world.first_step()
+        await world.fault(sub_health())
+        await world.settled(lambda status: status.running is Mode.HOT_SWITCH)
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="another", since=NOW))
+        assert (await world.incident(1)).verdict is Outcome.REFUSED
+        assert (await world.incident(2)).verdict is Outcome.REFUSED
+        assert (await world.judged()).startswith("refused: ")
 
 
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
     async with plant(temporal, job) as world:
-        await world.tell(ids.Updates.INITIALIZE)
-        await world.tell(ids.Updates.REGISTER_CLIENT)
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()
         await world.fault(sub_health())

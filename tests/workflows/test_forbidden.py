@@ -1,6 +1,6 @@
 """What our identity may not do is named in the verdict, and not tried for ever."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -26,9 +26,9 @@ class GuardedCluster(ScriptedCluster):
         self._guard("ensure_backup")
         return await super().ensure_backup(old, name, avoid_nodes)
 
-    async def ensure_stopped(self, job_id: str, grace_seconds: int) -> list[Pod]:
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         self._guard("ensure_stopped")
-        return await super().ensure_stopped(job_id, grace_seconds)
+        return await super().ensure_stopped(job_id, grace_seconds, lost_nodes)
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
         self._guard("ensure_pods")

@@ -11,7 +11,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.job import SubHealthStrategy
-from rekindle.model.recovery import Mode, ModeInput, Outcome, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, sub_health, training
@@ -46,7 +46,7 @@ async def test_a_front_may_have_any_id(temporal: WorkflowEnvironment, workflow_i
     async with training(temporal, a_job()) as (world, _peer):
         verdict: Verdict = await world.client.execute_workflow(
             ids.Workflows.HOT_SWITCH,
-            ModeInput(job_id=world.job.id, pod_rank=1, force=True),
+            ModeRequest(job=world.job.id, pod_rank=1, force=True),
             id=workflow_id,
             task_queue=ids.CONTROL_QUEUE,
             task_timeout=TASK_TIMEOUT,
@@ -101,20 +101,6 @@ async def test_an_unknown_job_is_refused(temporal: WorkflowEnvironment) -> None:
     async with training(temporal, a_job()) as (world, _peer):
         refusal = await _refusal(await world.front(job_id="nobody"))
         assert refusal.type == ids.ErrorTypes.JOB_UNKNOWN
-
-
-async def test_a_front_under_the_recoverys_own_id_is_refused(temporal: WorkflowEnvironment) -> None:
-    """The id of the real recovery is reserved; the refusal says which ids are free."""
-    async with training(temporal, a_job()) as (world, _peer):
-        front = await world.client.start_workflow(
-            ids.Workflows.HOT_SWITCH,
-            ModeInput(job_id=world.job.id, pod_rank=1, force=True),
-            id=ids.recovery_workflow(world.job.id),
-            task_queue=ids.CONTROL_QUEUE,
-        )
-        refusal = await _refusal(front)
-        assert refusal.type == ids.ErrorTypes.REQUEST_INVALID
-        assert "use request/..." in refusal.message
 
 
 async def test_a_cancellation_before_the_pause_undoes_everything(temporal: WorkflowEnvironment) -> None:
@@ -187,7 +173,7 @@ async def test_a_cancellation_between_two_modes_does_not_stop_the_second(tempora
         front = await world.front(force=True)
         async with asyncio.timeout(30):
             await cluster.metadata_is_written.wait()
-        await world.entity.signal(ids.Signals.WITHDRAWN, front.id)
+        await front.cancel()
         cluster.takes_metadata.set()
         incident = await world.restarted()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
@@ -198,7 +184,7 @@ async def _cancel_is_requested(world: Plant) -> None:
     """Waits until the running recovery was told to stop."""
     async with asyncio.timeout(30):
         while True:
-            events = (await world.recovery.fetch_history()).events
+            events = (await (await world.running()).fetch_history()).events
             if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED for event in events):
                 return
             await asyncio.sleep(0.03)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.model.fault import FaultReport
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.peer import Script
@@ -16,7 +17,7 @@ async def test_a_sub_healthy_pod_moves_to_a_spare_node(temporal: WorkflowEnviron
     async with plant(temporal, a_job()) as world, world.peer() as peer:
         await world.first_step()
         old = world.cluster.holder(1)
-        await world.tell(ids.Updates.FAULT, sub_health())
+        await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(sub_health(),)))
         incident = await world.incident()
         assert incident.verdict is Outcome.RECOVERED, incident
         assert [verdict.mode for verdict in incident.ladder] == [Mode.HOT_SWITCH]
@@ -30,7 +31,7 @@ async def test_no_report_of_the_pause_within_its_limit_leads_to_job_rescheduling
     """After 15 minutes without the report of the pause the mode escalates, and sub-health is ignored from then on."""
     async with plant(temporal, a_job()) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
-        await world.tell(ids.Updates.FAULT, sub_health())
+        await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(sub_health(),)))
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.skip(timedelta(minutes=14, seconds=50))
         assert (await world.status()).running is Mode.HOT_SWITCH

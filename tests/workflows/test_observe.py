@@ -148,7 +148,7 @@ async def test_it_shows_that_it_is_only_observed(temporal: WorkflowEnvironment) 
         assert "nothing is ordered" in details
         with console.capture() as page:
             show_status(await world.status())
-        assert "training, only observed" in page.get()
+        assert "starting, only observed" in page.get()
         await observes(world, observe=False)
         assert await _phase(world) == "training"
         assert "observed" not in await _details(world)

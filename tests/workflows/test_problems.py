@@ -10,25 +10,29 @@ from rekindle.model.job import JobId, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.model.state import Problems
 from rekindle.policy.intake import Tell, TellKind
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, node_fault, sub_health, training
 from workers.telling import TemporalTeller
 
-TWICE = "pods gpt-1 and gpt-1b both carry pod rank 1"
+UNRANKED = "pod gpt-1 carries no rank: expected annotation hccl/rankIndex"
 OUTSIDE = "pod rank 7 of pod x is outside 0 to 1"
-DECLINED = f"the job cannot be recovered as it is: {TWICE}"
+DECLINED = f"the job cannot be recovered as it is: {UNRANKED}"
 
 
 async def problems(world: Plant, *found: str) -> None:
-    await world.tell(ids.Updates.PROBLEMS, Problems(found=found))
+    await world.tell(ids.Updates.SIGHTING, Sighting(problems=found))
+
+
+async def declined(world: Plant, count: int) -> JobStatus:
+    """Waits until so many real faults were declined."""
+    return await world.settled(lambda status: len([one for one in status.state.faults if one.judged]) == count)
 
 
 async def test_a_sub_health_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
     """It is declined with the first problem, and hot-switched when there is none any more; both are events."""
     async with training(temporal, a_job()) as (world, peer):
-        await problems(world, TWICE, OUTSIDE)
+        await problems(world, UNRANKED, OUTSIDE)
         await world.fault(sub_health())
         assert await world.judged() == f"refused: {DECLINED}"
         assert DECLINED in (await world.event("RecoveryRefused")).message
@@ -36,39 +40,39 @@ async def test_a_sub_health_waits_until_the_problems_are_over(temporal: Workflow
         await problems(world)
         assert (await world.incident()).verdict is Outcome.RECOVERED
         told = [(event.type, event.message) for event in world.cluster.events if event.reason == "JobProblem"]
-        assert sorted(told) == sorted([("Warning", TWICE), ("Warning", OUTSIDE)])
+        assert sorted(told) == sorted([("Warning", UNRANKED), ("Warning", OUTSIDE)])
         assert (await world.event("JobProblemsOver")).type == "Normal"
 
 
 async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) -> None:
     """It is declined once for each reason, kept, and is an incident together with a second one when the problems are over."""
     async with training(temporal, a_job()) as (world, _peer):
-        await problems(world, TWICE)
+        await problems(world, UNRANKED)
         await world.fault(node_fault("node-0", "first"))
         assert DECLINED in (await world.event("RecoveryRefused")).message
         await world.fault(node_fault("node-1", "second"))
-        status = await world.settled(lambda status: len(status.state.held) == 2)
-        assert [fault.episode for fault in status.state.faults] == ["first", "second"]
+        status = await declined(world, 2)
+        assert [one.fault.id for one in status.state.faults] == ["first", "second"]
         assert (status.running, status.state.incidents, world.cluster.writes) == (None, 0, [])
         await problems(world, OUTSIDE)
-        await world.settled(lambda status: len(status.state.held) == 2)
+        await declined(world, 2)
         await problems(world)
         incident = await world.restarted()
-        assert [fault.episode for fault in incident.faults] == ["first", "second"]
+        assert [fault.id for fault in incident.faults] == ["first", "second"]
         assert incident.verdict is Outcome.RECOVERED
         assert (await world.status()).state.faults == ()
         declined = [event.message for event in world.cluster.events if event.reason == "RecoveryRefused"]
-        assert len([words for words in declined if TWICE in words]) == 2
+        assert len([words for words in declined if UNRANKED in words]) == 2
         assert len([words for words in declined if OUTSIDE in words]) == 1
 
 
 async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> None:
     """The job's workflow sleeps: no event is added to its history, and it does not continue as new."""
     async with training(temporal, a_job()) as (world, _peer):
-        await problems(world, TWICE)
+        await problems(world, UNRANKED)
         await world.fault(node_fault("node-0"))
         await world.event("RecoveryRefused")
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
         before = await world.entity.describe()
         for _ in range(20):
             await world.status()
@@ -80,9 +84,9 @@ async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> 
 async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironment, mode: str) -> None:
     """Also while a real fault waits: the job is not busy, it cannot be recovered."""
     async with training(temporal, a_job()) as (world, peer):
-        await problems(world, TWICE)
+        await problems(world, UNRANKED)
         await world.fault(node_fault("node-0"))
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
         verdict = await (await world.front(mode=mode, force=True)).result()
         assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, DECLINED)
         assert (peer.orders, world.cluster.writes) == ([], [])
@@ -93,13 +97,13 @@ async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
-        await problems(world, TWICE)
+        await problems(world, UNRANKED)
         await world.event("JobProblem")
         assert (await world.status()).running is Mode.HOT_SWITCH
         await peer.pause()
         assert (await world.incident()).verdict is Outcome.RECOVERED
         await world.fault(node_fault("node-0"))
-        await world.settled(lambda status: len(status.state.held) == 1)
+        await declined(world, 1)
 
 
 async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> None:
@@ -127,14 +131,14 @@ async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) ->
             return (await world.status()).state.problems
 
         teller = TemporalTeller(world.client, Limits())
-        await teller.tell(here, Tell(kind=TellKind.REGISTER, problems=(TWICE,)), job)
-        assert await found() == (TWICE,)
+        await teller.tell(here, Tell(kind=TellKind.REGISTER, problems=(UNRANKED,)), job)
+        assert await found() == (UNRANKED,)
         for _ in range(2):
             await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(OUTSIDE,), change=1), job)
         assert await found() == (OUTSIDE,)
-        await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(TWICE,), change=2), job)
+        await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(UNRANKED,), change=2), job)
         await world.tell(ids.Updates.REGISTER, world.job)
-        assert await found() == (TWICE,)
+        assert await found() == (UNRANKED,)
         await TemporalTeller(world.client, Limits()).tell(here, Tell(kind=TellKind.REGISTER), job)
         assert await found() == ()
         assert (await world.status()).state.job.pods == world.job.pods

@@ -29,7 +29,7 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
         async with asyncio.timeout(10):
             while not world.gateway.storing:
                 await asyncio.sleep(0.01)
-        await world.recovery.cancel()
+        await (await world.running()).cancel()
         await world.control.start()
         await pausing
         assert (await world.incident()).verdict is Outcome.RECOVERED
@@ -71,7 +71,7 @@ async def test_no_update_is_lost_when_the_job_continues_as_new(temporal: Workflo
         async def send() -> int:
             sent = 0
             while not over.is_set():
-                receipt = await jobs.ask(world.job.id, ids.Updates.CLEARED, "nothing")
+                receipt = await jobs.ask(world.job.id, ids.Updates.REPORT_FAULTS, FaultReport(cleared=("nothing",)))
                 assert receipt.info == "cleared"
                 sent += 1
             return sent

@@ -77,7 +77,7 @@ async def test_the_end_of_the_old_pod_is_no_fault(temporal: WorkflowEnvironment)
         await world.fault(pod_fault(old.metadata.name, old.metadata.uid))
         await peer.resume()
         await world.incident(1)
-        await world.fault(pod_fault(old.metadata.name, old.metadata.uid).model_copy(update={"episode": "seen late"}))
+        await world.fault(pod_fault(old.metadata.name, old.metadata.uid).model_copy(update={"id": "seen late"}))
         status = await world.status()
         assert (status.state.faults, status.state.incidents, status.running) == ((), 1, None)
 
@@ -108,9 +108,9 @@ async def test_faults_that_come_together_are_one_incident(temporal: WorkflowEnvi
         await world.fault(node_fault("node-2", "seen after it", datetime.now(UTC) + timedelta(minutes=1)))
         await world.first_step("life-2")
         first = await world.incident(1)
-        assert [fault.episode for fault in first.faults] == ["lost"]
+        assert [fault.id for fault in first.faults] == ["lost"]
         second = await world.restarted(2, "life-3")
-        assert [fault.episode for fault in second.faults] == ["seen after it"]
+        assert [fault.id for fault in second.faults] == ["seen after it"]
 
 
 async def test_an_episode_is_taken_once(temporal: WorkflowEnvironment) -> None:

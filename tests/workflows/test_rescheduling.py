@@ -1,14 +1,18 @@
 """The last mode: all pods stop and start again, and what is given up is said."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle import ids
+from rekindle.model.cluster import JobPhase
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.plant import RESUMES, a_job, node_fault, sub_health, training
+from tests.support.plant import RESUMES, Plant, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -74,8 +78,6 @@ async def test_no_first_step_in_fifteen_minutes_is_given_up(temporal: WorkflowEn
 
 async def test_a_pod_that_fails_before_the_first_step_is_given_up_at_once(temporal: WorkflowEnvironment) -> None:
     """A new pod that dies while the job loads is not waited for."""
-    from tests.support.plant import pod_fault
-
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase(RESUMES)
@@ -83,7 +85,7 @@ async def test_a_pod_that_fails_before_the_first_step_is_given_up_at_once(tempor
         await world.fault(pod_fault(pod.metadata.name, pod.metadata.uid))
         incident = await world.incident()
         assert incident.verdict is Outcome.GIVEN_UP
-        assert f"pod {pod.metadata.name} failed" in incident.ladder[-1].reason
+        assert f"pod {pod.metadata.name} is Failed" in incident.ladder[-1].reason
 
 
 async def test_the_old_lifes_step_is_not_taken_for_the_new_ones(temporal: WorkflowEnvironment) -> None:
@@ -124,3 +126,150 @@ async def test_healthy_nodes_are_preferred_until_sub_health_is_ignored(temporal:
         await front.result()
         assert world.job.sub_health is SubHealthStrategy.HOT_SWITCH
         assert "node-1" not in {pod.spec.node_name for pod in world.cluster.pods_by_name.values()}
+
+
+async def test_the_pods_of_a_lost_node_are_forced_at_once(temporal: WorkflowEnvironment) -> None:
+    """Nothing on the node would end them: their grace would only be waited for. The others get theirs."""
+    async with training(temporal, a_job()) as (world, _peer):
+        lost, healthy = (world.cluster.holder(rank).metadata.name for rank in (0, 1))
+        await world.fault(node_fault("node-0"))
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+        assert [write for write in world.cluster.writes if not write.startswith("create")] == [
+            f"kill {lost}",
+            f"delete {healthy}",
+        ]
+
+
+async def test_the_node_of_a_pod_that_failed_is_used_again(temporal: WorkflowEnvironment) -> None:
+    """A crash of all processes on a full cluster: there is no other node, and nothing is wrong with these."""
+    job = a_job()
+    async with training(temporal, job, cluster=ScriptedCluster(job, nodes=2)) as (world, _peer):
+        for rank in (0, 1):
+            pod = world.cluster.fail(world.cluster.holder(rank).metadata.name)
+            fault = pod_fault(pod.metadata.name, pod.metadata.uid)
+            await world.fault(fault.model_copy(update={"node": pod.spec.node_name}))
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+        assert {pod.spec.node_name for pod in world.cluster.pods_by_name.values()} == {"node-0", "node-1"}
+
+
+async def _unanswered(world: Plant, calls: int) -> None:
+    """Waits until the cluster was asked this often in vain."""
+    async with asyncio.timeout(30):
+        while world.cluster.refused_calls < calls:
+            await asyncio.sleep(0.03)
+
+
+async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: WorkflowEnvironment) -> None:
+    """Longer than any limit of its own: the fault is kept, the page says what is waited for, and then the job restarts."""
+    job = a_job(limits=Limits(pods_deleted=SOON, pods_stopped=SOON, clean_up=SOON))
+    async with training(temporal, job) as (world, _peer):
+        world.cluster.unreachable = True
+        await world.fault(node_fault("node-0"))
+        await _unanswered(world, 4)
+        assert (await world.status()).running is Mode.JOB_RESCHEDULING
+        shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        waits = "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers"
+        assert waits in shown.current_details
+        world.cluster.unreachable = False
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_person_ends_the_wait_for_a_cluster_that_does_not_answer(temporal: WorkflowEnvironment) -> None:
+    """Cancelled while nothing can be done, it ends at once, and says that pods may be missing."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.unreachable = True
+        await world.fault(node_fault("node-0"))
+        await _unanswered(world, 2)
+        await (await world.running()).cancel()
+        incident = await world.incident()
+        assert (incident.verdict, incident.ladder[-1].reason) == (
+            Outcome.CANCELLED,
+            "cancelled by request; the job's pods may be missing",
+        )
+
+
+async def test_a_step_that_was_told_while_the_old_pods_ended_is_not_the_new_lifes(temporal: WorkflowEnvironment) -> None:
+    """A job that is restarted while it loads: its first step, told late, is that of pods that are gone."""
+    job = a_job(limits=Limits(pods_stopped=timedelta(seconds=3)))
+    cluster = ScriptedCluster(job)
+    cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("all pods stop")
+        await world.first_step("a life that ends")
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+        assert (await world.incident()).ladder[-1].steps_lost == 3
+
+
+async def test_with_mindio_the_old_manager_is_not_taken_for_the_new_one(temporal: WorkflowEnvironment) -> None:
+    """It may attach again while its pod ends. The new one counts when it attaches, and the reason says that no step was seen."""
+    job = a_mindio_job(limits=Limits(pods_stopped=timedelta(seconds=3), pods_stay=SOON))
+    cluster = ScriptedCluster(job)
+    cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("all pods stop")
+        await peer.cut()
+        await peer.attach()
+        await world.phase(RESUMES)
+        assert (await world.status()).running is Mode.JOB_RESCHEDULING
+        await peer.cut()
+        await peer.attach()
+        verdict = (await world.incident()).ladder[-1]
+        assert verdict.outcome is Outcome.RECOVERED
+        assert "all 2 pods run and stay, and its manager is attached; MindIO tells no step" in verdict.reason
+
+
+async def test_with_mindio_pods_that_do_not_stay_are_given_up(temporal: WorkflowEnvironment) -> None:
+    """An attached manager is no training: a pod that dies right behind it is seen."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        await peer.cut()
+        await peer.attach()
+        pod = world.cluster.fail(world.cluster.holder(0).metadata.name)
+        incident = await world.incident()
+        assert incident.verdict is Outcome.GIVEN_UP
+        assert f"pod {pod.metadata.name} is Failed" in incident.ladder[-1].reason
+
+
+async def test_a_late_word_of_an_old_pod_does_not_end_the_restart(temporal: WorkflowEnvironment) -> None:
+    """What is told of a failed pod is held against the pods as they are."""
+    async with training(temporal, a_job()) as (world, _peer):
+        old = world.cluster.holder(1)
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        await world.fault(pod_fault(old.metadata.name, old.metadata.uid))
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_cancelled_restart_starts_the_pods_that_it_stopped(temporal: WorkflowEnvironment) -> None:
+    """A job without pods would stay so, and nobody would notice: it goes to its end."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.pods_are_placed = False
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("pods start on healthy nodes")
+        await (await world.running()).cancel()
+        async with asyncio.timeout(20):
+            while len(cluster.pods_by_name) < 2:
+                await asyncio.sleep(0.03)
+        for name in list(cluster.pods_by_name):
+            cluster.run(name)
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_job_that_trains_to_its_end_while_its_first_step_is_awaited_recovered(temporal: WorkflowEnvironment) -> None:
+    """Its last steps may be few: what counts is that the job succeeded with the new pods."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        world.cluster.phase = JobPhase.SUCCEEDED
+        await world.tell(ids.Updates.END, "the job succeeded")
+        await world.entity.result()
+        verdict = (await world.incident()).ladder[-1]
+        assert (verdict.outcome, verdict.reason) == (
+            Outcome.RECOVERED,
+            "the job was started again and has trained to its end",
+        )

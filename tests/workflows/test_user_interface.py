@@ -6,7 +6,6 @@ from typing import Any
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle import ids
 from rekindle.temporal import Attributes
 from tests.support.peer import Script
 from tests.support.plant import NOW, Plant, a_job, sub_health, training
@@ -24,14 +23,14 @@ async def test_a_running_recovery_says_what_it_does(temporal: WorkflowEnvironmen
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
-        described = await world.recovery.describe()
+        described = await (await world.running()).describe()
         summary, details = await described.static_summary(), await described.static_details()
         assert summary == f"hot switch of {world.job.name}: sub-health node-1 80E18005: NPU link is degraded"
         assert details
         assert "**hot switch** -> job rescheduling" in details
         assert "- pause: 900 s" in details
         assert "(seen by test)" in details
-        lines = (await _details(world.recovery)).splitlines()
+        lines = (await _details(await world.running())).splitlines()
         assert [line.split(":")[0] for line in lines[:3]] == [
             "- [x] training side prepares",
             "- [x] backup pod is scheduled",
@@ -54,7 +53,7 @@ async def test_a_finished_recovery_reads_as_a_post_mortem(temporal: WorkflowEnvi
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(sub_health())
         verdict = (await world.incident()).ladder[0]
-        attributes = (await world.recovery.describe()).typed_search_attributes
+        attributes = (await (await world.running()).describe()).typed_search_attributes
         assert attributes.get(Attributes.VERDICT) == "recovered"
         assert attributes.get(Attributes.SECONDS) == verdict.seconds > 0
         assert verdict.look_at == "node node-1"
@@ -96,7 +95,7 @@ async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: Work
 
 
 async def _summaries(world: Plant) -> list[str]:
-    history = await world.client.get_workflow_handle(ids.recovery_workflow(world.job.id)).fetch_history()
+    history = await world.recovery.fetch_history()
     named = [
         event
         for event in history.events

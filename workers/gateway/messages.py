@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from rekindle.errors import BadInput
-from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
 from rekindle_wire import recover_pb2 as wire
@@ -18,6 +18,9 @@ MAX_RANKS = MOST_RANKS
 
 MAX_INFO = 1_000
 """Characters of free text that are kept."""
+
+NAMED = 16
+"""Ranks that a message names."""
 
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
@@ -83,20 +86,29 @@ def status(message: wire.RecoverStatusRequest) -> Report:
     )
 
 
-def process_fault(message: wire.ProcessFaultRequest, episode: str, seen_at: datetime) -> Fault:
-    """A report of faulty processes. Mixed types count as the worst: what is not retryable."""
-    ranks = _fault_ranks(message.faultRanks)
-    if not ranks:
+def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: datetime) -> Fault:
+    """A report of faulty processes, with the type of each rank.
+
+    Args:
+        session: the subscription of the job at this gateway; empty: it has none here.
+    """
+    told = _fault_ranks(message.faultRanks)
+    if not told:
         raise BadInput("faultRanks: empty, accepted are 1 or more ranks with their fault types")
-    types = {fault.type for fault in ranks}
+    types = {fault.rank: fault.type for fault in told}  # of a rank that is named twice, the last word
+    ranks = tuple(sorted(types))
+    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
     return Fault(
-        episode=episode,
+        id="processes",
         kind=FaultKind.PROCESS,
-        type=types.pop() if len(types) == 1 else FaultType.OTHER,
-        ranks=tuple(sorted({fault.rank for fault in ranks})),
-        message=f"the training side reports ranks {', '.join(str(fault.rank) for fault in ranks[:16])} as faulty",
+        ranks=ranks,
+        details=tuple(
+            FaultyRanks(ranks=of, type=kind) for kind in FaultType if (of := tuple(r for r in ranks if types[r] is kind))
+        ),
+        message=f"the training side reports ranks {', '.join(map(str, ranks[:NAMED]))}{more} as faulty",
         seen_at=seen_at,
-        source="training-side",
+        session=session,
+        source=TRAINING_SIDE,
     )
 
 

@@ -18,7 +18,11 @@ from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
-from workers.gateway.recover_service import Desk, ProgressService, RecoverService
+from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
+from workers.gateway.desk import Desk
+from workers.gateway.idle import DATA_TRACE, IdleStreams, data_trace
+from workers.gateway.introductions import Introductions
+from workers.gateway.recover_service import ProgressService, RecoverService
 from workers.gateway.senders import Senders
 from workers.gateway.streams import KEEP_ALIVE, Streams
 from workers.gateway.temporal import Jobs
@@ -45,28 +49,38 @@ class Gateway:
     """Server, streams and order worker of one process."""
 
     def __init__(
-        self, client: Client, settings: Settings, keep_alive: float = KEEP_ALIVE, senders: Senders | None = None
+        self,
+        client: Client,
+        settings: Settings,
+        keep_alive: float = KEEP_ALIVE,
+        senders: Senders | None = None,
+        offer_again: float = ROUND,
     ) -> None:
         """Args:
         senders: who may speak for a job; None: everybody.
+        offer_again: seconds in which each job's workflow is told of its stream again.
         """
         self._streams = Streams(MAX_STREAMS, keep_alive)
-        self._queue = gateway_queue(settings.gateway_instance)
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
-        desk = Desk(senders)
-        recover_pb2_grpc.add_RecoverServicer_to_server(RecoverService(jobs, self._streams, self._queue, desk), self._server)
-        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs, desk), self._server)
+        desk, queue = Desk(senders), gateway_queue(settings.gateway_instance)
+        introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
+        self._attachments = Attachments(jobs, self._streams, introductions, queue, offer_again)
+        self._idle = IdleStreams(desk)
+        recover = RecoverService(jobs, introductions, self._attachments, self._idle, desk)
+        recover_pb2_grpc.add_RecoverServicer_to_server(recover, self._server)
+        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs, introductions, desk), self._server)
+        self._server.add_generic_rpc_handlers((data_trace(self._idle),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
-        names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, reflection.SERVICE_NAME]
+        names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, DATA_TRACE, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self._server)
         orders = OrderActivities(self._streams)
         self._worker = Worker(
             client,
-            task_queue=self._queue,
+            task_queue=queue,
             activities=[orders.deliver_order, orders.end_session],
             max_concurrent_activities=1000,
             graceful_shutdown_timeout=timedelta(seconds=1),
@@ -89,9 +103,14 @@ class Gateway:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Carries out orders until told to stop; then clients are sent away, and calls in flight end."""
+        regularly = [asyncio.create_task(work) for work in (self._streams.keep_alive(), self._attachments.keep_told())]
         async with self._worker:
             await stop.wait()
             await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
-            self._streams.end_all("the gateway shuts down")
+            for task in regularly:
+                task.cancel()
+            self._attachments.stop()
+            self._streams.end_all(SHUTDOWN)
+            self._idle.end_all(SHUTDOWN)
             await self._server.stop(GRACE)
             await self._jobs.settle(GRACE)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Protocol
 
 from rekindle.errors import NotAttached
@@ -13,64 +14,74 @@ from workers.gateway.messages import keep_alive, signal_of
 KEEP_ALIVE = 5.0
 """Seconds between keep-alives. Source: the wire contract."""
 
+SLOTS = 50
+"""Parts of that time: in each of them the streams of one slot are kept alive, so that not all are in the same moment."""
+
 GAP = 0.1
 """Seconds between two orders of a job: the manager's loop takes one in 100 ms, and loses the first of two. Source: tried."""
 
 logger = logging.getLogger("gateway")
+
+Delivery = tuple[Order, str, asyncio.Future[None]]
 
 
 class Writer(Protocol):
     async def write(self, message: wire.ProcessManageSignal) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     """One subscription of one job."""
 
     job_id: str
     session: str
-    keep_alive: float = KEEP_ALIVE
-    uuid: str = ""
+    client: str = ""
+    """Address of the client, without its port."""
+    recovery: str = ""
+    """Workflow id of the recovery that gave the last order."""
+    slot: int = 0
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    told: bool = False
+    """The job's workflow may know of it."""
     ended: str = ""
     """Why the gateway ended it; empty: it lives."""
-    orders: asyncio.Queue[tuple[Order, asyncio.Future[None]]] = field(default_factory=asyncio.Queue)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    outbox: asyncio.Queue[Delivery | None] = field(default_factory=asyncio.Queue)
+    """What is to be written; None: a keep-alive, or nothing more."""
+    _keep_alive: wire.ProcessManageSignal | None = None
 
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
-        self.over.set()
+        self.outbox.put_nowait(None)
+
+    def beat(self) -> None:
+        """A keep-alive is due. One that still waits for a slow client is enough."""
+        if self.outbox.empty():
+            self.outbox.put_nowait(None)
 
     async def serve(self, writer: Writer) -> None:
         """Writes orders and keep-alives until the stream is ended."""
+        self._keep_alive = keep_alive(self.job_id, "")
         try:
             while not self.ended:
-                await self._write_next(writer)
+                delivery = await self.outbox.get()
+                if delivery:
+                    await self._write(writer, *delivery)
+                elif not self.ended:
+                    await writer.write(self._keep_alive)
         finally:
             self.end("the stream broke")
             self._refuse_waiting()
 
-    async def _write_next(self, writer: Writer) -> None:
-        next_order = asyncio.ensure_future(self.orders.get())
-        over = asyncio.ensure_future(self.over.wait())
-        try:
-            done, _ = await asyncio.wait({next_order, over}, timeout=self.keep_alive, return_when=asyncio.FIRST_COMPLETED)
-            if next_order in done:
-                await self._write(writer, *next_order.result())
-            elif not done:
-                await writer.write(keep_alive(self.job_id, self.uuid))
-        finally:
-            next_order.cancel()
-            over.cancel()
-
-    async def _write(self, writer: Writer, order: Order, written: asyncio.Future[None]) -> None:
+    async def _write(self, writer: Writer, order: Order, recovery: str, written: asyncio.Future[None]) -> None:
         if written.cancelled():
             return
+        self.recovery = recovery  # before the order is out: its answer may come at once
         try:
             await writer.write(signal_of(order))
         except BaseException:
             self._refuse(written)
             raise
-        self.uuid = order.uuid
+        self._keep_alive = keep_alive(self.job_id, order.uuid)
         if not written.cancelled():
             written.set_result(None)
         logger.info("order", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
@@ -81,8 +92,9 @@ class Stream:
             written.set_exception(NotAttached(f"the stream of job {self.job_id} broke"))
 
     def _refuse_waiting(self) -> None:
-        while not self.orders.empty():
-            self._refuse(self.orders.get_nowait()[1])
+        while not self.outbox.empty():
+            if delivery := self.outbox.get_nowait():
+                self._refuse(delivery[-1])
 
 
 class Streams:
@@ -91,21 +103,34 @@ class Streams:
     def __init__(self, limit: int, keep_alive: float = KEEP_ALIVE) -> None:
         self._limit, self._keep_alive = limit, keep_alive
         self._streams: dict[str, Stream] = {}
+        self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
+        self._opened = 0
+        self.wanted: set[str] = set()
+        """Jobs whose stream is not here, and a recovery waits for it: an order came, or the job's workflow said so."""
 
-    def open(self, job_id: str, session: str) -> Stream | None:
+    def open(self, job_id: str, session: str, client: str = "") -> Stream | None:
         """A stream for a job; an older one is ended. None: the gateway is full."""
         older = self._streams.get(job_id)
         if older is None and len(self._streams) >= self._limit:
             return None
         if older:
             older.end("another subscriber took over")
-        stream = self._streams[job_id] = Stream(job_id, session, self._keep_alive)
+        self._opened += 1
+        stream = self._streams[job_id] = Stream(job_id, session, client, slot=self._opened % SLOTS)
+        self._slots[stream.slot].add(stream)
         return stream
 
     def close(self, stream: Stream) -> None:
         """Forgets a stream; a newer one of the job stays."""
+        self._slots[stream.slot].discard(stream)
         if self._streams.get(stream.job_id) is stream:
             del self._streams[stream.job_id]
+
+    def of(self, job_id: str) -> Stream | None:
+        return self._streams.get(job_id)
+
+    def all(self) -> list[Stream]:
+        return list(self._streams.values())
 
     def end_session(self, job_id: str, session: str, reason: str) -> None:
         """Ends this very subscription, if it is still here."""
@@ -114,18 +139,30 @@ class Streams:
             stream.end(reason)
 
     def end_all(self, reason: str) -> None:
-        for stream in list(self._streams.values()):
+        for stream in self.all():
             stream.end(reason)
 
-    async def deliver(self, order: Order) -> None:
+    async def keep_alive(self) -> None:
+        """Keeps all streams alive, one slot after the other, until it is cancelled: one task and one timer for all of them."""
+        while True:
+            for slot in self._slots:
+                await asyncio.sleep(self._keep_alive / SLOTS)
+                for stream in slot:
+                    stream.beat()
+
+    async def deliver(self, order: Order, recovery: str) -> None:
         """Puts an order on its job's stream and waits until it is written.
+
+        Args:
+            recovery: workflow id of who gives it, and gets the reports that answer it.
 
         Raises:
             NotAttached: the job's stream is not here, or broke.
         """
         stream = self._streams.get(order.job_id)
         if stream is None or stream.ended:
+            self.wanted.add(order.job_id)
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream.orders.put_nowait((order, written))
+        stream.outbox.put_nowait((order, recovery, written))
         await written

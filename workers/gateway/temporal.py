@@ -3,18 +3,27 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from typing import TypeVar
 
-from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    Client,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import QueryRejectCondition
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle.errors import Unavailable
-from rekindle.ids import ErrorTypes, Updates, job_workflow, recovery_workflow
+from rekindle.ids import ErrorTypes, Queries, Updates, job_workflow
 from rekindle.model.base import Value
 from rekindle.model.recovery import Receipt, Report
+from rekindle.model.state import Contact
+from workers.gateway.lanes import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 25.0
@@ -34,6 +43,8 @@ AGAIN = (
     RPCStatusCode.ABORTED,  # the workflow closed, or continued as new, before it looked at the update
 )
 
+Answer = TypeVar("Answer")
+
 logger = logging.getLogger("gateway")
 
 
@@ -48,7 +59,7 @@ class Rejected(Exception):
 class Jobs:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._in_flight: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._reports = Lanes()
         self._storing: set[asyncio.Task[Receipt]] = set()
 
     async def ask(self, job_id: str, update: str, argument: Value | str | None = None) -> Receipt:
@@ -60,9 +71,40 @@ class Jobs:
         """
         return await self._kept(self._update(job_workflow(job_id), job_id, update, argument, uuid.uuid4().hex))
 
-    async def report(self, job_id: str, report: Report) -> Receipt:
-        """A report to whatever recovery runs; at most one of a job is in flight, so that their order is kept."""
-        return await self._kept(self._next_report(job_id, report))
+    async def contact(self, job_id: str) -> Contact:
+        """What the job's own workflow says of itself; nothing is stored for it.
+
+        Raises:
+            Rejected: `job.unknown`. Unavailable: Temporal did not answer in time.
+        """
+        handle = self._client.get_workflow_handle(job_workflow(job_id))
+
+        async def ask() -> Contact:
+            contact: Contact = await handle.query(
+                Queries.CONTACT,
+                result_type=Contact,
+                reject_condition=QueryRejectCondition.NOT_OPEN,
+                rpc_timeout=RPC_TIMEOUT,
+            )
+            return contact
+
+        try:
+            contact = await self._answered(ask, job_id)
+        except WorkflowQueryRejectedError as error:
+            raise _unknown(job_id) from error
+        except WorkflowQueryFailedError as error:
+            raise Unavailable(f"the workflow of job {job_id} cannot be asked: {error}") from error
+        if contact.ended:
+            raise _unknown(job_id)
+        return contact
+
+    async def report(self, job_id: str, report: Report, recovery: str) -> Receipt:
+        """A report to the recovery that waits for it; at most one of a job is in flight, so that their order is kept.
+
+        Args:
+            recovery: workflow id of the one that gave the last order on the job's stream; empty: none did here.
+        """
+        return await self._kept(self._next_report(job_id, report, recovery))
 
     async def settle(self, within: float) -> None:
         """Waits for messages that are being stored; ends those that are not stored in time."""
@@ -85,41 +127,57 @@ class Jobs:
         if not task.cancelled() and task.exception():
             logger.debug("not stored", extra={"error": str(task.exception())})
 
-    async def _next_report(self, job_id: str, report: Report) -> Receipt:
-        async with self._one_at_a_time(job_id):
-            return await self._report(job_id, report, uuid.uuid4().hex)
+    async def _next_report(self, job_id: str, report: Report, recovery: str) -> Receipt:
+        async with self._reports.of(job_id):
+            return await self._report(job_id, report, recovery, uuid.uuid4().hex)
 
-    async def _report(self, job_id: str, report: Report, update_id: str) -> Receipt:
+    async def _report(self, job_id: str, report: Report, recovery: str, update_id: str) -> Receipt:
+        """Straight to the recovery, which is the job's question only where that is not known or has ended."""
         deadline = asyncio.get_running_loop().time() + BETWEEN_MODES
         while True:
             try:
-                return await self._update(recovery_workflow(job_id), job_id, Updates.REPORT, report, update_id)
+                if recovery:
+                    return await self._update(recovery, job_id, Updates.REPORT, report, update_id)
             except Rejected as rejected:
                 if rejected.kind != ErrorTypes.JOB_UNKNOWN:
                     raise
+            ended, recovery = recovery, ""
             try:
                 return await self._update(job_workflow(job_id), job_id, Updates.REPORT, report, update_id)
             except Rejected as rejected:
-                if rejected.kind != ErrorTypes.BETWEEN_MODES or asyncio.get_running_loop().time() > deadline:
+                if rejected.kind == ErrorTypes.REPORT_ELSEWHERE and str(rejected) != ended:
+                    recovery = str(rejected)
+                    continue
+                between = rejected.kind in (ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE)
+                if not between or asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(0.1)
 
     async def _update(self, workflow_id: str, job_id: str, update: str, argument: Value | str | None, update_id: str) -> Receipt:
         handle = self._client.get_workflow_handle(workflow_id)
         arguments = [] if argument is None else [argument]
+
+        async def ask() -> Receipt:
+            receipt: Receipt = await handle.execute_update(
+                update, args=arguments, id=update_id, result_type=Receipt, rpc_timeout=RPC_TIMEOUT
+            )
+            return receipt
+
+        try:
+            return await self._answered(ask, job_id)
+        except WorkflowUpdateFailedError as error:
+            if not isinstance(error.cause, ApplicationError):
+                raise Rejected("", str(error.cause)) from error
+            if error.cause.type == STORED_LAST:
+                return Receipt(info="received in the last moment of a mode")
+            raise Rejected(error.cause.type or "", error.cause.message) from error
+
+    async def _answered(self, ask: Callable[[], Awaitable[Answer]], job_id: str) -> Answer:
+        """Repeats a call until Temporal answers it."""
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while True:
             try:
-                receipt: Receipt = await handle.execute_update(
-                    update, args=arguments, id=update_id, result_type=Receipt, rpc_timeout=RPC_TIMEOUT
-                )
-                return receipt
-            except WorkflowUpdateFailedError as error:
-                if not isinstance(error.cause, ApplicationError):
-                    raise Rejected("", str(error.cause)) from error
-                if error.cause.type == STORED_LAST:
-                    return Receipt(info="received in the last moment of a mode")
-                raise Rejected(error.cause.type or "", error.cause.message) from error
+                return await ask()
             except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
                 self._raise_if_cancelled()  # the SDK turns a cancellation of ours into an error of the call
                 self._raise_if_refused(error, job_id)
@@ -136,7 +194,7 @@ class Jobs:
     def _raise_if_refused(error: Exception, job_id: str) -> None:
         status = error.status if isinstance(error, RPCError) else None
         if status is RPCStatusCode.NOT_FOUND:
-            raise Rejected(ErrorTypes.JOB_UNKNOWN, f"jobId={job_id} is not a registered job") from error
+            raise _unknown(job_id) from error
         if status is RPCStatusCode.INVALID_ARGUMENT:
             raise Rejected(ErrorTypes.REQUEST_INVALID, f"the message cannot be stored: {error}") from error
 
@@ -147,14 +205,6 @@ class Jobs:
             raise Unavailable(f"Temporal did not take the message: {error}") from error
         logger.warning("Temporal does not answer, trying again", extra={"error": str(error)})
 
-    @asynccontextmanager
-    async def _one_at_a_time(self, job_id: str) -> AsyncIterator[None]:
-        lock, users = self._in_flight.get(job_id, (asyncio.Lock(), 0))
-        self._in_flight[job_id] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._in_flight.pop(job_id)
-            if users > 1:
-                self._in_flight[job_id] = (lock, users - 1)
+
+def _unknown(job_id: str) -> Rejected:
+    return Rejected(ErrorTypes.JOB_UNKNOWN, f"jobId={job_id} is not a registered job")

@@ -11,11 +11,10 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle.errors import Refused, Unavailable
-from rekindle.ids import CONTROL_QUEUE, ErrorTypes, Updates, Workflows, job_workflow
+from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
 from rekindle.policy.intake import News, Register, Sighted
@@ -51,8 +50,7 @@ class TemporalJobWorkflows:
         try:
             await self._send(job_id, news, update_id)
         except WorkflowUpdateFailedError as error:
-            if not (isinstance(error.cause, ApplicationError) and error.cause.type == ErrorTypes.KNOWN):
-                raise Refused(str(error.cause)) from error
+            raise Refused(str(error.cause)) from error
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise JobUnknown(job_id) from error

@@ -6,6 +6,7 @@ Nothing here gives up: Init, Register, Subscribe come back after every failure, 
 import asyncio
 import functools
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,6 +35,8 @@ FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 1.0
 CALL_SECONDS = 10.0
 """One call; a gateway may hold a report for some seconds while it stores it."""
+INTRODUCTION_SECONDS = 60.0
+"""Init and Register: a gateway that all jobs come back to at once serves them in turn, and who hangs up is the last again."""
 REPORT_SECONDS = 60.0
 """How long a report is repeated; later than that the control plane has gone on without it."""
 
@@ -71,12 +74,12 @@ class Gateway:
                 log.info("the stream of orders ended, coming back")
             except (grpc.aio.AioRpcError, NotAccepted) as error:
                 log.warning("not attached, coming back", extra={"gateway": self._address, "reason": _reason(error)})
-            await asyncio.sleep(retry)
+            await asyncio.sleep(random.uniform(0, retry))  # all jobs of a gateway that died come back, and not in one moment
             retry = min(retry * 1.5, LAST_RETRY_SECONDS)
 
     async def _register(self, stub: "RecoverAsyncStub") -> None:
         for step, call in (("Init", stub.Init), ("Register", stub.Register)):
-            status = await call(self._client, timeout=CALL_SECONDS)
+            status = await call(self._client, timeout=INTRODUCTION_SECONDS)
             if status.code:
                 raise NotAccepted(f"{step} answered {status.code} {status.info}")
 

@@ -1,0 +1,62 @@
+"""Events about objects of Kubernetes, as `kubectl get events` shows them. Written by the port and by `workers.operator`."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from activities.kube import Api, Object
+from activities.kubernetes.kinds import BARE, Workload
+from rekindle.errors import Conflict
+from rekindle.model.cluster import ClusterEvent
+
+REPORTER = "rekindle"
+
+
+@dataclass(frozen=True)
+class About:
+    """The object that an event is about."""
+
+    kind: str
+    api_version: str
+    namespace: str
+    name: str
+    uid: str
+    word: str
+    """What reasons of events call it."""
+
+
+def about_job(job: Workload) -> About:
+    kind, name = job.kind.name, job.name
+    if job.kind is BARE:
+        kind, name = "Pod", job.object["status"]["speaker"]
+    return About(kind, job.kind.api_version, job.namespace, name, job.uid, "Job")
+
+
+def about_other(kind: str, thing: Object) -> About:
+    """About a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
+    metadata = thing["metadata"]
+    return About(kind, "v1", metadata.get("namespace") or "default", metadata["name"], metadata["uid"], kind)
+
+
+async def record(api: Api, about: About, event: ClusterEvent) -> None:
+    """Once: the name is that of the same news, so that a repeated call finds it."""
+    moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{moment}".encode()).hexdigest()[:16]
+    of_one_pod = about.word == "Job" and about.kind == "Pod"  # it speaks for its job, whose UID is not its own
+    involved = {"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name}
+    body = {
+        "metadata": {"name": f"{about.name}.{key}", "namespace": about.namespace},
+        "involvedObject": involved if of_one_pod else {**involved, "uid": about.uid},
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "type": event.type,
+        "source": {"component": REPORTER},
+        "reportingComponent": REPORTER,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+    try:
+        await api.create(f"/api/v1/namespaces/{about.namespace}/events", body)
+    except Conflict:
+        return

@@ -1,0 +1,337 @@
+"""What an object of Kubernetes looks like where it is read. Used by the readers, before they look into an object.
+
+Tenants write these objects, and the schemas of other people's kinds may be lax: `affinity:` without a value, a JobSet without
+replicated jobs, a number in quotes. What is wrong is said by its field, as BadInput, which is the affair of the object's owner.
+Only what is read is looked at, and a null is an absent field, as everywhere in Kubernetes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, ValidationError
+from pydantic.alias_generators import to_camel
+
+from rekindle.errors import MALFORMED, BadInput
+from rekindle.model.problems import problems
+
+DEEPEST = 60
+"""Levels of mappings and lists in an object. Real ones have about 20; Python's own limit is met by copying a few hundred."""
+
+SAYING_NULLS = ("manager",)
+"""Fields of which a null is not an absence: a TrainingJob with `manager: null` has none, and one that is silent has ours."""
+
+MOST_LINES = 10
+"""Wrong fields that are named; the first ones."""
+
+MOST_CHARACTERS = 1000
+"""Of what is said of one object: it becomes an event, which takes 1,024."""
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel)
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("must have a time zone")
+    return text
+
+
+Count = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+"""As Kubernetes' own kinds have them: int32."""
+
+Amount = Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] | StrictFloat | Annotated[str, Field(max_length=40)]
+"""Of a resource."""
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+# ---- what all objects share
+
+
+class Owner(Shape):
+    kind: str
+    name: str
+    uid: str
+    controller: StrictBool = False
+
+
+class Metadata(Shape):
+    name: str = Field(min_length=1)
+    namespace: str = ""
+    uid: str = Field(min_length=1)
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[Owner] = []
+    finalizers: list[str] = []
+    resource_version: str = Field(default="", pattern=r"^[0-9]{0,20}$")
+    creation_timestamp: Moment = "1970-01-01T00:00:00Z"
+    deletion_timestamp: Moment = "1970-01-01T00:00:00Z"
+
+
+class Namespaced(Metadata):
+    namespace: str = Field(min_length=1)
+
+
+class Described(Shape):
+    """Metadata of a template, which has no name yet."""
+
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Condition(Shape):
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: Moment = "1970-01-01T00:00:00Z"
+
+
+# ---- pods and nodes
+
+
+class Requirement(Shape):
+    operator: str
+
+
+class Term(Shape):
+    match_fields: list[Requirement] = []
+    match_expressions: list[Requirement] = []
+
+
+class NodeSelector(Shape):
+    node_selector_terms: list[Term] = []
+
+
+class NodeAffinity(Shape):
+    required: NodeSelector = Field(default=NodeSelector(), alias="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Shape):
+    node_affinity: NodeAffinity = NodeAffinity()
+
+
+class FieldRef(Shape):
+    field_path: str = ""
+
+
+class ValueFrom(Shape):
+    field_ref: FieldRef = FieldRef()
+
+
+class Variable(Shape):
+    name: str
+    value: str = ""
+    value_from: ValueFrom = ValueFrom()
+
+
+class Resources(Shape):
+    limits: dict[str, Amount] = {}
+    requests: dict[str, Amount] = {}
+
+
+class Container(Shape):
+    image: str = ""
+    command: list[str] = []
+    args: list[str] = []
+    env: list[Variable] = []
+    resources: Resources = Resources()
+
+
+class PodSpec(Shape):
+    containers: list[Container] = Field(min_length=1)
+    node_name: str = ""
+    host_network: StrictBool = False
+    termination_grace_period_seconds: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] = 0
+    affinity: Affinity = Affinity()
+
+
+class Terminated(Shape):
+    reason: str = ""
+    message: str = ""
+    exit_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)] = 0
+
+
+class ContainerState(Shape):
+    terminated: Terminated = Terminated()
+
+
+class ContainerStatus(Shape):
+    state: ContainerState = ContainerState()
+
+
+class Address(Shape):
+    ip: str = ""
+
+
+class PodStatus(Shape):
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+    pod_ip: str = Field(default="", alias="podIP")
+    pod_ips: list[Address] = Field(default=[], alias="podIPs")
+    host_ip: str = Field(default="", alias="hostIP")
+
+
+class Pod(Shape):
+    metadata: Namespaced
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+
+class NodeStatus(Shape):
+    allocatable: dict[str, Amount] = {}
+    conditions: list[Condition] = []
+
+
+class Node(Shape):
+    metadata: Metadata
+    status: NodeStatus = NodeStatus()
+
+
+class Named(Shape):
+    """Of which only the metadata is read."""
+
+    metadata: Metadata
+
+
+# ---- jobs, by their specs
+
+
+class Template(Shape):
+    metadata: Described = Described()
+    spec: PodSpec
+
+
+class PodTemplate(Shape):
+    """An object of its own, which a restart leaves of a pod that nobody controls."""
+
+    metadata: Namespaced
+    template: Template
+
+
+class Loose(Shape):
+    """Of pods that nobody controls; written by us."""
+
+    pods: Count
+    template: Template
+
+
+class BatchJob(Shape):
+    template: Template
+    completions: Count = 1
+    parallelism: Count = 1
+
+
+class PartTemplate(Shape):
+    spec: BatchJob
+
+
+class Part(Shape):
+    name: str
+    replicas: Count = 1
+    template: PartTemplate
+
+
+class JobSet(Shape):
+    replicated_jobs: list[Part] = Field(min_length=1)
+
+
+class Trainer(Shape):
+    num_nodes: Count = 1
+    num_proc_per_node: Count | str = ""
+    image: str = ""
+    command: list[str] = []
+    args: list[str] = []
+    env: list[Variable] = []
+    resources_per_node: Resources = Resources()
+
+
+class TrainJob(Shape):
+    trainer: Trainer = Trainer()
+
+
+class Replica(Shape):
+    replicas: Count = 1
+    template: Template
+
+
+class AscendJob(Shape):
+    replica_specs: dict[str, Replica] = Field(min_length=1)
+
+
+class PyTorchJob(Shape):
+    pytorch_replica_specs: dict[str, Replica] = Field(min_length=1)
+
+
+class OwnPod(Shape):
+    affinity: Affinity = Affinity()
+
+
+class OnKubernetes(Shape):
+    pod: OwnPod = OwnPod()
+    container: Container = Container()
+
+
+class TrainingJob(Shape):
+    """The rest of it is judged as a manifest."""
+
+    pods: Count
+    kubernetes: OnKubernetes = OnKubernetes()
+
+
+class JobStatus(Shape):
+    phase: str = ""
+    message: str = ""
+    conditions: list[Condition] = []
+
+
+Spec = TypeVar("Spec", bound=Shape)
+
+
+class Job(Shape, Generic[Spec]):
+    metadata: Namespaced
+    spec: Spec
+    status: JobStatus = JobStatus()
+
+
+# ---- the check
+
+
+def checked(shape: type[Shape], thing: dict[str, Any]) -> dict[str, Any]:
+    """The object without nulls that say nothing, of this shape as far as it is read.
+
+    Raises:
+        BadInput: it is not; the first wrong fields are named.
+    """
+    found: dict[str, Any] = _without_nulls(thing, DEEPEST)
+    try:
+        shape.model_validate(found)
+    except ValidationError as error:
+        raise BadInput("; ".join(problems(error, shape)[:MOST_LINES])[:MOST_CHARACTERS]) from error
+    return found
+
+
+def _without_nulls(value: Any, levels: int) -> Any:
+    if not levels:
+        raise BadInput(f"it is nested more than {DEEPEST} levels deep, which no job needs")
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if one is not None or key in SAYING_NULLS}
+        return {key: _without_nulls(one, levels - 1) for key, one in kept.items()}
+    if isinstance(value, list):
+        return [_without_nulls(one, levels - 1) for one in value]
+    return value
+
+
+@contextmanager
+def reading(what: str = "it") -> Iterator[None]:
+    """Whatever an object makes Python raise is BadInput: the net below the shapes, for what nobody thought of."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise BadInput(f"{what} cannot be read: {type(error).__name__}: {error}"[:MOST_CHARACTERS]) from error

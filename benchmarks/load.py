@@ -1,0 +1,332 @@
+"""What an installation bears: `python -P -m benchmarks.load --jobs 1000 --faults 100`.
+
+Real Temporal on a database file, the real control worker over pods that answer at once, the real gateway; all training sides in
+this process. Registers and attaches the jobs, looks at them idle, lets some fall ill one by one and many at once, and kills the
+gateway, the control worker and Temporal. Prints a table in Markdown, beside what is to be reached. Only on loopback; ends within
+`--limit`.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
+
+from benchmarks.load_clients import ScriptedClient, all_attached
+from benchmarks.load_control import PODS
+from rekindle import ids
+from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
+from rekindle.model.recovery import Receipt
+from rekindle.model.state import JobState
+from rekindle.temporal import TASK_TIMEOUT, connect
+
+SINGLES = 5
+"""Faults one by one; also those that come while all clients come back."""
+
+AT_ONCE = 32
+"""Registrations in flight."""
+
+VERDICTS = 300.0
+"""Seconds for the verdicts of one burst."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def attach_goal(jobs: int) -> str:
+    return "10 s" if jobs <= 1000 else "120 s" if jobs <= 10_000 else "-"
+
+
+@dataclass
+class Table:
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, what: str, measured: str, reach: str = "-") -> None:
+        self.rows.append((what, measured, reach))
+        print(f"{what}: {measured}", file=sys.stderr, flush=True)
+
+    def __str__(self) -> str:
+        lines = [("what", "measured", "to be reached"), ("---", "---", "---"), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@dataclass
+class Load:
+    """A running installation and the clients of its jobs."""
+
+    stack: Stack
+    temporal: Client
+    clients: list[ScriptedClient]
+    table: Table
+    ill: int = 0
+    """Jobs that had their fault, from the first one on."""
+
+    @property
+    def jobs(self) -> int:
+        return len(self.clients)
+
+    # ---- coming and being idle
+
+    async def register(self) -> None:
+        began, few = time.monotonic(), asyncio.Semaphore(AT_ONCE)
+
+        async def one(job_id: str) -> None:
+            async with few:
+                await register(self.temporal, job_id)
+
+        await asyncio.gather(*(one(client.job_id) for client in self.clients))
+        self._rate("registered", began)
+
+    async def attach(self) -> None:
+        began = time.monotonic()
+        for client in self.clients:
+            client.start()
+        await all_attached(self.clients)
+        self._rate("attached", began)
+        began, few = time.monotonic(), asyncio.Semaphore(AT_ONCE)
+
+        async def one(client: ScriptedClient) -> None:
+            async with few:
+                await client.first_step()
+
+        await asyncio.gather(*(one(client) for client in self.clients))
+        self._rate("first steps told", began)
+
+    def _rate(self, what: str, began: float) -> None:
+        seconds = time.monotonic() - began
+        self.table.add(what, f"{seconds:.1f} s, {self.jobs / seconds:.0f} jobs/s")
+
+    async def idle(self, seconds: float) -> None:
+        names = list(self.stack.members)
+        before = {name: self._usage(name)[0] for name in names}
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        took = time.monotonic() - began
+        for name in names:
+            cpu, memory = self._usage(name)
+            self.table.add(f"idle: {name}", f"{(cpu - before[name]) / took:.0%} of a core, {memory:.0f} MB")
+
+    def _usage(self, name: str) -> tuple[float, float]:
+        """CPU seconds and resident megabytes of a process."""
+        process = self.stack.members[name].process
+        assert process
+        stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+        return (int(stat[11]) + int(stat[12])) / TICKS, pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    # ---- faults
+
+    async def singles(self) -> list[float]:
+        """One fault after the other, each on a job of its own."""
+        seconds = [await self._fault(client) for client in self._healthy(SINGLES)]
+        await self._verdicts()
+        self.table.add(f"1 fault to its first order, {len(seconds)} times", spread(seconds), "60 ms, p95 100 ms")
+        return seconds
+
+    async def burst(self, count: int) -> None:
+        began = time.monotonic()
+        seconds = await asyncio.gather(*(self._fault(client) for client in self._healthy(count)))
+        await self._verdicts()
+        reach = "p95 5 s" if count == 100 else "-"
+        verdicts = f"all verdicts {time.monotonic() - began:.1f} s"
+        self.table.add(f"{count} faults at once to first orders", f"{spread(seconds)}; {verdicts}", reach)
+
+    def _healthy(self, count: int) -> list[ScriptedClient]:
+        chosen = self.clients[self.ill : self.ill + count]
+        assert len(chosen) == count, f"more jobs are needed than {self.jobs}"
+        self.ill += count
+        return chosen
+
+    async def _fault(self, client: ScriptedClient) -> float:
+        """Seconds from the moment in which a watcher would tell of it to the first order at the client."""
+        began = time.monotonic()
+        job = self.temporal.get_workflow_handle(ids.job_workflow(client.job_id))
+        fault = sub_health(client.job_id)
+        telling = asyncio.create_task(
+            persistently(lambda: job.execute_update(ids.Updates.FAULT, fault, id=fault.episode, result_type=Receipt))
+        )
+        async with asyncio.timeout(VERDICTS):
+            while client.first_order_at is None:
+                await asyncio.sleep(0.005)
+        await telling
+        return client.first_order_at - began
+
+    async def _verdicts(self) -> None:
+        """Waits until each fault had its recovery."""
+        query = f"WorkflowType = '{ids.Workflows.HOT_SWITCH}' AND ExecutionStatus = 'Completed'"
+        async with asyncio.timeout(VERDICTS):
+            while (await self.temporal.count_workflows(query)).count < self.ill:
+                await asyncio.sleep(0.2)
+
+    # ---- deaths
+
+    async def gateway_dies(self, single: float) -> None:
+        sent_away, began = self._sent_away(), time.monotonic()
+        self._kill("gateway")
+        while any(client.attached.is_set() for client in self.clients):
+            await asyncio.sleep(0.01)
+        (waiting,) = self._healthy(1)
+        at_once = asyncio.create_task(self._fault(waiting))
+        meanwhile = asyncio.create_task(self._faults_meanwhile())
+        while not any(client.attached.is_set() for client in self.clients):
+            await asyncio.sleep(0.01)
+        first = time.monotonic() - began
+        await all_attached(self.clients)
+        back = time.monotonic() - began
+        late, seconds = await at_once, await meanwhile
+        await self._verdicts()
+        words = f"{back:.1f} s (the first after {first:.1f} s); {self._sent_away() - sent_away} sent away"
+        self.table.add("gateway killed: all attached again", words, attach_goal(self.jobs))
+        self.table.add("a fault at its death, to the first order", f"{late:.2f} s", f"{first + single + 1:.2f} s")
+        self.table.add("faults meanwhile, to first orders", spread(seconds), f"{single + 1:.2f} s")
+
+    def _sent_away(self) -> int:
+        return sum(client.sent_away for client in self.clients)
+
+    async def _faults_meanwhile(self) -> list[float]:
+        """Each on a job that is back already, while others come."""
+        seconds = []
+        for client in self._healthy(SINGLES):
+            await client.attached.wait()
+            seconds.append(await self._fault(client))
+        return seconds
+
+    async def dies(self, name: str) -> None:
+        """Kills a process, and lets a job fall ill in the same moment."""
+        self._kill(name)
+        (client,) = self._healthy(1)
+        seconds = await self._fault(client)
+        await persistently(self._verdicts)
+        self.table.add(f"{name} killed: next first order", f"{seconds:.1f} s", "5 s")
+
+    def _kill(self, name: str) -> None:
+        process = self.stack.members[name].process
+        assert process
+        process.kill()
+
+
+async def persistently(ask: Callable[[], Coroutine[Any, Any, Any]], patience: float = 60.0) -> Any:
+    """What a process of ours does while Temporal is away: it asks again."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return await ask()
+        except Exception:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.2)
+
+
+async def register(temporal: Client, job_id: str) -> None:
+    job = Job(
+        id=JobId(job_id),
+        name=job_id,
+        pods=PODS,
+        capabilities=(Capability.REPLACE_RANK_0,),
+        sub_health=SubHealthStrategy.HOT_SWITCH,
+    )
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        ids.Workflows.TRAINING_JOB,
+        JobState.of(job),
+        id=ids.job_workflow(job_id),
+        task_queue=ids.CONTROL_QUEUE,
+        task_timeout=TASK_TIMEOUT,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+    )
+    await temporal.execute_update_with_start_workflow(ids.Updates.REGISTER, job, start_workflow_operation=start)
+
+
+def sub_health(job_id: str) -> Fault:
+    return Fault(
+        episode=f"episode of {job_id}",
+        kind=FaultKind.SUB_HEALTH,
+        pod_ranks=(1,),
+        ranks=PODS[1],
+        node="node-1",
+        code="80E18005",
+        message="NPU link is degraded",
+        seen_at=datetime.now(UTC),
+        source="benchmark",
+    )
+
+
+def spread(seconds: Sequence[float]) -> str:
+    cuts = quantiles(seconds, n=20, method="inclusive") if len(seconds) > 1 else [*seconds] * 19
+    return f"median {median(seconds):.2f} s, p95 {cuts[-1]:.2f} s, max {max(seconds):.2f} s"
+
+
+@asynccontextmanager
+async def installation(directory: Path) -> AsyncIterator[Stack]:
+    """Temporal, control worker and gateway, until the block ends; who is killed is started again."""
+    temporal, ui, gateway = free_ports(3)
+    addresses = Addresses(
+        temporal=f"127.0.0.1:{temporal}",
+        ui=f"http://127.0.0.1:{ui}",
+        gateway=f"127.0.0.1:{gateway}",
+        socket=str(directory / "none.sock"),
+        state_dir=str(directory),
+    )
+    environment = {**os.environ, **addresses.environment(), "PYTHONPATH": str(server_root()), "PYTHONUNBUFFERED": "1"}
+    stack = Stack(addresses, print)
+
+    async def start(name: str, command: list[str], answers_at: str = "") -> None:
+        await stack.start(Member(name, command, environment, directory / f"{name}.log", answers_at))
+
+    try:
+        await start("temporal", temporal_command(addresses, directory / "temporal.db"), addresses.temporal)
+        await start("control", [sys.executable, "-P", "-m", "benchmarks.load_control"])
+        await start("gateway", [sys.executable, "-P", "-m", "workers.gateway"])
+        yield stack
+    finally:
+        await stack.stop()
+
+
+async def measure(options: argparse.Namespace, directory: Path) -> Table:
+    async with asyncio.timeout(options.limit), installation(directory) as stack:
+        temporal = await connect(stack.addresses.temporal)
+        clients = [ScriptedClient(stack.addresses.gateway, f"job-{number}") for number in range(options.jobs)]
+        load = Load(stack, temporal, clients, Table())
+        try:
+            await load.register()
+            await load.attach()
+            await load.idle(options.idle)
+            single = median(await load.singles())
+            for count in sorted({10, options.faults}):
+                await load.burst(count)
+            await load.gateway_dies(single)
+            await load.dies("control")
+            await load.dies("temporal")
+        finally:
+            await asyncio.gather(*(client.stop() for client in clients))
+        return load.table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000, help="registered and attached jobs (default: 1000)")
+    parser.add_argument("--faults", type=int, default=100, help="the largest number of faults at once (default: 100)")
+    parser.add_argument("--idle", type=float, default=20, help="seconds of looking at idle processes (default: 20)")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it (default: 1800)")
+    options = parser.parse_args()
+    needed = 2 * SINGLES + sum({10, options.faults}) + 3
+    if options.jobs < needed:
+        parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
+    with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:
+        table = asyncio.run(measure(options, Path(directory)))
+    print(f"\n{options.jobs} jobs, {os.cpu_count()} cores\n\n{table}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Training sides of many jobs in one process, each with a connection of its own. For `benchmarks.load`."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from rekindle_wire import PROTOCOL, training_pb2
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from rekindle_wire.training_pb2_grpc import ProgressStub
+
+OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise channels of one process share a connection
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+"""As our own manager has them (`rekindle_training.wire`)."""
+
+FULL = "too many come at once"
+"""What a gateway says that cannot admit a client in time."""
+
+LONGEST_RETRY = 1.0
+CALL_SECONDS = 60.0
+
+
+class ScriptedClient:
+    """One manager: it comes back with jitter, and carries out a hot switch at once."""
+
+    def __init__(self, address: str, job_id: str) -> None:
+        self.job_id = job_id
+        self.attached = asyncio.Event()
+        self.sent_away = 0
+        """How often the gateway had no place for it, or no good word."""
+        self.first_order_at: float | None = None
+        self._address = address
+        self._me = wire.ClientInfo(jobId=job_id, role="taskd")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._live())
+
+    async def stop(self) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self) -> None:
+        """Until it is cancelled."""
+        async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+            stub: Any = RecoverStub(channel)
+            while True:
+                try:
+                    await self._subscribe(stub)
+                except grpc.aio.AioRpcError as error:
+                    self.sent_away += FULL in (error.details() or "")
+                self.attached.clear()
+                await asyncio.sleep(random.uniform(0, LONGEST_RETRY))
+
+    async def _subscribe(self, stub: Any) -> None:
+        for call in (stub.Init, stub.Register):
+            if (await call(self._me, timeout=CALL_SECONDS)).code:
+                self.sent_away += 1
+                return
+        stream = stub.SubscribeProcessManageSignal(self._me)
+        await stream.initial_metadata()
+        self.attached.set()
+        async for signal in stream:
+            if signal.signalType != "keep-alive":
+                await self._carry_out(stub, signal)
+
+    async def _carry_out(self, stub: Any, signal: wire.ProcessManageSignal) -> None:
+        self.first_order_at = self.first_order_at or time.monotonic()
+        order = signal.changeStrategy or signal.actions[0]
+        if order == "new pod running":
+            await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=self.job_id, strategies=["migration"]))
+        elif order == "migration":
+            done = wire.RecoverStatusRequest(jobId=self.job_id, strategy="migration", status=wire.Status(info="scripted"))
+            await stub.ReportRecoverStatus(done)
+
+    async def first_step(self) -> None:
+        async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+            stub: Any = ProgressStub(channel)
+            step = training_pb2.ProgressReport(job_id=self.job_id, incarnation="life-1", step=1, protocol=PROTOCOL)
+            assert (await stub.ReportProgress(step, timeout=CALL_SECONDS)).code == 0
+
+
+async def all_attached(clients: Sequence[ScriptedClient]) -> None:
+    await asyncio.gather(*(client.attached.wait() for client in clients))

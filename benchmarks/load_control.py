@@ -1,0 +1,60 @@
+"""The control worker over a cluster in memory that answers at once, whatever the job: `python -P -m benchmarks.load_control`.
+
+Started by `benchmarks.load`; all but the cluster is the worker as it runs.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from activities.cluster import Cluster
+from rekindle.model.cluster import Pod
+from rekindle.model.job import Job, JobId
+from rekindle.temporal import connect, ensure_search_attributes
+from tests.support.scripted_cluster import ScriptedCluster
+from workers.control import control_worker
+
+PODS = ((0, 1), (2, 3))
+"""Ranks of the pods of each job."""
+
+
+class ManyJobs:
+    """Behind the port `Cluster`: each job that is named has two pods that run, and room for another."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, ScriptedCluster] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        async def asked(job_id: str, *arguments: Any) -> Any:
+            return await getattr(self._of(job_id), name)(job_id, *arguments)
+
+        return asked
+
+    def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        return self._of(job_id).follow(job_id)
+
+    async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
+        return await self._of(old.metadata.owner_uid).ensure_backup(old, name, avoid_nodes)
+
+    def _of(self, job_id: str) -> ScriptedCluster:
+        if job_id not in self._clusters:
+            self._clusters[job_id] = ScriptedCluster(Job(id=JobId(job_id), name=job_id, pods=PODS))
+        return self._clusters[job_id]
+
+
+async def main() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client, cluster = await connect(), ManyJobs()
+    await ensure_search_attributes(client)
+    scripted: Cluster = cluster  # most of its methods are made when they are asked for
+    async with control_worker(client, scripted, UnsandboxedWorkflowRunner()):
+        print("ready control", flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

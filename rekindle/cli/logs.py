@@ -1,0 +1,80 @@
+"""`rekindle logs`: what the pods of a job wrote, also those that a recovery has replaced. Logs stay in the job's directory."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rekindle.cli.context import cluster_socket
+from rekindle.cli.output import console
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import BadInput, NotFound
+from rekindle.model.cluster import Pod
+from rekindle.settings import read_settings
+
+
+async def logs(
+    job: str,
+    *,
+    pod: Annotated[str, Parameter(help="One pod of the job; without it, all of them.")] = "",
+    follow: Annotated[bool, Parameter(negative="", help="Until the pod ends; needs --pod.")] = False,
+) -> None:
+    """Print what the pods of JOB (name or id) wrote, first those that are gone, the oldest first.
+
+    Example: rekindle logs gpt --pod gpt-worker-1 --follow
+    """
+    if follow and not pod:
+        raise BadInput("--follow: needs --pod, one stream at a time")
+    async with ClusterClient(cluster_socket()) as cluster:
+        directory, living = await _job(cluster, job)
+        gone = _logs_of_the_gone(directory, living)
+        _check(pod, job, {path.name.split(".")[0] for path in gone} | {one.metadata.name for one in living})
+        for path in gone if not follow else ():
+            name, uid, _ = path.name.rsplit(".", 2)
+            if pod in ("", name):
+                console.print(f"[bold]== {name}, gone (uid {uid}...)[/bold]", highlight=False)
+                _write(path.read_text(errors="replace"))
+        for one in living:
+            if pod in ("", one.metadata.name):
+                console.print(f"[bold]== {one.metadata.name}, {one.status.phase}[/bold]", highlight=False)
+                async for piece in cluster.logs(one.metadata.name, follow=follow):
+                    _write(piece)
+
+
+async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
+    """Directory and pods of a job; one that has ended has left its directory."""
+    try:
+        found = await cluster.job(job)
+    except NotFound:
+        left = _left_behind(job)
+        if not left:
+            raise
+        return left[-1], []
+    return Path(found.status.directory), await cluster.pods(found.metadata.uid)
+
+
+def _left_behind(job: str) -> list[Path]:
+    """Directories of jobs that had this name or id; the newest last."""
+    found = []
+    for directory in (read_settings().state_dir / "jobs").glob("*-*"):
+        name, uid = directory.name.rsplit("-", 1)
+        if job == name or job.startswith(f"{uid}-"):
+            found.append(directory)
+    return sorted(found, key=lambda directory: directory.stat().st_mtime)
+
+
+def _logs_of_the_gone(directory: Path, living: list[Pod]) -> list[Path]:
+    names = {f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log" for pod in living}
+    found = [path for path in (directory / "logs").glob("*.*.log") if path.name not in names]
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _check(pod: str, job: str, known: set[str]) -> None:
+    if pod and pod not in known:
+        raise BadInput(f"--pod: {pod} is not a pod of {job}, accepted are {', '.join(sorted(known))}")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,29 @@
+"""What pods of the local cluster tell of a job that does not train: those that wait for a node, and those that failed."""
+
+from collections.abc import Iterable, Sequence
+
+from rekindle.model.cluster import Pod, PodPhase, condition_of
+
+
+def is_waiting(pod: Pod) -> bool:
+    return pod.status.phase is PodPhase.PENDING and not pod.metadata.deletion_timestamp
+
+
+def waiting(pods: Sequence[Pod]) -> str:
+    """In a few words, whether a job waits for its pods; empty: it does not."""
+    pending = sum(map(is_waiting, pods))
+    return f"waiting: {pending} of {len(pods)} pods have no node" if pending else ""
+
+
+def pod_words(pods: Iterable[Pod]) -> list[str]:
+    """A line for each pod that does not run as it should, in the scheduler's words or its own last ones."""
+    return [words for pod in pods if (words := _words(pod))]
+
+
+def _words(pod: Pod) -> str:
+    if is_waiting(pod):
+        scheduled = condition_of(pod.status.conditions, "PodScheduled")
+        return f"waiting: {pod.metadata.name}: {scheduled.message if scheduled else 'not scheduled yet'}"
+    if pod.status.phase is PodPhase.FAILED:
+        return f"failed: {pod.metadata.name} on {pod.spec.node_name}, exit code {pod.status.exit_code}: {pod.status.message}"
+    return ""

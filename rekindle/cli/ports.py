@@ -1,0 +1,69 @@
+"""Who listens at a port of this machine. `rekindle dev` asks before it starts, and again when its own server should be there.
+
+A connection that is accepted says only that somebody listens. Linux tells which process it is: `/proc/net/tcp` names the socket,
+and the process holds it among its open files.
+"""
+
+import socket
+from pathlib import Path
+
+from rekindle.errors import Refused
+
+LISTENING = "0A"
+"""State of a listening socket in `/proc/net/tcp`."""
+
+
+def ensure_free(port: int, option: str, guess: str) -> None:
+    """Refuses a port that somebody else has.
+
+    Args:
+        port: of 127.0.0.1.
+        option: the option that chooses another port.
+        guess: who is there usually.
+
+    Raises:
+        Refused: the message names the port, its process where we may see that, and the option.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the connections of one that has ended do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise Refused(
+                f"port {port} cannot be used: {error.strerror}, {who_listens(port)} (perhaps {guess}). "
+                f"Stop it, or choose another port with {option} (0: any free one)"
+            ) from error
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether this very process listens at a port."""
+    return bool(_sockets_of(pid) & _listening_at(port))
+
+
+def who_listens(port: int) -> str:
+    """The process that listens at a port, in words; processes of other users cannot be told."""
+    listening = _listening_at(port)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _sockets_of(int(entry.name)) & listening:
+            return f"by process {entry.name}, {(entry / 'comm').read_text().strip()}"
+    return "by a process of another user"
+
+
+def _listening_at(port: int) -> set[str]:
+    """Inodes of the sockets that listen at a port, at whatever address."""
+    found = set()
+    for table in Path("/proc/net").glob("tcp*"):  # without IPv6 there is no tcp6
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _sockets_of(pid: int) -> set[str]:
+    """Inodes of the sockets that a process holds; none where we may not look or it is gone."""
+    try:
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return set()
+    return {link.removeprefix("socket:[").rstrip("]") for link in links if link.startswith("socket:[")}

@@ -1,0 +1,43 @@
+"""What is printed for people is whole: nothing is cut, swallowed, or said of the wrong cause."""
+
+import pytest
+
+from rekindle.cli.output import complain, console, hint, print_columns, problems, show_verdict
+from rekindle.model.recovery import Mode, Outcome, Phase, Verdict
+
+STUCK = "resuming fails: the training side reports 406 no step was completed within 60 s"
+
+
+def verdict(reason: str, mode: Mode = Mode.HOT_SWITCH) -> Verdict:
+    return Verdict(
+        mode=mode, outcome=Outcome.ESCALATE, reason=reason, phases=(Phase(name="p", seconds=1.0, note="offers [exit]"),)
+    )
+
+
+def test_names_in_a_table_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 20 columns a name of 60 letters stands there whole, in one line: it is typed in the next command."""
+    monkeypatch.setattr(console, "_width", 20)
+    name = "gpt-worker-1-hot-0001-hot-0002-and-some-more-letters-of-it"
+    with console.capture() as page:
+        print_columns(("node", "pods"), [("node-0", name)])
+    assert page.get().splitlines() == ["node    pods", f"node-0  {name}"]
+
+
+def test_brackets_in_a_message_are_no_markup() -> None:
+    """An extra of a distribution, a list, a key: what stands in brackets is said."""
+    with problems.capture() as said:
+        complain(ValueError('pip install "rekindle[demo]"'))
+    assert 'error: pip install "rekindle[demo]"' in said.get()
+    with console.capture() as page:
+        show_verdict(verdict("the training side offers [exit]"))
+    assert page.get().count("offers [exit]") == 2
+
+
+def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:
+    """Of a hot switch whose ranks never completed a step the usual cause is said; of no other end."""
+    with console.capture() as page:
+        show_verdict(verdict(STUCK))
+    assert "on_rebuild" in page.get()
+    assert "DDP" in page.get()
+    assert not hint(verdict("resuming fails: the training side reports 406 not all ranks are there"))
+    assert not hint(verdict(STUCK, Mode.JOB_RESCHEDULING))

@@ -1,0 +1,138 @@
+"""What a person sees of a job and of a recovery that was asked for: typed beside a real control plane and a scripted peer."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.recovery import Mode, Outcome
+from tests.support.peer import Script
+from tests.support.plant import Plant, a_job, sub_health, training
+
+REKINDLE = str(Path(sys.executable).parent / "rekindle")
+FORCED = ("--pod-rank", "1", "--force")
+
+
+async def typed(world: Plant, *arguments: str) -> Process:
+    """A command at this control plane; no local cluster is beside it."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
+    address = world.client.service_client.config.target_host
+    environment = {**plain, "TEMPORAL_ADDRESS": address, "REKINDLE_STATE_DIR": "/nowhere"}
+    return await asyncio.create_subprocess_exec(REKINDLE, *arguments, env=environment, stdout=PIPE, stderr=PIPE)
+
+
+async def ended(command: Process) -> tuple[int, str]:
+    """Its exit code, and all that it wrote."""
+    output, errors = await command.communicate()
+    assert command.returncode is not None
+    return command.returncode, (output + errors).decode()
+
+
+async def until_said(command: Process, words: str) -> None:
+    """Reads what it tells meanwhile until these words come."""
+    assert command.stderr is not None
+    async with asyncio.timeout(40):
+        while words not in (line := (await command.stderr.readline()).decode()):
+            assert line, f"it ended without {words!r}"
+
+
+async def test_a_switch_that_ended_as_a_restart_is_not_just_recovered(temporal: WorkflowEnvironment) -> None:
+    """The hot switch fails, the job is restarted and recovers: both modes and the downgrade are said, and the exit code is 1."""
+    async with training(temporal, a_job(), Script(status=406)) as (world, _peer):
+        command = await typed(world, "hot-switch", world.job.id, *FORCED)
+        await world.restarted()
+        code, words = await ended(command)
+        assert code == 1, words
+        assert "hot switch: escalate, resuming fails" in words
+        assert "job rescheduling: recovered" in words
+        assert "to ignore: resuming fails" in words
+        assert f"rekindle policy lift {world.job.name}" in words
+
+
+async def test_the_phases_of_a_recovery_are_said_as_they_are_ticked_off(temporal: WorkflowEnvironment) -> None:
+    """While training has not paused yet, the phases before are ticked and the one that runs is named; the end is a post-mortem.
+    The node of a pod that was moved by force is no suspect."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        command = await typed(world, "hot-switch", world.job.id, *FORCED)
+        await until_said(command, "✓ hot switch: backup pod runs")
+        await until_said(command, "… hot switch: backup loads, training pauses")
+        await peer.pause()
+        code, words = await ended(command)
+        assert code == 0, words
+        assert "hot switch: recovered" in words
+        assert "look at" not in words
+
+
+async def test_the_node_of_a_fault_is_worth_a_look(temporal: WorkflowEnvironment) -> None:
+    """Behind a switch that a sub-health caused, the post-mortem names the node."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(sub_health())
+        await world.incident()
+        assert "look at: node node-1" in (await ended(await typed(world, "show", world.job.id)))[1]
+
+
+async def test_an_interrupted_command_says_that_the_recovery_goes_on(temporal: WorkflowEnvironment) -> None:
+    """Ctrl-C ends the command and not the recovery; it says how to look at it and how to cancel it, and `cancel` does."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, _peer):
+        command = await typed(world, "hot-switch", world.job.id, *FORCED)
+        await until_said(command, "… hot switch: backup loads, training pauses")
+        command.send_signal(signal.SIGINT)
+        code, words = await ended(command)
+        assert code == 130, words
+        assert f"rekindle show {world.job.id}" in words
+        assert f"rekindle cancel {world.job.id}" in words
+        assert (await world.status()).running is Mode.HOT_SWITCH
+        code, words = await ended(await typed(world, "cancel", world.job.id))
+        assert (code, "cancelled: request/" in words) == (0, True), words
+        assert (await world.incident()).verdict is Outcome.CANCELLED
+        assert (await ended(await typed(world, "cancel", world.job.id)))[0] == 4
+
+
+async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
+    """Accepted with the modes that would be tried, refused with the reason, or bad input; and nothing is asked for."""
+    async with training(temporal, a_job()) as (world, peer):
+        job = world.job.id
+        code, words = await ended(await typed(world, "hot-switch", job, *FORCED, "--dry-run"))
+        assert (code, "would be accepted: hot switch, then, if it fails, job rescheduling" in words) == (0, True), words
+        code, words = await ended(await typed(world, "hot-switch", job, "--pod-rank", "1", "--dry-run"))
+        assert (code, "would be refused: pod rank 1 is healthy" in words) == (4, True), words
+        assert (await ended(await typed(world, "hot-switch", job, "--pod-rank", "9", "--dry-run")))[0] == 2
+        assert (await ended(await typed(world, "reschedule", job, "--dry-run")))[0] == 0
+        assert ((await world.status()).state.incidents, peer.orders) == (0, [])
+
+
+async def test_a_refused_request_is_no_failure(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that the job refuses is answered with its reason; no log of the control plane has a word about it, let alone a
+    traceback."""
+    async with training(temporal, a_job()) as (world, _peer):
+        caplog.clear()
+        code, words = await ended(await typed(world, "hot-switch", world.job.id, "--pod-rank", "1"))
+        assert (code, "is healthy" in words) == (4, True), words
+        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_the_incidents_of_a_job_survive_it(temporal: WorkflowEnvironment) -> None:
+    """A job that has ended is listed by `jobs --all`; `show` points to `history`, which has its post-mortems."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(sub_health())
+        await world.incident()
+        await world.tell(ids.Updates.END, "the job succeeded")
+        await world.entity.result()
+        assert world.job.id not in (await ended(await typed(world, "jobs")))[1]
+        _, listed = await ended(await typed(world, "jobs", "--all"))
+        (row,) = [line for line in listed.splitlines() if world.job.id in line]
+        assert "ended" in row
+        code, words = await ended(await typed(world, "show", world.job.id))
+        assert (code, f"rekindle history {world.job.id}" in words) == (2, True), words
+        code, words = await ended(await typed(world, "history", world.job.id))
+        assert code == 0, words
+        assert "ended, the job succeeded" in words
+        assert "incident 1: sub-health node-1" in words
+        assert "hot switch: recovered" in words

@@ -1,0 +1,161 @@
+"""Objects of the API server, of every kind that is read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.kube import Object
+from activities.kubernetes import shapes
+from activities.kubernetes.kinds import BARE, KINDS, TRAINING_JOB, Kind, Workload, rank_of
+from activities.kubernetes.objects import bare_job, failure_of, is_bare, is_managed, job_object_of, node_of, pod_of
+from activities.kubernetes.pods import (
+    backup_of,
+    brought_back,
+    controller_of,
+    joined,
+    placed,
+    pods_of_training_job,
+    remembered,
+    topology_of,
+)
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject, JobView, Pod
+from rekindle.policy.ranks import problems
+from tests.fuzz.broken import broken, fuzzed, reads, text
+from tests.support.valid_objects import JOBS, namespace, node, pod
+
+RANK_KEYS = ("my/rank",)
+CONTRACT = (
+    keys.SUB_HEALTHY_STRATEGY,
+    keys.RECOVER_STRATEGY,
+    keys.PROCESS_RECOVER_ENABLE,
+    keys.FRAMEWORK,
+    keys.RANK_INDEX,
+    keys.POD_TYPE,
+    keys.BACKUP_SOURCE,
+    keys.JOB_NAME,
+    keys.REPLICA_TYPE,
+    keys.JOB_ID,
+    keys.BARE_JOB_NAME,
+    keys.PODS,
+    keys.RANKS_PER_POD,
+    keys.TRAINING_SIDE,
+    keys.LIMITS,
+    keys.TOPOLOGY,
+    keys.MANAGED,
+    keys.GENERATION,
+    keys.CAPABILITIES,
+    keys.DOWNGRADED,
+    "training.kubeflow.org/replica-index",
+    "batch.kubernetes.io/job-completion-index",
+    "jobset.sigs.k8s.io/job-index",
+    "jobset.sigs.k8s.io/replicatedjob-name",
+)
+words = st.dictionaries(st.sampled_from(CONTRACT), text, max_size=6)
+
+
+def read_job(kind: Kind, raw: Object) -> JobObject:
+    """As the watcher, the drivers and our own controller do."""
+    job = Workload(kind, raw).checked()
+    is_managed(job)
+    failure_of(job)
+    found = job_object_of(job, observe=False)
+    for template in job.templates:
+        placed(template.body.get("spec", {}).get("affinity", {}), ["node-1"])
+    if kind is TRAINING_JOB:
+        pods_of_training_job(job, "0", ["node-1"], "gateway:8899")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_valid_job_is_read(kind: Kind) -> None:
+    """What is broken below means something as it is."""
+    assert read_job(kind, JOBS[kind]).metadata.name == "job"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(data=st.data())
+@fuzzed
+def test_a_broken_job_is_refused_by_its_field(kind: Kind, data: st.DataObject) -> None:
+    """Whatever is wrong with it, wherever."""
+    raw = data.draw(broken(JOBS[kind]))
+    reads(lambda: read_job(kind, raw))
+
+
+def read_pod(raw: Object, job: Workload) -> Pod:
+    """As the watcher, the drivers and our own controller do."""
+    found = pod_of(raw, job, RANK_KEYS)
+    checked = shapes.checked(shapes.Pod, raw)
+    affinity = placed(checked["spec"].get("affinity", {}), ["node-1"])
+    backup_of(checked, job, "spare", rank_of(job, checked, RANK_KEYS), affinity)
+    brought_back(remembered(checked), "1", ["node-1"])
+    controller_of(checked)
+    topology_of(job, checked)
+    joined(checked)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(raw=broken(pod("uid-of-job", "pod")))
+@fuzzed
+def test_a_broken_pod_is_refused_by_its_field(kind: Kind, raw: Object) -> None:
+    """Whatever the kind of its job."""
+    reads(lambda: read_pod(raw, Workload(kind, JOBS[kind])))
+
+
+@given(raw=broken([pod("loose", "one"), pod("loose", "two")]))
+@fuzzed
+def test_broken_pods_that_nobody_controls_are_refused_by_their_field(raw: list[Any]) -> None:
+    """Together they are a job."""
+
+    def read() -> JobObject | None:
+        pods = [shapes.checked(shapes.Pod, one) for one in raw if isinstance(one, dict)]
+        bare = [one for one in pods if is_bare(one)]
+        return job_object_of(bare_job("default", "loose", bare), observe=False) if bare else None
+
+    reads(read)
+
+
+@given(raw=broken(remembered(pod("loose", "one")) | {"metadata": pod("loose", "one")["metadata"]}))
+@fuzzed
+def test_broken_templates_of_such_pods_are_refused_by_their_field(raw: Object) -> None:
+    """A restart leaves them, and anybody in the namespace may change them."""
+
+    def read() -> JobObject:
+        job = bare_job("default", "loose", [shapes.checked(shapes.PodTemplate, raw)])
+        assert job.kind is BARE
+        return job_object_of(job, observe=False)
+
+    reads(read)
+
+
+@given(raw=broken(node("node-0")))
+@fuzzed
+def test_a_broken_node_is_refused_by_its_field(raw: Object) -> None:
+    """Its conditions come from programs of others."""
+    reads(lambda: node_of(raw))
+
+
+@given(raw=broken(namespace("default")))
+@fuzzed
+def test_a_broken_namespace_is_refused_by_its_field(raw: Object) -> None:
+    """Only its name and its labels are read."""
+    reads(lambda: shapes.checked(shapes.Named, raw))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(labels=words, annotations=words)
+@fuzzed
+def test_the_contracts_labels_and_annotations_may_say_anything(
+    kind: Kind, labels: dict[str, str], annotations: dict[str, str]
+) -> None:
+    """On a job and on its pods: what means nothing is refused by its name, or told as a problem of the job."""
+    own, its = JOBS[kind], pod("uid-of-job", "pod")
+    raw = {**own, "metadata": {**own["metadata"], "labels": labels, "annotations": annotations}}
+    of_it = {**its, "metadata": {**its["metadata"], "labels": labels, "annotations": annotations}}
+    job = reads(lambda: read_job(kind, raw))
+    found = reads(lambda: read_pod(of_it, Workload(kind, own)))
+    if job and found:
+        problems(JobView(job=job, pods=(found, found)))

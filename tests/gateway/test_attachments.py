@@ -1,0 +1,165 @@
+"""What a job's workflow is told of its streams, and how little of it is stored."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.ids import ErrorTypes, Updates
+from rekindle.model.recovery import Attachment, Outcome, Progress
+from rekindle.model.state import Contact, JobStatus
+from tests.support.peer import Script
+from tests.support.plant import NOW, Plant, a_job, plant, register, sub_health, training
+
+A = Attachment(queue="gateway/a", session="session-a", since=NOW)
+B = Attachment(queue="gateway/b", session="session-b", since=NOW)
+
+
+async def stored(world: Plant) -> Counter[str]:
+    """Updates in the history of the job's workflow, by name."""
+    history = await world.entity.fetch_history()
+    requests = [event.workflow_execution_update_accepted_event_attributes.accepted_request for event in history.events]
+    return Counter(request.input.name for request in requests if request.input.name and request.input.name != Updates.REGISTER)
+
+
+async def refusal(world: Plant, update: str, argument: object) -> str | None:
+    """The type of the error with which the job's workflow refuses an update."""
+    with pytest.raises(WorkflowUpdateFailedError) as raised:
+        await world.tell(update, argument)
+    assert isinstance(raised.value.cause, ApplicationError)
+    return raised.value.cause.type
+
+
+async def test_a_client_that_comes_costs_its_job_one_update(temporal: WorkflowEnvironment) -> None:
+    """Init and Register are answered, and nothing of them is stored."""
+    async with plant(temporal, a_job()) as world, world.peer():
+        assert await stored(world) == {Updates.ATTACH: 1}
+
+
+async def test_a_gateway_that_comes_back_costs_each_job_one_update(temporal: WorkflowEnvironment) -> None:
+    """The end of the old streams is not told when a gateway stops: ten thousand at once would delay those that come."""
+    async with plant(temporal, a_job()) as world, world.peer() as peer:
+        before = (await world.status()).state.attachment
+        await world.gateway.stop()
+        assert (await world.status()).state.attachment == before
+        await world.gateway.start()
+        await world.settled(lambda status: status.state.attachment not in (None, before))
+        await peer.until(peer.attached.is_set)
+        assert await stored(world) == {Updates.ATTACH: 2}
+
+
+async def test_what_changes_nothing_is_refused_and_not_stored(temporal: WorkflowEnvironment) -> None:
+    """The same attachment again, and an end that was told already."""
+    async with plant(temporal, a_job()) as world:
+        await world.tell(Updates.ATTACH, A)
+        assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_KNOWN
+        await world.tell(Updates.DETACH, A.session)
+        assert await refusal(world, Updates.DETACH, A.session) == ErrorTypes.ATTACHMENT_KNOWN
+        assert await stored(world) == {Updates.ATTACH: 1, Updates.DETACH: 1}
+
+
+async def test_an_attachment_that_arrives_after_its_end_is_not_taken(temporal: WorkflowEnvironment) -> None:
+    """After an outage the two may change places: nobody would ever tell the end again."""
+    async with plant(temporal, a_job()) as world:
+        await world.tell(Updates.DETACH, A.session)
+        assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_OVER
+        assert (await world.status()).state.attachment is None
+
+
+async def test_an_attachment_that_was_replaced_does_not_come_back(temporal: WorkflowEnvironment) -> None:
+    """A gateway that repeats it late does not take the job away from the gateway that holds its stream."""
+    async with plant(temporal, a_job()) as world:
+        await world.tell(Updates.ATTACH, A)
+        await world.tell(Updates.ATTACH, B)
+        assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_OVER
+        assert (await world.status()).state.attachment == B
+
+
+async def test_a_client_that_leaves_while_it_is_attached_is_detached_behind_it(temporal: WorkflowEnvironment) -> None:
+    """What was sent is stored in its order, however long it takes: the job ends up without a stream."""
+    async with plant(temporal, a_job()) as world, world.peer() as peer:
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await world.control.stop()
+        attaching = asyncio.create_task(peer.attach())
+        async with asyncio.timeout(10):
+            while not world.gateway.storing:
+                await asyncio.sleep(0.01)
+        attaching.cancel()
+        await peer.cut()
+        await world.control.start()
+        await _until_stored(world, Counter({Updates.ATTACH: 2, Updates.DETACH: 2}))
+        assert (await world.status()).state.attachment is None
+
+
+async def _until_stored(world: Plant, updates: Counter[str]) -> None:
+    async with asyncio.timeout(40):
+        while await stored(world) != updates:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(temporal: WorkflowEnvironment) -> None:
+    """Its workflow is terminated and registered again; its client does nothing, and a hot switch is possible as before."""
+    async with plant(temporal, a_job(), offer_again=0.2) as world, world.peer() as peer:
+        progress = Progress(incarnation="life-1", step=1, steps_lost=0)
+        await peer.report_progress(progress)
+        before = (await world.status()).state
+        await world.entity.terminate("lost")
+        await register(world.client, world.job)
+
+        def whole(status: JobStatus) -> bool:
+            return status.state.attachment is not None and status.state.progress is not None
+
+        after = (await world.settled(whole)).state
+        assert (after.attachment, after.progress, after.introduced) == (before.attachment, progress, True)
+        await world.fault(sub_health())
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.ended == []
+
+
+async def test_a_gateway_that_was_never_told_the_progress_keeps_that_of_the_job(temporal: WorkflowEnvironment) -> None:
+    """It heard of it when the client came: both the gateway that was told and the job's workflow may be lost."""
+    async with plant(temporal, a_job(), offer_again=0.2) as world:
+        await world.first_step()
+        async with world.peer():
+            await world.entity.terminate("lost")
+            await register(world.client, world.job)
+            status = await world.settled(lambda status: status.state.attachment is not None)
+            assert status.state.progress == Progress(incarnation="life-1", step=1)
+
+
+async def test_an_attachment_that_is_offered_again_is_not_stored_again(temporal: WorkflowEnvironment) -> None:
+    """Round after round; and the client notices nothing."""
+    async with plant(temporal, a_job(), offer_again=0.02, keep_alive=0.05) as world, world.peer() as peer:
+        await peer.until(lambda: len(peer.keep_alives) >= 20)
+        assert await stored(world) == {Updates.ATTACH: 1}
+        assert peer.ended == []
+
+
+async def test_a_stream_that_the_job_has_given_up_ends(temporal: WorkflowEnvironment) -> None:
+    """Its client comes back, and the job has a stream again."""
+    async with plant(temporal, a_job(), offer_again=0.1) as world, world.peer() as peer:
+        await world.tell(Updates.ATTACH, A)  # another gateway, whose word to this one was lost
+        await peer.until(lambda: bool(peer.ended))
+        assert peer.ended == ["ABORTED: another subscriber took over"]
+        await world.settled(lambda status: status.state.attachment is not None and status.state.attachment != A)
+
+
+async def test_a_job_that_is_recovered_is_known_to_be(temporal: WorkflowEnvironment) -> None:
+    """So that its client comes first when all come back at once."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        assert not (await _contact(world)).recovering
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        assert (await _contact(world)).recovering
+        await peer.pause()
+        await world.incident()
+
+
+async def _contact(world: Plant) -> Contact:
+    contact: Contact = await world.entity.query(ids.Queries.CONTACT, result_type=Contact)
+    return contact

@@ -1,0 +1,95 @@
+"""Who comes when at a gateway that many ask at once."""
+
+import asyncio
+
+import pytest
+
+from rekindle.errors import Unavailable
+from workers.gateway.lanes import Admission, Lanes
+
+
+class Visitors:
+    """Tasks that each hold a place until they are let go."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.inside: list[str] = []
+        self._doors: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str) -> None:
+        self._doors[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._visit(name))
+        await asyncio.sleep(0)
+
+    async def go(self, name: str) -> None:
+        self._doors[name].set()
+        await self.tasks[name]
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def _visit(self, name: str) -> None:
+        async with self._admission.place(name):
+            self.inside.append(name)
+            await self._doors[name].wait()
+
+
+async def test_no_more_are_inside_than_there_are_places_and_the_wanted_come_first() -> None:
+    """A job whose recovery waits for its stream is not behind all the others, also if that turns out while it waits."""
+    wanted = set[str]()
+    visitors = Visitors(Admission(2, 10, wanted))
+    for name in ("a", "b", "c", "d", "late"):
+        await visitors.come(name)
+    wanted.update(("late", "nobody"))
+    assert visitors.inside == ["a", "b"]
+    await visitors.go("a")
+    assert visitors.inside == ["a", "b", "late"]
+    await visitors.go("b")
+    assert visitors.inside[-1] == "c"
+    for name in ("late", "c", "d"):
+        await visitors.go(name)
+    assert visitors.inside == ["a", "b", "late", "c", "d"]
+
+
+async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
+    """Also in the very moment in which its place became free."""
+    visitors = Visitors(Admission(1, 10, ()))
+    for name in ("a", "b", "c", "d"):
+        await visitors.come(name)
+    visitors.tasks["b"].cancel()
+    visitors._doors["a"].set()
+    await visitors.tasks["a"]
+    visitors.tasks["c"].cancel()
+    await asyncio.gather(visitors.tasks["b"], visitors.tasks["c"], return_exceptions=True)
+    await visitors.go("d")
+    assert visitors.inside[-1] == "d"
+    await visitors.come("e")
+    assert visitors.inside[-1] == "e"
+    await visitors.go("e")
+
+
+async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
+    """It may try again."""
+    admission = Admission(1, 0.01, ())
+    async with admission.place("a"):
+        with pytest.raises(Unavailable, match="too many come at once"):
+            async with admission.place("a"):
+                raise AssertionError("there is one place")
+    async with admission.place("a"):
+        pass
+
+
+async def test_a_lane_is_kept_in_order_and_forgotten() -> None:
+    """What is said of one job waits for what was said before; another job does not."""
+    lanes, said = Lanes(), list[str]()
+
+    async def say(job_id: str, word: str) -> None:
+        async with lanes.of(job_id):
+            said.append(word)
+
+    async with lanes.of("a"):
+        waiting = [asyncio.create_task(say("a", word)) for word in ("first", "second")]
+        await say("b", "another job")
+    await asyncio.gather(*waiting)
+    assert said == ["another job", "first", "second"]
+    assert lanes._lanes == {}

@@ -1,0 +1,210 @@
+"""What is wrong with a job is the difference between what is seen and what is held to be right; it is over when that is gone."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.state import JobState, Standing
+from rekindle.policy import cases
+from workflows import faults, memory
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
+STATE = JobState.of(JOB)
+WHOLE = ("aaaa", "bbbb", "cccc")
+SLOW = Fault(id="n1/slow", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), ranks=(2, 3), node="node-1", source=WATCHER)
+LOST = Fault(id="n1/lost", kind=FaultKind.NODE, pod_ranks=(1,), ranks=(2, 3), node="node-1", source=WATCHER)
+FAILED = Fault(id="failed/0/exit 1", kind=FaultKind.POD, pod_ranks=(1,), ranks=(2, 3), generation="0", source=WATCHER)
+
+
+def see(
+    state: JobState, *found: Fault, holders: tuple[str, ...] = WHOLE, at: datetime = NOW, restarting: bool = False
+) -> JobState:
+    return memory.sighted(state, Sighting(holders=holders, faults=found), at, restarting=restarting)
+
+
+def told(state: JobState, *found: Fault, cleared: tuple[str, ...] = (), at: datetime = NOW) -> JobState:
+    return memory.reported(state, FaultReport(faults=found, cleared=cleared), at)
+
+
+def ids(state: JobState) -> list[str]:
+    return [one.fault.id for one in state.faults]
+
+
+def by_a_person(fault: Fault) -> Fault:
+    return fault.model_copy(update={"source": "operator"})
+
+
+def crash(*ranks: int, of: FaultType = FaultType.OTHER) -> Fault:
+    details = (FaultyRanks(ranks=ranks, type=of),)
+    return Fault(id="processes", kind=FaultKind.PROCESS, ranks=ranks, details=details, source="training-side")
+
+
+def test_pods_that_start_are_no_fault() -> None:
+    """A rank that nobody held yet is held by whoever comes first."""
+    state = see(STATE, holders=("", "", ""))
+    state = see(state, holders=("aaaa", "", "cccc"))
+    state = see(state)
+    assert (state.holders, state.faults) == (WHOLE, ())
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (("aaaa", "", "cccc"), "pod rank 1 lost the pod that held it"),
+        (("aaaa", "dddd", "cccc"), "pod rank 1 passed to another pod, whose processes are new"),
+    ],
+    ids=["gone", "replaced"],
+)
+def test_a_rank_that_loses_its_pod_is_a_fault(now: tuple[str, ...], words: str) -> None:
+    """Whoever deleted it, and whether or not its controller made another: the processes of the rank are gone."""
+    state = see(see(STATE), holders=now, at=LATER)
+    (one,) = state.faults
+    assert (one.fault.kind, one.fault.pod_ranks, one.fault.ranks) == (FaultKind.POD, (1,), (2, 3))
+    assert (one.fault.message, one.fault.accepted_at, one.judged) == (words, LATER, "")
+    assert state.holders == WHOLE
+    case = cases.next_case(state, LATER)
+    assert case
+    assert case.plan.modes == ("job rescheduling",)
+
+
+def test_it_is_over_when_the_pod_is_there_again() -> None:
+    """A watch that broke showed less than there was."""
+    assert see(see(see(STATE), holders=("", "", "")), holders=WHOLE).faults == ()
+
+
+def test_a_rank_that_two_pods_claim_keeps_the_holder_that_is_known() -> None:
+    """Whose it is nobody can say before one of them is gone."""
+    state = see(see(STATE), holders=("aaaa", "?", "cccc"))
+    assert (state.holders, state.faults) == (WHOLE, ())
+
+
+def test_a_job_that_somebody_else_restarted_begins_another_life() -> None:
+    """Every rank has a pod, and each another one: nothing is missing."""
+    state = see(see(STATE), holders=("dddd", "eeee", "ffff"))
+    assert (state.holders, state.faults) == (("dddd", "eeee", "ffff"), ())
+
+
+def test_ranks_whose_pods_failed_or_whose_node_is_lost_are_not_told_twice() -> None:
+    """The failed pod, or the lost node, says why nobody holds the rank."""
+    state = see(see(STATE), FAILED, holders=("aaaa", "", "cccc"))
+    assert ids(state) == ["failed/0/exit 1"]
+    state = see(see(STATE), LOST, holders=("aaaa", "", ""))
+    assert [(one.fault.id, one.fault.pod_ranks) for one in state.faults] == [("n1/lost", (1,)), ("holders", (2,))]
+
+
+def test_a_mode_that_replaces_all_pods_is_not_told_that_they_go() -> None:
+    """Who holds a rank is settled at its end."""
+    assert see(see(STATE), holders=("", "", ""), restarting=True).faults == ()
+
+
+def test_a_fault_is_stamped_with_our_clock_once() -> None:
+    """Seen again it is as old as it was; gone and seen again it is another."""
+    state = see(STATE, SLOW, at=NOW)
+    state = see(state, SLOW, at=LATER)
+    assert [one.fault.accepted_at for one in state.faults] == [NOW]
+    state = see(see(state, at=LATER), SLOW, at=LATER)
+    assert [one.fault.accepted_at for one in state.faults] == [LATER]
+
+
+def test_what_was_judged_holds_until_it_grows_or_something_new_breaks() -> None:
+    """A fault that shrinks is the same; one more rank, or another real fault, is a reason to judge again."""
+    two = FAILED.model_copy(update={"pod_ranks": (1, 2), "ranks": (2, 3, 4, 5)})
+    state = see(STATE, two, SLOW)
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.judged(state, case, "given_up: enough")
+    assert cases.next_case(see(state, FAILED), LATER) is None or ids(state) == [two.id, SLOW.id]
+    shrunk = see(state, FAILED, SLOW)
+    assert shrunk.faults[0].judged == "given_up: enough"
+    grown = see(shrunk, two, SLOW)
+    assert [one.judged for one in grown.faults] == ["", ""]
+    another = see(shrunk, FAILED, SLOW, LOST)
+    assert [one.judged for one in another.faults] == ["", "", ""]
+
+
+def test_a_lost_node_is_given_time_unless_something_else_shows_that_it_is_lost() -> None:
+    """A kubelet that restarts is back within seconds; a failed pod or a word of the training side waits for nobody."""
+    state = see(STATE, LOST)
+    soon = NOW + JOB.limits.node_lost
+    assert cases.next_case(state, NOW) is None
+    assert cases.next_due(state, NOW) == soon
+    case = cases.next_case(state, soon)
+    assert case
+    assert [fault.id for fault in case.faults] == ["n1/lost"]
+    assert cases.next_case(see(state), soon) is None
+    for sooner in (see(state, LOST, FAILED), told(state, crash(2))):
+        case = cases.next_case(sooner, NOW)
+        assert case
+        assert "n1/lost" in [fault.id for fault in case.faults]
+
+
+def test_reports_about_processes_add_up_rank_by_rank() -> None:
+    """The newer word on a rank holds; a report that says nothing new changes nothing."""
+    state = told(STATE, crash(0, 1, of=FaultType.MEMORY))
+    state = told(state, crash(1, 4, of=FaultType.NETWORK), at=LATER)
+    (one,) = state.faults
+    assert (one.fault.ranks, one.fault.accepted_at) == ((0, 1, 4), LATER)
+    kinds = [(detail.ranks, detail.type) for detail in one.fault.details]
+    assert kinds == [((0,), FaultType.MEMORY), ((1, 4), FaultType.NETWORK)]
+    assert told(state, crash(4, of=FaultType.NETWORK), at=LATER + timedelta(hours=1)) == state
+
+
+def test_who_told_a_fault_clears_it_and_a_sighting_does_not() -> None:
+    """The watcher knows nothing of what others saw."""
+    state = told(see(STATE), by_a_person(SLOW))
+    assert ids(see(state)) == ["n1/slow"]
+    assert ids(told(state, cleared=("n1/slow",))) == []
+
+
+def test_a_sub_health_of_two_pods_is_decided_rank_by_rank() -> None:
+    """The one may be moved while the other stays."""
+    state = told(STATE, by_a_person(SLOW).model_copy(update={"pod_ranks": (0, 1)}))
+    assert [one.fault.pod_ranks for one in state.faults] == [(0,), (1,)]
+
+
+def test_the_end_of_a_backup_pod_is_no_case() -> None:
+    """It is the affair of the hot switch that made it."""
+    assert cases.next_case(see(STATE, FAILED.model_copy(update={"backup": True})), NOW) is None
+
+
+found = st.lists(st.sampled_from([SLOW, LOST, FAILED]), max_size=3, unique=True).map(tuple)
+worlds = st.tuples(st.tuples(*[st.sampled_from(["", uid, uid.upper(), "?"]) for uid in WHOLE]), found)
+
+
+@given(st.lists(worlds, max_size=8), worlds)
+def test_only_the_last_look_at_the_world_counts(before: list[tuple[tuple[str, ...], tuple[Fault, ...]]], last: object) -> None:
+    """However the world came to be as it is, the watcher's faults are those of now, and looking again changes nothing."""
+    holders, seen = last  # type: ignore[misc]
+    state = STATE
+    for other, others in before:
+        state = see(state, *others, holders=other)
+    once = see(state, *seen, holders=holders, at=LATER)
+    assert [one.fault.id for one in once.faults if one.fault.id != faults.HOLDERS] == [fault.id for fault in seen]
+    assert see(once, *seen, holders=holders, at=LATER + timedelta(hours=1)) == once
+
+
+@given(st.lists(worlds, max_size=10))
+def test_every_fault_comes_to_a_case_or_a_judgement(news: list[tuple[tuple[str, ...], tuple[Fault, ...]]]) -> None:
+    """Working off case after case ends, with nothing left that was not judged."""
+    state, now = STATE, NOW
+    for holders, seen in news:
+        state = see(state, *seen, holders=holders, at=now)
+        now += timedelta(minutes=1)
+        for _ in range(20):
+            if not (case := cases.next_case(state, now)):
+                break
+            state = memory.judged(state, case, "done")
+        assert all(one.judged for one in state.faults if not one.fault.backup)
+
+
+def test_a_fault_that_stands_is_shown_once() -> None:
+    """Standing and judged survive a round through JSON, as the state does at each continue-as-new."""
+    state = see(STATE, SLOW, LOST)
+    assert JobState.model_validate_json(state.model_dump_json()) == state
+    assert isinstance(state.faults[0], Standing)

@@ -1,0 +1,247 @@
+"""What a job's workflow remembers: of incidents, of requests, of its policy, and of what an earlier workflow of the job knew."""
+
+from datetime import UTC, datetime, timedelta
+from typing import get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.model.fault import Fault, FaultKind, FaultReport
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.keys import DOWNGRADED
+from rekindle.model.recovery import (
+    Attachment,
+    Incident,
+    Mode,
+    ModeRequest,
+    Outcome,
+    Phase,
+    PodRef,
+    Switched,
+    Verdict,
+    VerdictChanges,
+)
+from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
+from rekindle.policy import cases
+from rekindle.policy.cases import Case
+from workflows import faults, memory
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
+STATE = JobState.of(JOB)
+ASKED = Pending(id="r1", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, force=True))
+
+
+def a_fault(name: str = "e", kind: FaultKind = FaultKind.NODE, **fields: object) -> Fault:
+    return Fault.model_validate({"id": name, "kind": kind, "source": "test", **fields})
+
+
+def told(state: JobState, *found: Fault, at: datetime = NOW) -> JobState:
+    return memory.reported(state, FaultReport(faults=found), at)
+
+
+def an_incident(*verdicts: Verdict, at: datetime = NOW, number: int = 1, about: tuple[Fault, ...] = ()) -> Incident:
+    return Incident(
+        number=number,
+        summary="s",
+        started_at=at,
+        seconds=1.0,
+        verdict=verdicts[-1].outcome,
+        ladder=verdicts,
+        policy_after=SubHealthStrategy.HOT_SWITCH,
+        faults=about,
+    )
+
+
+def a_verdict(mode: Mode = Mode.JOB_RESCHEDULING, outcome: Outcome = Outcome.RECOVERED, **fields: object) -> Verdict:
+    return Verdict.model_validate({"mode": mode, "outcome": outcome, "reason": "r", **fields})
+
+
+def concluded(state: JobState, *verdicts: Verdict, number: int = 1, about: tuple[Fault, ...] = ()) -> JobState:
+    case = cases.next_case(state, NOW)
+    assert case
+    return memory.concluded(state, case, an_incident(*verdicts, number=number, about=about))
+
+
+def anything() -> Case:
+    case = cases.next_case(told(STATE, a_fault("anything")), NOW)
+    assert case
+    return case
+
+
+@given(st.integers(0, 9), st.integers(0, 9))
+def test_a_restart_settles_what_was_told_before_it_and_nothing_else(seconds: int, restarted: int) -> None:
+    """A fault that was told after the pods started anew waits for the next incident."""
+    state = told(STATE, a_fault("first"))
+    moment = NOW + timedelta(seconds=seconds)
+    late = told(state, a_fault("second"), at=moment)
+    case = cases.next_case(state, NOW)
+    assert case
+    verdict = a_verdict(restarted_at=NOW + timedelta(seconds=restarted))
+    after = memory.concluded(late, case, an_incident(verdict))
+    assert [one.fault.id for one in after.faults] == (["second"] if seconds >= restarted else [])
+
+
+def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
+    """It was stored late: what it says of ranks is about processes that are gone."""
+    old = a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old")
+    here = Attachment(queue="q", session="new", since=NOW)
+    state = told(memory.attached(STATE, here), a_fault("lost"))
+    state = told(state, old, at=NOW + timedelta(minutes=1))
+    case = cases.next_case(told(STATE, a_fault("lost")), NOW)
+    assert case
+    assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
+
+
+def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> None:
+    """Given up is what the incident was about; what is new begins another one."""
+    state = told(STATE, a_fault("first"))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("second"))
+    state = memory.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)))
+    assert [(one.fault.id, one.judged) for one in state.faults] == [("first", "given_up: r"), ("second", "")]
+    assert cases.next_case(state, NOW)
+
+
+def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
+    """The fault may have changed what was in the way."""
+    state = told(STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(1,)))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.judged(state, case, "refused: no step yet")
+    assert cases.next_case(state, NOW) is None
+    state = told(state, a_fault("broken"))
+    assert [one.judged for one in state.faults] == ["", ""]
+
+
+def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
+    """A hot switch settles all sub-healths of its pod rank, and those of no other; the backup holds the rank."""
+    state = told(
+        STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(0, 1)), a_fault("worse", FaultKind.SUB_HEALTH, pod_ranks=(1,))
+    )
+    moved = Switched(pod_rank=1, before=PodRef(name="a", uid="1"), after=PodRef(name="b", uid="0123456789"))
+    state = state.with_(holders=("a", "b", "c"))
+    after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
+    assert [one.fault.pod_ranks for one in after.faults] == []
+    assert after.holders == ("a", "01234567", "c")
+
+
+@given(st.integers(0, 12), st.integers(0, 120))
+def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int) -> None:
+    """The sixth within an hour is one too many; older ones do not count, and neither do incidents without a restart."""
+    state, case = STATE, anything()
+    for number in range(restarts):
+        state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW), number=number))
+        state = memory.concluded(state, case, an_incident(a_verdict(Mode.HOT_SWITCH), number=number))
+    assert cases.may_restart(state, NOW + timedelta(minutes=minutes)) is (restarts < 5 or minutes >= 60)
+
+
+def test_the_history_is_bounded() -> None:
+    """The last incidents are kept, the latest with phases and few of their ranks: the state is carried from run to run."""
+    state, case = STATE, anything()
+    for number in range(KEPT_INCIDENTS + 5):
+        many = a_fault(f"{number}", FaultKind.PROCESS, ranks=tuple(range(1000)))
+        verdict = a_verdict(phases=(Phase(name="all pods stop", seconds=1.0),))
+        state = memory.concluded(state, case, an_incident(verdict, number=number, about=(many,)))
+    assert [incident.number for incident in state.history] == list(range(5, KEPT_INCIDENTS + 5))
+    *older, first, _second, _last = state.history
+    assert [len(fault.ranks) for fault in first.faults] == [faults.KEPT_RANKS]
+    assert first.ladder[0].phases
+    assert not any(incident.faults or incident.ladder[0].phases for incident in older)
+
+
+def test_a_verdict_lowers_the_policy_once() -> None:
+    """The first reason stays; a policy of its owner's that is not `hotSwitch` is not ours to lower."""
+    lowers = a_verdict(Mode.HOT_SWITCH, Outcome.IGNORED, policy_after=SubHealthStrategy.IGNORE)
+    once = memory.downgraded(STATE, lowers, NOW)
+    assert once.policy is SubHealthStrategy.IGNORE
+    assert once.downgrade
+    assert once.downgrade.before is SubHealthStrategy.HOT_SWITCH
+    assert memory.downgraded(once, lowers.with_(reason="another"), NOW) == once
+    for word in (SubHealthStrategy.IGNORE, SubHealthStrategy.GRACE_EXIT):
+        owners = JobState.of(JOB.model_copy(update={"sub_health": word}))
+        assert memory.downgraded(owners, lowers, NOW) == owners
+    assert memory.downgraded(STATE, a_verdict(), NOW) == STATE
+
+
+LABELLED = JOB.model_copy(update={"sub_health": SubHealthStrategy.IGNORE, "annotations": {DOWNGRADED: "r"}})
+
+
+def test_our_own_label_is_not_the_owners_policy() -> None:
+    """A job registered again with the label of its downgrade keeps the owner's policy for the day when it is lifted, and on that
+    day, before the label is taken back."""
+    known = memory.registered(STATE, Registration(job=JOB), NOW)
+    lowered = memory.downgraded(known, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
+    again = memory.registered(lowered, Registration(job=LABELLED), NOW)
+    assert again.policy is SubHealthStrategy.IGNORE
+    lifted = memory.lifted(again)
+    assert lifted.policy is SubHealthStrategy.HOT_SWITCH
+    assert memory.registered(lifted, Registration(job=LABELLED), NOW).policy is SubHealthStrategy.HOT_SWITCH
+
+
+def test_an_owner_who_writes_another_policy_into_the_label_means_it() -> None:
+    """Also while a downgrade stands: it holds when that is lifted."""
+    lowered = memory.downgraded(STATE, a_verdict(policy_after=SubHealthStrategy.IGNORE), NOW)
+    changed = LABELLED.model_copy(update={"sub_health": SubHealthStrategy.FORCE_EXIT})
+    state = memory.registered(lowered, Registration(job=changed), NOW)
+    assert (state.policy, memory.lifted(state).policy) == (SubHealthStrategy.IGNORE, SubHealthStrategy.FORCE_EXIT)
+
+
+def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
+    """Downgrade with its reason and the policy before it, incidents and restarts counted on, and the recovery that ran."""
+    knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare", restarts=(NOW,))
+    state = memory.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
+    assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), "recovery/x")
+    assert state.downgrade
+    assert (state.downgrade.reason, memory.lifted(state).policy) == ("no spare", SubHealthStrategy.HOT_SWITCH)
+    assert memory.to_remember(state, "recovery/x") == knew
+    case = cases.next_case(state, NOW)
+    assert case
+    assert (case.plan.modes, memory.begun(state, case).lost_recovery) == ((Mode.JOB_RESCHEDULING,), "")
+
+
+def test_what_stands_on_the_object_is_read_once() -> None:
+    """A workflow that lives knows better."""
+    known = memory.registered(STATE, Registration(job=JOB), NOW)
+    knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare")
+    assert memory.registered(known, Registration(job=JOB, remembered=knew), NOW) == known
+
+
+def test_a_request_is_judged_again_when_its_turn_comes() -> None:
+    """What came before it may have made it pointless: a pod that is healthy by then is not moved."""
+    asked = Pending(id="r1", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1))
+    case = cases.next_case(memory.requested(STATE, asked), NOW)
+    assert case
+    assert "pod rank 1 is healthy" in case.plan.refused
+
+
+def test_an_answer_is_remembered_and_nothing_waits_any_more() -> None:
+    """The last answers stay, each under the id of its request."""
+    state = memory.answered(memory.requested(STATE, ASKED), "r1", a_verdict(reason="mine"))
+    assert state.request is None
+    for number in range(KEPT_ANSWERS + 5):
+        state = memory.answered(state, f"n{number}", a_verdict())
+    assert memory.answer_of(state, "r1") is None
+    assert memory.answer_of(state, f"n{KEPT_ANSWERS + 4}")
+    assert len(state.answers) == KEPT_ANSWERS
+
+
+@pytest.mark.parametrize("came_first", [True, False], ids=["waits", "has not arrived"])
+def test_a_request_that_is_withdrawn_never_begins(*, came_first: bool) -> None:
+    """Also when the withdrawal overtakes it."""
+    state = memory.withdrawn(memory.requested(STATE, ASKED) if came_first else STATE, "r1")
+    answer = memory.answer_of(state, "r1")
+    assert state.request is None
+    assert answer
+    assert answer.outcome is Outcome.CANCELLED
+
+
+def test_changes_name_every_field() -> None:
+    """The typed changes of a state are its fields, with their types; those of a verdict are among its fields."""
+    assert get_type_hints(JobStateChanges) == {
+        name: hint for name, hint in get_type_hints(JobState).items() if name in JobState.model_fields
+    }
+    hints = get_type_hints(Verdict)
+    assert all(hints[name] == hint for name, hint in get_type_hints(VerdictChanges).items())

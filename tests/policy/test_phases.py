@@ -1,0 +1,36 @@
+"""The phase of a job is what is so: it trains when it has completed a step, not when it was submitted."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rekindle.model.job import Job, JobId, TrainingSide
+from rekindle.model.recovery import Attachment, Mode, Progress
+from rekindle.model.state import JobState
+from rekindle.policy.phases import phase
+
+ATTACHED = {"attachment": Attachment(queue="gateway/gateway-0", session="s", since=datetime(2026, 1, 1, tzinfo=UTC))}
+STEPPED = {"progress": Progress(incarnation="life-1", step=1)}
+RUNNING = Mode.HOT_SWITCH
+
+
+@pytest.mark.parametrize(
+    ("side", "known", "running", "words"),
+    [
+        (TrainingSide.REKINDLE, {}, None, "starting"),
+        (TrainingSide.REKINDLE, ATTACHED, None, "starting"),
+        (TrainingSide.REKINDLE, {**ATTACHED, **STEPPED}, None, "training"),
+        (TrainingSide.REKINDLE, STEPPED, None, "training, not attached"),
+        (TrainingSide.MINDIO, {}, None, "starting"),
+        (TrainingSide.MINDIO, ATTACHED, None, "training"),
+        (TrainingSide.REKINDLE, {**ATTACHED, **STEPPED}, RUNNING, "recovering"),
+        (TrainingSide.REKINDLE, {**STEPPED, "ended": "the job succeeded"}, None, "ended"),
+    ],
+)
+def test_a_job_trains_when_it_has_completed_a_step(
+    side: TrainingSide, known: dict[str, Any], running: Mode | None, words: str
+) -> None:
+    """MindIO tells of no step: there the attachment has to do."""
+    state = JobState.of(Job(id=JobId("uid"), name="gpt", training_side=side, pods=((0,),)))
+    assert phase(state.model_copy(update=known), running) == words

@@ -1,0 +1,49 @@
+"""A way to a server from another address of this machine: the server sees another client."""
+
+import asyncio
+
+HERE = "127.0.0.2"
+"""Every address of 127.0.0.0/8 is this machine."""
+
+
+class Elsewhere:
+    """Passes bytes on to a server, from `HERE`."""
+
+    def __init__(self, server: str) -> None:
+        self._host, _, self._port = server.rpartition(":")
+        self._passing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """The address that leads to the server."""
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        self._listener.close()
+        for task in list(self._passing):
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._pass(reader, writer))
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await asyncio.open_connection(self._host, int(self._port), local_addr=(HERE, 0))
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()

@@ -1,0 +1,155 @@
+"""An API server on loopback that admits everything: objects that the real one would refuse, or whose schema is open."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+from aiohttp import web
+
+from activities.kube import Api, Object
+
+WAIT_LIMIT = 20.0
+
+
+class ScriptedApi:
+    """Collections of objects by path, and whoever watches them."""
+
+    def __init__(self) -> None:
+        self.collections: dict[str, dict[str, Object]] = {}
+        self.refused: dict[tuple[str, str], tuple[int, str]] = {}
+        """Answers to a method on a path that are errors: code and words."""
+        self.requests: list[tuple[str, str]] = []
+        """Methods and paths, in their order."""
+        self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
+        self._version = 0
+        self._changed = asyncio.Condition()
+
+    async def put(self, path: str, thing: Object) -> Object:
+        """Creates or replaces an object of a collection, as it is."""
+        name = thing["metadata"]["name"]
+        known = name in self.collections.setdefault(path, {})
+        self._version += 1
+        thing["metadata"]["resourceVersion"] = str(self._version)
+        self.collections[path][name] = thing
+        await self._tell("MODIFIED" if known else "ADDED", path, thing)
+        return thing
+
+    async def remove(self, path: str, name: str) -> Object:
+        thing = self.collections[path].pop(name)
+        await self._tell("DELETED", path, thing)
+        return thing
+
+    async def until(self, path: str, name: str, field: str) -> Object:
+        """The object of this name, or that begins with it, as soon as it has this field."""
+
+        def found() -> Object | None:
+            things = self.collections.get(path, {})
+            return next((thing for key, thing in things.items() if key.startswith(name) and thing.get(field)), None)
+
+        async with asyncio.timeout(WAIT_LIMIT), self._changed:
+            await self._changed.wait_for(lambda: found() is not None)
+            thing = found()
+            assert thing is not None
+            return thing
+
+    async def _tell(self, change: str, path: str, thing: Object) -> None:
+        for watched, selector, queue in self._watchers:
+            if _is_below(path, watched) and _selected(thing, selector):
+                queue.put_nowait({"type": change, "object": thing})
+        async with self._changed:
+            self._changed.notify_all()
+
+    # ---- requests
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path, method = request.path, request.method
+        self.requests.append((method, request.raw_path))
+        if problem := self.refused.get((method, path)):
+            return web.json_response({"kind": "Status", "code": problem[0], "message": problem[1]}, status=problem[0])
+        if method == "GET":
+            return await self._read(request)
+        body = json.loads(await request.read())
+        if method == "POST":
+            return await self._create(path, body)
+        collection, name = path.removesuffix("/status").rsplit("/", 1)
+        if name not in self.collections.get(collection, {}):
+            return web.json_response({"message": f"{name} is not found"}, status=404)
+        if method == "DELETE":
+            return web.json_response(await self.remove(collection, name))
+        return web.json_response(await self.put(collection, _merged(self.collections[collection][name], body)))
+
+    async def _create(self, path: str, body: Object) -> web.Response:
+        name = body["metadata"]["name"]
+        if name in self.collections.get(path, {}):
+            return web.json_response({"message": f"{name} exists"}, status=409)
+        body["metadata"].setdefault("uid", f"uid-of-{name}-{self._version}")
+        return web.json_response(await self.put(path, body))
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        path, selector = request.path, request.query.get("labelSelector", "")
+        collection, name = path.rsplit("/", 1)
+        if name in self.collections.get(collection, {}):
+            return web.json_response(self.collections[collection][name])
+        if request.query.get("watch"):
+            return await self._watch(request, selector)
+        things = [thing for where, known in self.collections.items() if _is_below(where, path) for thing in known.values()]
+        items = [thing for thing in things if _selected(thing, selector)]
+        return web.json_response({"metadata": {"resourceVersion": str(self._version + 1)}, "items": items})
+
+    async def _watch(self, request: web.Request, selector: str) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[Object] = asyncio.Queue()
+        self._watchers.append((request.path, selector, queue))
+        async with self._changed:
+            self._changed.notify_all()
+        while True:
+            await response.write(json.dumps(await queue.get()).encode() + b"\n")
+
+    async def until_watched(self, path: str) -> None:
+        async with asyncio.timeout(WAIT_LIMIT), self._changed:
+            await self._changed.wait_for(lambda: any(watched == path for watched, _, _ in self._watchers))
+
+
+def _is_below(path: str, watched: str) -> bool:
+    """A collection of one namespace is a part of that of all namespaces."""
+    return watched in (path, re.sub(r"/namespaces/[^/]+(?=/)", "", path))
+
+
+def _selected(thing: Object, selector: str) -> bool:
+    key, _, value = selector.partition("=")
+    labels: Mapping[str, str] = thing["metadata"].get("labels") or {}
+    return not selector or (key in labels and (not value or labels[key] == value))
+
+
+def _merged(thing: Object, change: Object) -> Object:
+    merged = {**thing, **{key: _merged(thing.get(key) or {}, one) for key, one in change.items() if isinstance(one, dict)}}
+    return {**merged, **{key: one for key, one in change.items() if not isinstance(one, dict)}}
+
+
+@asynccontextmanager
+async def scripted_api(directory: Path) -> AsyncIterator[tuple[ScriptedApi, Api]]:
+    """The server, and a client of it."""
+    scripted = ScriptedApi()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", scripted.answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    kubeconfig = directory / "kubeconfig"
+    cluster = {"name": "scripted", "cluster": {"server": f"http://{host}:{port}"}}
+    context = {"name": "scripted", "context": {"cluster": "scripted", "user": "scripted"}}
+    user = {"name": "scripted", "user": {"token": "none"}}
+    config = {"current-context": "scripted", "clusters": [cluster], "contexts": [context], "users": [user]}
+    kubeconfig.write_text(yaml.safe_dump(config))
+    try:
+        async with Api(kubeconfig) as api:
+            yield scripted, api
+    finally:
+        await runner.cleanup()

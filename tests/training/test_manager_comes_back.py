@@ -1,0 +1,45 @@
+"""How managers come back to a gateway: not all in one moment."""
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, Gateway
+from rekindle_training.manager.reports import Reports
+from rekindle_wire.recover_pb2 import Status
+from tests.training.gateway_service import GatewayPeer
+
+MANAGERS = 30
+
+
+class Refusing(GatewayPeer):
+    """Refuses every Init, and notes when each job came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: dict[str, list[float]] = defaultdict(list)
+        self.twice = asyncio.Event()
+
+    async def Init(self, request: Any, context: Any) -> Status:  # noqa: N802
+        self.came[request.jobId].append(asyncio.get_running_loop().time())
+        if len(self.came) == MANAGERS and all(len(times) > 1 for times in self.came.values()):
+            self.twice.set()
+        return Status(code=403)
+
+
+async def test_managers_that_were_refused_come_back_after_different_times() -> None:
+    """All jobs of a gateway that died meet the next one together; their second visits are spread over the whole pause."""
+    peer = Refusing()  # type: ignore[abstract]
+    await peer.start()
+    address = f"127.0.0.1:{peer.port}"
+    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None) for number in range(MANAGERS)]
+    running = [asyncio.create_task(manager.run()) for manager in managers]
+    try:
+        await asyncio.wait_for(peer.twice.wait(), 30)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await peer.stop()
+    pauses = [times[1] - times[0] for times in peer.came.values()]
+    assert min(pauses) < 0.9 * FIRST_RETRY_SECONDS

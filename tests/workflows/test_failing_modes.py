@@ -1,0 +1,135 @@
+"""What the entity does about a mode that fails by itself, is ended from outside, or does not end."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.job import Job
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Situation
+from rekindle.policy.modes import row_of
+from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
+from tests.support.peer import Script
+from tests.support.plant import RESUMES, Plant, a_job, node_fault, plant, sub_health, training
+from workflows.rescheduling import JobRescheduling
+
+
+async def _seconds_to_the_last_mode(world: Plant, failed: WorkflowHandle[Any, Any]) -> float:
+    """From the close of the mode that failed to the start of the job rescheduling, by the server's clock."""
+    first, second = await failed.describe(), await world.recovery.describe()
+    assert first.close_time
+    assert second.id != first.id
+    return (second.start_time - first.close_time).total_seconds()
+
+
+async def _hot_switch(world: Plant) -> WorkflowHandle[Any, Any]:
+    """The running hot switch."""
+    await world.settled(lambda status: status.running is Mode.HOT_SWITCH and bool(status.recovery))
+    return world.recovery
+
+
+async def test_a_mode_with_a_bug_leads_to_the_last_mode_within_a_second(temporal: WorkflowEnvironment) -> None:
+    """A bug must not leave training paused: the mode fails, and job rescheduling starts."""
+    async with plant(temporal, a_job(), modes=(BuggyHotSwitch, JobRescheduling)) as world, world.peer():
+        await world.first_step()
+        await world.fault(sub_health())
+        await world.phase("training resumes from its last checkpoint")
+        failed = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH))
+        assert await _seconds_to_the_last_mode(world, failed) < 1
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert "a bug" in incident.ladder[0].reason
+
+
+async def test_a_mode_that_is_terminated_leads_to_the_last_mode_within_a_second(temporal: WorkflowEnvironment) -> None:
+    """Nothing of the mode ran any more: the last mode sweeps the backup pod that it left behind."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        failed = await _hot_switch(world)
+        await failed.terminate("by hand")
+        await world.phase("training resumes from its last checkpoint")
+        assert await _seconds_to_the_last_mode(world, failed) < 1
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
+
+
+async def test_the_end_of_the_last_mode_is_given_up(temporal: WorkflowEnvironment) -> None:
+    """Nothing is below the last mode: terminated, it is given up, and the job's workflow lives on."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("training resumes from its last checkpoint")
+        await (await world.running()).terminate("by hand")
+        incident = await world.incident()
+        assert incident.verdict is Outcome.GIVEN_UP
+        assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
+
+
+def _hurried() -> Job:
+    """A hot switch that has 2 s, and half a second to clean up: the clock of a job whose recovery runs cannot be skipped."""
+    short = timedelta(seconds=0.2)
+    names = ("order", "backup_scheduled", "backup_start", "pause", "resume", "old_pod_deleted", "migration_delivered")
+    limits: dict[str, Any] = dict.fromkeys(names, short)
+    return a_job(limits=Limits(**{**limits, "old_pod_deleted": short / 2, "clean_up": timedelta(seconds=0.5)}))
+
+
+async def test_a_mode_beyond_its_deadline_is_cancelled_and_the_last_mode_follows(temporal: WorkflowEnvironment) -> None:
+    """The sum of its limits, and the clean-up: then it is cancelled, and what it says itself does not end the climb."""
+    async with plant(temporal, _hurried(), modes=(SlowHotSwitch, JobRescheduling)) as world, world.peer():
+        await world.first_step()
+        await world.fault(sub_health())
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert "outlived its deadline" in incident.ladder[0].reason
+
+
+async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: WorkflowEnvironment) -> None:
+    """After the time for its cancellation it is terminated, and the last mode follows."""
+    async with plant(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
+        await world.first_step()
+        await world.fault(sub_health())
+        deaf = await _hot_switch(world)
+        incident = await world.restarted()
+        assert [v.outcome for v in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert (await deaf.describe()).status is WorkflowExecutionStatus.TERMINATED
+
+
+def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> None:
+    """By default a hot switch has 44 minutes and 20 seconds; a job rescheduling lasts as long as an outage of the cluster."""
+    assert row_of(Mode.HOT_SWITCH).deadline(Limits()) == timedelta(minutes=44, seconds=20)
+    assert row_of(Mode.JOB_RESCHEDULING).deadline(Limits()) is None
+
+
+async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: WorkflowEnvironment) -> None:
+    """One of an earlier workflow of the job may still be ending: it delays a recovery, and does not prevent it."""
+    async with plant(temporal, a_job(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
+        await world.first_step()
+        request, context = ModeRequest(), RecoveryContext(job=world.job, incident=1, attachment=None, situation=Situation())
+        stranger = await world.client.start_workflow(
+            ids.Workflows.HOT_SWITCH,
+            args=[request, context],
+            id=ids.recovery_workflow(world.job, 1, Mode.JOB_RESCHEDULING),
+            task_queue=ids.CONTROL_QUEUE,
+        )
+        await world.fault(node_fault("node-0"))
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+        await stranger.terminate("it has no business here")
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_hundred_lost_nodes_with_long_names_leave_the_job_its_workflow(temporal: WorkflowEnvironment) -> None:
+    """The server ends a workflow that starts a child with more than 2 kB of one search attribute: what fits is searched for."""
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase(RESUMES)
+        for number in range(100):
+            name = f"node-{number:03}-{'of-a-large-cluster' * 5}"
+            await world.fault(node_fault(name, name, later))
+        await world.first_step("life-2")
+        assert (await world.restarted(2, "life-3")).verdict is Outcome.RECOVERED
+        assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING

@@ -1,0 +1,94 @@
+"""A MindIO job whose manager is lost: another process answers, and knows none of the ranks."""
+
+import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.errors import BadInput
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import ManagerLost
+from rekindle.model.keys import MANAGER_LOST
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from rekindle.model.recovery import Outcome
+from rekindle.policy.clients import Identity, identity
+from tests.support.plant import Plant, a_job, a_mindio_job, node_fault, training
+
+
+async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
+    """By default nothing is done, since training itself is not disturbed; the job's page and an event say what is lost."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await peer.restart_manager()
+        event = await world.event("ManagerLost")
+        assert "127.0.0.2 is another process than 127.0.0.1" in event.message
+        assert "training goes on" in event.message
+        status = await world.status()
+        assert (status.state.manager_lost in event.message, status.state.incidents) == (True, 0)
+        assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
+
+
+async def _page(world: Plant) -> str:
+    """The job's page in the Temporal UI."""
+    metadata: WorkflowMetadata = await world.entity.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return metadata.current_details
+
+
+async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:
+    """The annotation says `restart`: all pods start anew, with a manager that knows its ranks."""
+    async with training(temporal, a_mindio_job(manager_lost=ManagerLost.RESTART)) as (world, peer):
+        await peer.restart_manager()
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.3")
+        incident = await world.incident()
+        assert incident.verdict is Outcome.RECOVERED
+        assert "the manager was lost" in incident.summary
+        assert (await world.status()).state.manager_lost == ""
+
+
+async def test_a_restart_of_the_job_brings_another_manager_by_itself(temporal: WorkflowEnvironment) -> None:
+    """Its ranks are as new as it is: nothing is lost."""
+    async with training(temporal, a_mindio_job(manager_lost=ManagerLost.RESTART)) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.3")
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        status = await world.status()
+        assert (status.state.manager_lost, status.state.faults, status.running) == ("", (), None)
+
+
+async def test_our_own_manager_may_be_another_process_at_any_time(temporal: WorkflowEnvironment) -> None:
+    """Ranks of ours find the new manager by themselves."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.restart_manager()
+        status = await world.settled(lambda status: status.state.client == "127.0.0.2")
+        assert status.state.manager_lost == ""
+
+
+def test_what_is_done_about_a_lost_manager_is_one_of_two_words() -> None:
+    """When the next checkpoint is written cannot be seen: nothing can wait for it, and the refusal says what is accepted."""
+    metadata = ObjectMeta(name="gpt", uid="uid", annotations={MANAGER_LOST: "restart"})
+    wanted = JobObject(metadata=metadata, spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("train",))))
+    assert job_of(wanted, Limits()).manager_lost is ManagerLost.RESTART
+    metadata = metadata.model_copy(update={"annotations": {MANAGER_LOST: "at-the-next-checkpoint"}})
+    with pytest.raises(BadInput, match=r"manager-lost: 'at-the-next-checkpoint' is not accepted \(accepted: leave, restart\)"):
+        job_of(wanted.model_copy(update={"metadata": metadata}), Limits())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("10.0.0.1", "10.0.0.2", Identity.ANOTHER),
+        ("10.0.0.1", "10.0.0.1", Identity.UNKNOWN),
+        ("", "10.0.0.1", Identity.UNKNOWN),
+        ("10.0.0.1", "", Identity.UNKNOWN),
+        ("10.0.0.1", "fd00::1", Identity.UNKNOWN),
+        ("10.0.0.1 uid-1", "10.0.0.1 uid-2", Identity.ANOTHER),
+        ("10.0.0.1 uid-1", "10.0.0.1 uid-1", Identity.UNKNOWN),
+        ("10.0.0.1 uid-1 8:00", "10.0.0.1", Identity.UNKNOWN),
+        ("10.0.0.1 uid-1 8:00", "10.0.0.1 uid-1 9:00", Identity.ANOTHER),
+        ("10.0.0.1 uid-1 8:00", "fd00::1 uid-1 8:00", Identity.SAME),
+    ],
+)
+def test_a_process_is_the_same_only_if_the_start_of_its_container_is(before: str, after: str, expected: Identity) -> None:
+    """A container that was started again keeps its pod and its address."""
+    assert identity(before, after) is expected

@@ -1,0 +1,175 @@
+"""Tells the workflows of jobs which streams are here: of each job in order, a few jobs at a time, and again from time to time.
+
+Clients of a gateway that died come back all at once, and Temporal bears some hundred updates a second: what is more waits here.
+Reports and faults do not pass here, and are never behind it. A `TrainingJob` that was lost and registered again hears of its
+stream and its progress in the next round.
+"""
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+
+from rekindle.errors import Unavailable
+from rekindle.ids import ErrorTypes, Updates
+from rekindle.model.recovery import Attachment
+from workers.gateway.introductions import Introductions
+from workers.gateway.lanes import Admission, Lanes
+from workers.gateway.streams import Stream, Streams
+from workers.gateway.temporal import Jobs, Rejected
+
+IN_FLIGHT = 32
+"""Attachments that Temporal is told of at once. Source: tried with 1,000 jobs on two cores: with more, many time out and none is
+quicker."""
+
+PATIENCE = 60.0
+"""Seconds that a client waits for its turn. It would begin again behind all others."""
+
+ROUND = 10.0
+"""Seconds in which every attachment is offered again, where there are few of them."""
+
+OFFERS = 20
+"""Attachments that are offered again in a second, at most."""
+
+SHUTDOWN = "the gateway shuts down"
+OVER = "another subscriber took over"
+
+logger = logging.getLogger("gateway")
+
+
+class Attachments:
+    def __init__(self, jobs: Jobs, streams: Streams, introductions: Introductions, queue: str, every: float = ROUND) -> None:
+        """Args:
+        queue: task queue of this gateway. every: seconds of a round where there are few streams.
+        """
+        self._jobs, self._streams, self._introductions = jobs, streams, introductions
+        self._queue, self._round = queue, every
+        self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE, streams.wanted)
+        self._waiting: dict[asyncio.Task[None], Stream] = {}
+        self._stopping = False
+
+    @asynccontextmanager
+    async def stream(self, job_id: str, client: str) -> AsyncIterator[Stream]:
+        """A stream of which the job's workflow knows, until the block ends; an older one of the job is ended.
+
+        Args:
+            client: its address.
+
+        Raises:
+            Rejected: the workflow does not want it.
+            Unavailable: the workflow could not be told in time, or the gateway holds as many streams as it may.
+        """
+        stream = self._streams.open(job_id, uuid.uuid4().hex, client)
+        if stream is None:
+            raise Unavailable("the gateway holds as many streams as it may")
+        try:
+            await self._attached(stream)
+            self._streams.wanted.discard(job_id)
+            yield stream
+        finally:
+            self._streams.close(stream)
+            await self._detached(stream)
+
+    def want(self, job_id: str) -> None:
+        """A recovery of the job waits for its stream: it comes before others."""
+        self._streams.wanted.add(job_id)
+
+    def here(self, job_id: str) -> Stream | None:
+        """The job's stream at this gateway."""
+        return self._streams.of(job_id)
+
+    async def keep_told(self) -> None:
+        """Offers every attachment again, round by round, until it is cancelled."""
+        while True:
+            streams = self._streams.all()
+            pause = max(self._round / max(len(streams), 1), 1 / OFFERS)
+            if not streams:
+                await asyncio.sleep(pause)
+            for stream in streams:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                await self._offer_again(stream)
+
+    def stop(self) -> None:
+        """Nobody waits for a turn any more; what was sent is told to its end."""
+        self._stopping = True
+        for task, stream in self._waiting.items():
+            if not stream.told:
+                task.cancel()
+
+    async def _attached(self, stream: Stream) -> None:
+        """Returns when the job's workflow knows of the stream. A caller that is cancelled leaves nothing half told: what was sent
+        already is told to its end, what was not is not."""
+        task = self._begin(stream, self._attach(stream))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise Unavailable(SHUTDOWN) from None
+            if not stream.told:
+                task.cancel()
+            raise
+
+    async def _detached(self, stream: Stream) -> None:
+        """The stream has ended. When the gateway stops all end at once and come back elsewhere: their jobs need not be told."""
+        if not stream.told:
+            return
+        logger.info("detached", extra={"job": stream.job_id, "session": stream.session, "reason": stream.ended})
+        if not self._stopping:
+            await asyncio.shield(self._begin(stream, self._detach(stream)))
+
+    def _begin(self, stream: Stream, telling: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(telling)
+        self._waiting[task] = stream
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._waiting[task]
+        if not task.cancelled() and task.exception():
+            logger.debug("not told", extra={"error": str(task.exception())})
+
+    async def _attach(self, stream: Stream) -> None:
+        async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
+            if stream.ended:
+                return
+            stream.told = True
+            try:
+                await self._offer(stream)
+            except Rejected:
+                stream.told = False
+                raise
+
+    async def _detach(self, stream: Stream) -> None:
+        try:
+            async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
+                await self._jobs.ask(stream.job_id, Updates.DETACH, stream.session)
+        except (Rejected, Unavailable) as error:
+            logger.info("not told", extra={"job": stream.job_id, "error": str(error)})
+
+    async def _offer(self, stream: Stream) -> None:
+        progress = self._introductions.progress(stream.job_id)
+        attachment = Attachment(
+            queue=self._queue, session=stream.session, since=stream.since, client=stream.client, progress=progress
+        )
+        try:
+            await self._jobs.ask(stream.job_id, Updates.ATTACH, attachment)
+        except Rejected as error:
+            if error.kind != ErrorTypes.ATTACHMENT_KNOWN:
+                self._introductions.forget(stream.job_id)
+                raise
+
+    async def _offer_again(self, stream: Stream) -> None:
+        """A stream that the job's workflow has given up ends: its client comes back with a new one."""
+        async with self._lanes.of(stream.job_id):
+            if not stream.told or stream.ended:
+                return
+            try:
+                async with self._admission.place(stream.job_id):
+                    await self._offer(stream)
+            except Rejected as error:
+                if error.kind == ErrorTypes.ATTACHMENT_OVER:
+                    stream.end(OVER)
+            except Unavailable as error:
+                logger.info("not told", extra={"job": stream.job_id, "error": str(error)})

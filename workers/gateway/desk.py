@@ -1,0 +1,88 @@
+"""What all methods of the gateway do alike: only a pod of a job speaks for it, and what is wrong becomes the contract's code."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+
+from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.ids import ErrorTypes
+from rekindle.model.recovery import Receipt
+from workers.gateway import messages
+from workers.gateway.senders import Senders
+from workers.gateway.temporal import Rejected
+
+OK = 0
+UNREGISTERED = 400
+ORDER_MIX = 401
+JOB_NOT_EXIST = 402
+PROCESS_RECOVER_OFF = 403
+UNINITIALIZED = 408
+INVALID_PARAMETER = 409
+OM_IS_RUNNING = 411
+OUT_OF_MAX_JOBS = 500
+POD_GROUP = 502
+
+CODES = {
+    ErrorTypes.JOB_UNKNOWN: UNREGISTERED,
+    ErrorTypes.NOT_REGISTERED: UNREGISTERED,
+    ErrorTypes.NOT_INITIALIZED: UNINITIALIZED,
+    ErrorTypes.RECOVERY_OFF: PROCESS_RECOVER_OFF,
+    ErrorTypes.REPORT_UNEXPECTED: ORDER_MIX,
+    ErrorTypes.BETWEEN_MODES: ORDER_MIX,
+    ErrorTypes.REQUEST_INVALID: INVALID_PARAMETER,
+}
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class Desk:
+    """What all methods do alike: only a pod of the job is listened to, and what is wrong becomes the contract's code."""
+
+    def __init__(self, senders: Senders | None) -> None:
+        self._senders = senders
+
+    async def admit(self, context: Context, job_id: str) -> None:
+        """Returns when the caller may speak for the job.
+
+        A stranger gets a gRPC error and no code: managers in Go ignore the code of a report, 403 ends the older Python client,
+        and any other would be untrue. It may be a pod of the job all the same, whose address the cluster does not know yet; its
+        client comes back after a gRPC error, as it does when a gateway is away.
+
+        Raises:
+            BadInput: no job has such an id.
+        """
+        messages.job_id(job_id)
+        if self._senders is None:
+            return
+        try:
+            await self._senders.check(job_id, context.peer())
+        except Refused as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+    async def answer(self, context: Context, job_id: str, work: Callable[[], Awaitable[Receipt]], unknown: int) -> Receipt:
+        """The receipt of some work, or the contract's code for what is wrong. `unknown`: the code for a job that nobody knows."""
+        try:
+            await self.admit(context, job_id)
+            return await work()
+        except BadInput as error:
+            return Receipt(code=INVALID_PARAMETER, info=str(error))
+        except Rejected as error:
+            code = unknown if error.kind == ErrorTypes.JOB_UNKNOWN else CODES.get(error.kind, ORDER_MIX)
+            return Receipt(code=code, info=str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+
+    @asynccontextmanager
+    async def subscription(self, context: Context, job_id: str) -> AsyncIterator[None]:
+        """A stream of somebody who may speak for the job. What is wrong ends it with a gRPC error, which clients try again."""
+        try:
+            await self.admit(context, job_id)
+            yield
+        except (BadInput, Rejected) as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

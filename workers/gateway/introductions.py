@@ -1,0 +1,115 @@
+"""Who was introduced: `Init` and `Register` are answered from what the job's workflow says, and nothing of them is stored.
+
+What a gateway has just learnt of a job it remembers for a moment, since its client asks three times in a row. A client that comes
+to another gateway between two of its calls is told that it is not known, and begins again, as the contract has it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rekindle.ids import ErrorTypes
+from rekindle.model.recovery import Progress, Receipt
+from rekindle.model.state import Contact
+from rekindle.policy.eligibility import RECOVERY_OFF
+from workers.gateway.lanes import Admission
+from workers.gateway.temporal import Jobs, Rejected
+
+FRESH = 60.0
+"""Seconds for which an answer of the job's workflow is used."""
+
+QUESTIONS = 32
+"""Jobs that are asked at once: clients of a gateway that died come back all together."""
+
+MAX_JOBS = 10_000
+"""Jobs that are remembered, the last ones that were named. Source: ClusterD's MaxServeJobs."""
+
+
+@dataclass
+class _Known:
+    """What is known of one job."""
+
+    contact: Contact | None = None
+    asked: float = float("-inf")
+    initialized: bool = False
+    registered: bool = False
+    progress: Progress | None = None
+    """The last one that this gateway was told, or heard of from the job's workflow."""
+
+
+class Introductions:
+    def __init__(self, jobs: Jobs, patience: float, wanted: Collection[str]) -> None:
+        """Args:
+        patience: seconds that a client waits for its turn. wanted: jobs whose clients come first.
+        """
+        self._jobs = jobs
+        self._questions = Admission(QUESTIONS, patience, wanted)
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    async def initialize(self, job_id: str) -> Receipt:
+        """The answer to Init.
+
+        Raises:
+            Rejected: there is no such job, or nothing of it may be recovered. Unavailable: Temporal did not answer.
+        """
+        known, contact = await self._ask(job_id)
+        if not contact.recovery_on:
+            self.forget(job_id)  # an owner who turns it on is not kept waiting
+            raise Rejected(ErrorTypes.RECOVERY_OFF, RECOVERY_OFF)
+        known.initialized = True
+        return Receipt(info=f"job(uid={job_id}) init success")
+
+    async def register(self, job_id: str) -> Receipt:
+        """The answer to Register.
+
+        Raises:
+            Rejected: there is no such job, or Init was left out. Unavailable: Temporal did not answer.
+        """
+        known, contact = await self._ask(job_id)
+        if not (known.initialized or contact.introduced):
+            raise Rejected(ErrorTypes.NOT_INITIALIZED, "Init comes before Register")
+        known.registered = True
+        return Receipt(info="register success")
+
+    async def subscriber(self, job_id: str) -> Contact:
+        """What is known of the job of a client that subscribes.
+
+        Raises:
+            Rejected: there is no such job, or Register was left out. Unavailable: Temporal did not answer.
+        """
+        known, contact = await self._ask(job_id)
+        if not (known.registered or contact.introduced):
+            raise Rejected(ErrorTypes.NOT_REGISTERED, f"jobId={job_id} not registed")
+        return contact
+
+    def forget(self, job_id: str) -> None:
+        """The job's workflow says something else than it said: it is asked again."""
+        if known := self._known.get(job_id):
+            known.asked = float("-inf")
+
+    def progress(self, job_id: str) -> Progress | None:
+        known = self._known.get(job_id)
+        return known.progress if known else None
+
+    def progressed(self, job_id: str, progress: Progress) -> None:
+        self._of(job_id).progress = progress
+
+    async def _ask(self, job_id: str) -> tuple[_Known, Contact]:
+        now = asyncio.get_running_loop().time()
+        known = self._known.get(job_id)
+        if known is None or known.contact is None or now - known.asked > FRESH:
+            async with self._questions.place(job_id):
+                contact = await self._jobs.contact(job_id)
+            old = known or _Known()
+            known = self._of(job_id)  # only of jobs that there are
+            known.contact, known.asked, known.progress = contact, now, contact.progress or old.progress
+        assert known.contact
+        return known, known.contact
+
+    def _of(self, job_id: str) -> _Known:
+        known = self._known.setdefault(job_id, _Known())
+        self._known.move_to_end(job_id)
+        if len(self._known) > MAX_JOBS:
+            self._known.popitem(last=False)
+        return known

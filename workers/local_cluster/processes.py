@@ -1,0 +1,157 @@
+"""Pods as process groups of this machine. The only module that starts, signals and reaps them; called by `pods.py`.
+
+A pod's first process leads a session of its own and dies with the cluster (PR_SET_PDEATHSIG). Its descendants are found by their
+environment, wherever they went; those that lost their parent become the cluster's children and are reaped here. What the cluster
+leaves behind when it is killed itself is the guardian's.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rekindle.model.keys import ENV_POD_UID
+from workers.local_cluster import guardian
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+ENV_CLUSTER = "REKINDLE_CLUSTER"
+"""Which local cluster a process belongs to: the guardian's mark."""
+
+NICE = 10
+"""How far pods give way to the control plane, which has machines of its own on a real cluster."""
+
+SWEEP_AGAIN = 0.002
+"""Seconds between two looks for what a pod left behind; it was killed and needs a moment."""
+
+logger = logging.getLogger("cluster")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Processes:
+    """Starts, signals and reaps. Lives in the main thread: a parent's death signal belongs to the thread that forked."""
+
+    def __init__(self, instance: str, ended: Callable[[str, int], None]) -> None:
+        """Args:
+        instance: a value that no other cluster of this machine has.
+        ended: told with a pod's UID and return code (negative: the signal), when none of its processes is left.
+        """
+        self._mark = f"{ENV_CLUSTER}={instance}"
+        self._ended = ended
+        self._leaders: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._pids: dict[str, int] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._closing = False
+        self._guardian_ended = asyncio.Event()
+
+    def start(self) -> None:
+        if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        self._start_guardian()
+
+    def _start_guardian(self) -> None:
+        command = [sys.executable, "-I", "-S", guardian.__file__, self._mark]
+        quiet = subprocess.DEVNULL
+        self._guardian = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+
+    async def close(self) -> None:
+        """Waits for the burials; the guardian sees its stdin end, looks for leftovers once more, and ends."""
+        self._closing = True
+        while self._burials:
+            await asyncio.gather(*self._burials)
+        if self._guardian and self._guardian.stdin:
+            self._guardian.stdin.close()
+            await self._guardian_ended.wait()
+
+    def spawn(self, uid: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+        """Starts a pod's first process.
+
+        Raises:
+            OSError: the command cannot be started.
+        """
+        parent = os.getpid()
+        name, _, value = self._mark.partition("=")
+        marked = {**environment, name: value, ENV_POD_UID: uid}
+        with log.open("ab") as output:
+            leader = subprocess.Popen(
+                command,
+                env=marked,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: _settle(parent),  # noqa: PLW1509  (no other thread runs Python here)
+            )
+        self._leaders[leader.pid] = (uid, leader)
+        self._pids[uid] = leader.pid
+        return leader.pid
+
+    def running(self, uid: str) -> bool:
+        """Whether the pod has processes, or had until a moment ago: `ended` was not told yet."""
+        return uid in self._pids
+
+    def signal(self, uid: str, number: signal.Signals) -> None:
+        """Signals the pod's process group; nothing happens when it is gone."""
+        pid = self._pids.get(uid)
+        if pid in self._leaders:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    def _reap(self) -> None:
+        """Takes the exit of every child. A leader's group is killed before its number may be given away again."""
+        while (peeked := _peek()) is not None:
+            if peeked in self._leaders:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(peeked, signal.SIGKILL)
+            _, status = os.waitpid(peeked, 0)
+            code = os.waitstatus_to_exitcode(status)
+            if peeked in self._leaders:
+                uid, leader = self._leaders.pop(peeked)
+                leader.returncode = code
+                burial = asyncio.create_task(self._bury(uid, code))
+                self._burials.add(burial)
+                burial.add_done_callback(self._burials.discard)
+            elif self._guardian and peeked == self._guardian.pid:
+                self._guardian.returncode = code
+                self._guardian_is_gone()
+
+    def _guardian_is_gone(self) -> None:
+        if self._closing:
+            self._guardian_ended.set()
+        else:
+            logger.warning("the guardian died, another one starts")
+            self._start_guardian()
+
+    async def _bury(self, uid: str, code: int) -> None:
+        """A pod ends with its first process: what it left behind is killed, in other sessions too."""
+        while guardian.kill_carriers(f"{ENV_POD_UID}={uid}"):  # noqa: ASYNC110  (strangers' deaths send no event)
+            await asyncio.sleep(SWEEP_AGAIN)
+        del self._pids[uid]
+        self._ended(uid, code)
+
+
+def _peek() -> int | None:
+    """A child that ended and was not reaped yet."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return found.si_pid if found else None
+
+
+def _settle(parent: int) -> None:
+    """Runs in the child before its program starts."""
+    os.nice(NICE)
+    with contextlib.suppress(OSError):  # a kernel that groups sessions compares these first, and may have none
+        Path("/proc/self/autogroup").write_text(str(NICE))
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,78 @@
+"""Where a pod goes: pure. The words are kube-scheduler's, so that what people know from there helps here."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.keys import SUB_HEALTHY_STRATEGY
+from workers.own_jobs import over
+
+AVOIDING = {SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT, SubHealthStrategy.HOT_SWITCH}
+"""Policies under which pods are never put on a sub-healthy node; an unknown word counts as `ignore`, as Volcano takes it."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A node, or why there is none."""
+
+    node: str = ""
+    message: str = ""
+
+
+def ready(node: Node) -> bool:
+    condition = condition_of(node.status.conditions, "Ready")
+    return condition is None or condition.status == "True"
+
+
+def sub_healthy(node: Node) -> Condition | None:
+    """The condition that says so."""
+    condition = condition_of(node.status.conditions, "SubHealthy")
+    return condition if condition and condition.status == "True" else None
+
+
+def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> Placement:
+    """The node for a pod: healthy ones first, then those with the fewest pods of its job, the fewest pods, and the most room.
+
+    Pods without accelerators (managers) begin with the last node: the loss of a node should not cost a rank and the manager.
+    """
+    candidates = list(nodes)
+    placed = [other for other in pods if other.spec.node_name and not over(other)]
+    used = Counter[str]()
+    for other in placed:
+        used[other.spec.node_name] += other.spec.accelerators
+    reasons = [_refusal(pod, job, node, used[node.metadata.name]) for node in candidates]
+    fits = [node for node, reason in zip(candidates, reasons, strict=True) if not reason]
+    if not fits:
+        return Placement(message=_unschedulable(reasons))
+    working = [other for other in placed if other.spec.accelerators or not pod.spec.accelerators]
+    if not pod.spec.accelerators:
+        fits.reverse()
+    best = min(fits, key=lambda node: _cost(node, pod, working, used[node.metadata.name]))
+    return Placement(node=best.metadata.name)
+
+
+def _refusal(pod: Pod, job: JobObject, node: Node, used: int) -> str:
+    """Why the pod does not go to this node; empty: it could."""
+    if not ready(node):
+        return "node(s) were not ready"
+    if sub_healthy(node) and job.metadata.labels.get(SUB_HEALTHY_STRATEGY) in AVOIDING:
+        return "node(s) were sub-healthy"
+    if node.metadata.name in pod.spec.avoid_nodes:
+        return "node(s) didn't match Pod's node affinity"
+    if pod.spec.accelerators > node.status.accelerators - used:
+        return "Insufficient accelerators"
+    return ""
+
+
+def _cost(node: Node, pod: Pod, placed: Sequence[Pod], used: int) -> tuple[bool, int, int, int]:
+    """Of equal nodes the first one wins."""
+    here = [other for other in placed if other.spec.node_name == node.metadata.name]
+    same_job = sum(1 for other in here if other.metadata.owner_uid == pod.metadata.owner_uid)
+    return sub_healthy(node) is not None, same_job, len(here), used - node.status.accelerators
+
+
+def _unschedulable(reasons: Sequence[str]) -> str:
+    counts = sorted(f"{count} {reason}" for reason, count in Counter(reasons).items())
+    return f"0/{len(reasons)} nodes are available: {', '.join(counts)}."

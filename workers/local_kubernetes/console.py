@@ -1,0 +1,194 @@
+"""The local cluster's HTTP API over a Kubernetes on this machine, for `rekindle submit`, `nodes`, `fault` and the demos.
+
+It speaks as the administrator: what recoveries may do is not its business.
+"""
+
+import json
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from activities.kube import Api, Object
+from activities.kubernetes.direct import delete_pod
+from activities.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.kubernetes.objects import job_object_of, node_of, pod_of
+from activities.kubernetes.reader import in_scope
+from activities.kubernetes.watch import NODES
+from rekindle.errors import Conflict, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import ClusterEvent, Condition, JobObject, JobObjectStatus, NodePatch
+from workers.local_cluster.environment import LOOPBACK, free_port, job_directory
+from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
+from workers.local_kubernetes.kubelet import LOST
+
+IMAGE = "process"
+"""Pods are processes here: nothing is pulled."""
+
+CONFLICTS = 10
+
+
+def application(api: Api, state_dir: Path, pod_logs: Path) -> web.Application:
+    """The routes; some of the local cluster's have no meaning here."""
+    console = Console(api, state_dir, pod_logs)
+    app = web.Application(middlewares=[refusals])
+    app.add_routes(
+        [
+            web.get("/jobs", console.list_jobs),
+            web.post("/jobs", console.submit),
+            web.get("/jobs/{job}", console.get_job),
+            web.delete("/jobs/{job}", console.delete_job),
+            web.get("/pods", console.list_pods),
+            web.get("/pods/{pod}/logs", console.logs),
+            web.get("/nodes", console.list_nodes),
+            web.patch("/nodes/{node}", console.patch_node),
+            web.get("/events", console.list_events),
+        ]
+    )
+    return app
+
+
+class Console:
+    def __init__(self, api: Api, state_dir: Path, pod_logs: Path) -> None:
+        self._api, self._state_dir, self._pod_logs = api, state_dir, pod_logs
+
+    # ---- jobs, by UID or by name
+
+    async def list_jobs(self, _: web.Request) -> web.Response:
+        return list_of([_read(job) for job in await self._jobs()])
+
+    async def get_job(self, request: web.Request) -> web.Response:
+        return one(_read(await self._job(request.match_info["job"])))
+
+    async def submit(self, request: web.Request) -> web.Response:
+        job = await body_of(request, JobObject)
+        metadata = job.metadata
+        body = {
+            "apiVersion": TRAINING_JOB.api_version,
+            "kind": TRAINING_JOB.name,
+            "metadata": {"name": metadata.name, "labels": metadata.labels, "annotations": metadata.annotations},
+            "spec": self._spec(job),
+        }
+        return one(_read(Workload(TRAINING_JOB, await self._api.create(TRAINING_JOB.path(metadata.namespace), body))), 201)
+
+    def _spec(self, job: JobObject) -> Object:
+        """With what a pod of the local cluster finds in its environment, where it is this machine that says it."""
+        spec = job.spec
+        here = {
+            keys.ENV_MASTER_ADDR: LOOPBACK,
+            keys.ENV_MASTER_PORT: str(free_port(())),
+            keys.ENV_JOB_DIR: str(job_directory(self._state_dir, job.metadata.name, uuid.uuid4().hex)),
+        }
+        return {
+            "pods": spec.pods,
+            "ranksPerPod": spec.ranks_per_pod,
+            "command": list(spec.template.command),
+            "env": {**here, **spec.template.env},
+            "accelerators": spec.template.accelerators,
+            "manager": list(spec.manager.command) if spec.manager else None,
+            "trainingSide": spec.training_side,
+            "limits": spec.limits,
+            "kubernetes": {"image": IMAGE},
+        }
+
+    async def delete_job(self, request: web.Request) -> web.Response:
+        job = await self._job(request.match_info["job"])
+        grace = number_of(request, "grace")
+        await self._api.delete(job.path, job.uid)
+        if grace is not None:
+            for pod in await self._pods(job):
+                await delete_pod(self._api, pod, grace)
+        return one(_read(job))
+
+    async def _jobs(self) -> list[Workload]:
+        return [Workload(TRAINING_JOB, item) for item in (await self._api.list(TRAINING_JOB.path())).items]
+
+    async def _job(self, reference: str) -> Workload:
+        for job in await self._jobs():
+            if reference in (job.uid, job.name):
+                return job
+        raise NotFound(f"no job {reference}")
+
+    # ---- pods and nodes
+
+    async def list_pods(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("job")
+        jobs = [job for job in await self._jobs() if wanted in (None, job.uid)]
+        return list_of([pod_of(pod, job, (keys.RANK_INDEX,)) for job in jobs for pod in await self._pods(job)])
+
+    async def _pods(self, job: Workload) -> list[Object]:
+        return (await self._api.list(in_scope("pods", ""), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        """What is there; a log that is followed ends with its pod on the local cluster only."""
+        found = sorted(self._pod_logs.glob(f"*_{request.match_info['pod']}.*.log"), key=lambda path: path.stat().st_mtime)
+        if not found:
+            raise NotFound(f"no pod {request.match_info['pod']} has run here")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+        start = start_of_tail(found[-1], number_of(request, "tail"))
+        await response.prepare(request)
+        while piece := piece_of(found[-1], start):
+            start += len(piece)
+            await response.write(piece)
+        return response
+
+    async def list_nodes(self, _: web.Request) -> web.Response:
+        return list_of([node_of(node) for node in (await self._api.list(NODES)).items])
+
+    async def patch_node(self, request: web.Request) -> web.Response:
+        """Conditions as something on the node would write them; a node that is not ready is one whose kubelet is gone."""
+        path = f"{NODES}/{request.match_info['node']}"
+        patch = await body_of(request, NodePatch)
+        node = await self._api.get(path)
+        for condition in patch.conditions:
+            if condition.type == "Ready":
+                lost = None if condition.status == "True" else condition.message or "taken down"
+                node = await self._api.patch(path, {"metadata": {"annotations": {LOST: lost}}})
+            else:
+                node = await self._with_condition(path, condition)
+        return one(node_of(node))
+
+    async def _with_condition(self, path: str, condition: Condition) -> Object:
+        for _ in range(CONFLICTS):
+            node = await self._api.get(path)
+            said = json.loads(condition.model_dump_json(by_alias=True, exclude_none=True))
+            known: Object = next((old for old in node["status"]["conditions"] if old["type"] == condition.type), {})
+            if known.get("status") != condition.status:
+                said["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            others = [old for old in node["status"]["conditions"] if old["type"] != condition.type]
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            try:
+                status = {"conditions": [*others, {**known, **said}]}
+                return await self._api.patch(f"{path}/status", {"metadata": version, "status": status})
+            except Conflict:
+                continue
+        raise Conflict(f"{path} is written by somebody else all the time")
+
+    async def list_events(self, request: web.Request) -> web.Response:
+        name = request.query.get("name")
+        events = (await self._api.list("/api/v1/events")).items
+        return list_of([_event(event) for event in events if name in (None, event["involvedObject"]["name"])])
+
+
+def _read(job: Workload) -> JobObject:
+    environment: dict[str, Any] = job.object["spec"].get("env", {})
+    read = job_object_of(job, observe=False)
+    status = JobObjectStatus(
+        phase=read.status.phase,
+        master_port=int(environment.get(keys.ENV_MASTER_PORT, 0)),
+        directory=environment.get(keys.ENV_JOB_DIR, ""),
+    )
+    return read.model_copy(update={"status": status})
+
+
+def _event(event: Object) -> ClusterEvent:
+    about = event["involvedObject"]
+    return ClusterEvent(
+        name=about["name"],
+        kind=about["kind"],
+        reason=event.get("reason") or "",
+        message=event.get("message") or "",
+        type="Warning" if event.get("type") == "Warning" else "Normal",
+    )

@@ -1,0 +1,75 @@
+"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts and their rights, from `deploy/`.
+
+Each process gets a kubeconfig of its own account, so that nothing works here which its rights would not allow elsewhere.
+"""
+
+import asyncio
+from pathlib import Path
+
+import yaml
+
+from activities.kube import Api, Object
+from rekindle.errors import Conflict, NotFound
+from workers.local_kubernetes.servers import Endpoint
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+NAMESPACE = "mindx-dl"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
+}
+
+TOKEN_SECONDS = 24 * 3600
+
+
+def kubeconfig_of(process: str, directory: Path) -> Path:
+    """Of the account of `control`, `gateway`, `watcher` or `operator`."""
+    return directory / f"kubeconfig-{process}"
+
+
+async def install(api: Api, endpoint: Endpoint, directory: Path) -> None:
+    """Applies it, and writes a kubeconfig for each account; done again, it changes nothing."""
+    definitions = sorted((DEPLOY / "crds").glob("*.rekindle.io.yaml"))
+    for file in (*definitions, DEPLOY / "base" / "namespace.yaml", DEPLOY / "base" / "rbac.yaml"):
+        for thing in yaml.safe_load_all(file.read_text()):
+            await _apply(api, thing)
+            if thing["kind"] == "ServiceAccount":
+                await _write_kubeconfig(api, endpoint, thing["metadata"]["name"], directory)
+    for file in definitions:
+        await _until_served(api, yaml.safe_load(file.read_text()))
+
+
+async def _apply(api: Api, thing: Object) -> None:
+    try:
+        await api.create(PATHS[thing["kind"]], thing)
+    except Conflict:
+        return
+
+
+async def _write_kubeconfig(api: Api, endpoint: Endpoint, account: str, directory: Path) -> None:
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_SECONDS},
+    }
+    answer = await api.create(f"{PATHS['ServiceAccount']}/{account}/token", body)
+    own = Endpoint(endpoint.url, str(answer["status"]["token"]), endpoint.certificate)
+    own.write_kubeconfig(kubeconfig_of(account.removeprefix("rekindle-"), directory))
+
+
+async def _until_served(api: Api, definition: Object) -> None:
+    spec = definition["spec"]
+    while True:
+        try:
+            await api.list(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}")
+        except NotFound:
+            await asyncio.sleep(0.05)  # the API server takes a moment to serve a new kind
+        else:
+            return

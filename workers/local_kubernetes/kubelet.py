@@ -1,0 +1,364 @@
+"""Plays the kubelet of some nodes: runs their pods as processes of this machine, and tells the API server what becomes of them.
+
+A pod is its first container: command, arguments, and environment with field references; images and volumes mean nothing here.
+Annotations of a node say how its kubelet misbehaves, so that a script needs nothing but the API.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from activities.kube import Api, Object
+from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
+from workers.local_cluster.pods import last_line
+from workers.local_cluster.processes import Processes
+
+LOST = "kubelet.rekindle.io/lost"
+"""Annotation of a node: it is gone with its pods, and says nothing any more."""
+
+REFUSE = "kubelet.rekindle.io/refuse"
+"""Annotation of a node: new pods fail to start, with this reason."""
+
+START_AFTER = "kubelet.rekindle.io/start-after"
+"""Annotation of a node: seconds that a new pod takes to start, as if an image were pulled."""
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+LEASE_SECONDS = 2.0
+RESTART_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+LOOPBACK = "127.0.0.1"
+
+logger = logging.getLogger("kubelet")
+
+
+class Kubelet:
+    """Of all nodes of one machine."""
+
+    def __init__(self, api: Api, logs: Path, instance: str) -> None:
+        self._api = api
+        self._logs = logs
+        self._processes = Processes(instance, self._ended)
+        self._nodes: dict[str, Object] = {}
+        self._pods: dict[str, Object] = {}
+        """The pods of our nodes by UID, as they were seen last."""
+        self._restarts: dict[str, int] = {}
+        self._begun: set[str] = set()
+        self._kills: dict[str, asyncio.TimerHandle] = {}
+        self._writes: dict[str, asyncio.Lock] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def run(self, names: Sequence[str], capacity: dict[str, str], ready: asyncio.Event) -> None:
+        """Registers the nodes and serves them until it is cancelled; then no pod of theirs is left on this machine."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._processes.start()
+        try:
+            for name in names:
+                await self._register(name, capacity)
+            ready.set()
+            await asyncio.gather(self._follow("nodes"), self._follow("pods"), self._renew_leases())
+        finally:
+            for task in self._work:
+                task.cancel()
+            for uid in self._pods:
+                self._processes.signal(uid, signal.SIGKILL)
+            await self._processes.close()
+
+    # ---- nodes
+
+    async def _register(self, name: str, capacity: dict[str, str]) -> None:
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        with contextlib.suppress(Conflict):
+            await self._api.create("/api/v1/nodes", body)
+        amounts = {"pods": "1000", "cpu": "64", "memory": "256Gi", **capacity}
+        addresses = [{"type": "InternalIP", "address": LOOPBACK}, {"type": "Hostname", "address": name}]
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [_ready()], "addresses": addresses}
+        await self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+        self._nodes[name] = await self._api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+        await self._renew_lease(name)
+
+    async def _renew_leases(self) -> None:
+        """A node that does not renew its lease is lost for the cluster."""
+        while True:
+            await asyncio.sleep(LEASE_SECONDS)
+            for name in self._nodes:
+                if not self._says(name, LOST):
+                    with contextlib.suppress(ClusterUnavailable, Conflict):
+                        await self._renew_lease(name)
+
+    async def _renew_lease(self, name: str) -> None:
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 10, "renewTime": _now(micro=True)}
+        try:
+            await self._api.patch(f"{LEASES}/{name}", {"spec": spec})
+        except NotFound:
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
+            with contextlib.suppress(NotFound):  # the namespace comes a moment after the server
+                await self._api.create(LEASES, body)
+
+    def _says(self, node: str, annotation: str) -> str:
+        return str(self._nodes[node]["metadata"].get("annotations", {}).get(annotation, ""))
+
+    # ---- the watch
+
+    async def _follow(self, kind: str) -> None:
+        take = self._take_node if kind == "nodes" else self._take_pod
+        while True:
+            try:
+                listing = await self._api.list(f"/api/v1/{kind}")
+                for thing in listing.items:
+                    take("ADDED", thing)
+                if kind == "pods":
+                    self._forget_all_but({pod["metadata"]["uid"] for pod in listing.items})
+                async for change in self._api.watch(f"/api/v1/{kind}", listing.resource_version):
+                    take(change.type, change.object)
+            except (ClusterUnavailable, WatchExpired) as error:
+                logger.info("the watch broke", extra={"kind": kind, "reason": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _take_node(self, change: str, node: Object) -> None:
+        name = node["metadata"]["name"]
+        if name not in self._nodes or change not in ("ADDED", "MODIFIED"):
+            return
+        was_lost = self._says(name, LOST)
+        self._nodes[name] = node
+        if self._says(name, LOST):
+            for pod in self._pods_on(name):
+                self._processes.signal(pod["metadata"]["uid"], signal.SIGKILL)
+        elif was_lost:
+            self._spawn(self._come_back(name))
+        elif not _is_ready(node):
+            self._spawn(self._say_ready(node))
+
+    async def _say_ready(self, node: Object) -> None:
+        """Its lease came late, while many pods started: it was given up for lost, and is not."""
+        name = node["metadata"]["name"]
+        await self._renew_lease(name)
+        others = [one for one in node["status"].get("conditions", ()) if one["type"] != "Ready"]
+        body = {
+            "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*others, _ready()]},
+        }
+        await self._until_told(lambda: self._api.patch(f"/api/v1/nodes/{name}/status", body))
+
+    async def _come_back(self, name: str) -> None:
+        """The machine was started again: the node is ready, and what ran on it is over."""
+        await self._say_ready(self._nodes[name])
+        for pod in self._pods_on(name):
+            if pod["metadata"].get("deletionTimestamp"):
+                await self._remove(pod)
+            elif pod["status"].get("phase") == "Running" and not self._processes.running(pod["metadata"]["uid"]):
+                await self._tell_end(pod, 128 + signal.SIGKILL)
+
+    def _pods_on(self, node: str) -> list[Object]:
+        return [pod for pod in self._pods.values() if pod["spec"]["nodeName"] == node]
+
+    def _take_pod(self, change: str, pod: Object) -> None:
+        if pod["spec"].get("nodeName") not in self._nodes:
+            return
+        uid = pod["metadata"]["uid"]
+        if change == "DELETED":
+            self._pods.pop(uid, None)
+            self._writes.pop(uid, None)
+            self._processes.signal(uid, signal.SIGKILL)
+            return
+        self._pods[uid] = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._stop(pod)
+        elif uid not in self._begun:
+            self._begun.add(uid)
+            self._spawn(self._begin(pod))
+
+    def _forget_all_but(self, there: set[str]) -> None:
+        """Pods that vanished while nobody watched."""
+        for uid in self._pods.keys() - there:
+            self._processes.signal(uid, signal.SIGKILL)
+            del self._pods[uid]
+
+    # ---- the life of a pod
+
+    async def _begin(self, pod: Object) -> None:
+        if pod["status"].get("phase") != "Pending":
+            return  # it ran under a kubelet before this one, which took its processes along
+        node = pod["spec"]["nodeName"]
+        if delay := self._says(node, START_AFTER):
+            await self._tell(pod, _waiting(pod, "ContainerCreating"))
+            await asyncio.sleep(float(delay))
+        if reason := self._says(node, REFUSE):
+            await self._tell(pod, _ended(pod, 128, 0, reason, f"the kubelet of {node} refuses to start it"))
+        elif not self._says(node, LOST):
+            await self._start(pod)
+
+    async def _start(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        if (known := self._pods.get(uid)) is None:
+            return
+        if known["metadata"].get("deletionTimestamp"):
+            await self._remove(pod)
+            return
+        container = pod["spec"]["containers"][0]
+        command = [*container.get("command", []), *container.get("args", [])]
+        restarts = self._restarts.get(uid, 0)
+        try:
+            self._processes.spawn(uid, command, _environment(pod), self._log(pod))
+        except (OSError, ValueError, IndexError) as error:
+            await self._tell(pod, _ended(pod, 127, restarts, "StartError", f"cannot start {command}: {error}"))
+            return
+        await self._tell(pod, _running(pod, restarts))
+
+    def _stop(self, pod: Object) -> None:
+        """SIGTERM, and SIGKILL when the grace period is over; a second deletion may only hurry it."""
+        uid, grace = pod["metadata"]["uid"], pod["metadata"].get("deletionGracePeriodSeconds") or 0
+        if self._says(pod["spec"]["nodeName"], LOST):
+            return
+        if not self._processes.running(uid):
+            self._spawn(self._remove(pod))
+            return
+        loop = asyncio.get_running_loop()
+        pending = self._kills.get(uid)
+        if pending is None and grace:
+            self._processes.signal(uid, signal.SIGTERM)
+        if pending is None or pending.when() > loop.time() + grace:
+            if pending:
+                pending.cancel()
+            self._kills[uid] = loop.call_later(grace, self._processes.signal, uid, signal.SIGKILL)
+
+    def _ended(self, uid: str, code: int) -> None:
+        """None of the pod's processes is left."""
+        if timer := self._kills.pop(uid, None):
+            timer.cancel()
+        if (pod := self._pods.get(uid)) and not self._says(pod["spec"]["nodeName"], LOST):
+            self._spawn(self._tell_end(pod, code if code >= 0 else 128 - code))
+
+    async def _tell_end(self, pod: Object, code: int) -> None:
+        uid = pod["metadata"]["uid"]
+        again = {"Always": True, "OnFailure": code != 0}.get(pod["spec"].get("restartPolicy", "Always"), False)
+        if again and not pod["metadata"].get("deletionTimestamp"):
+            self._restarts[uid] = self._restarts.get(uid, 0) + 1
+            await self._tell(pod, _waiting(pod, "CrashLoopBackOff", self._restarts[uid]))
+            await asyncio.sleep(RESTART_SECONDS)
+            await self._start(pod)
+            return
+        reason = "Completed" if code == 0 else "Error"
+        await self._tell(pod, _ended(pod, code, self._restarts.get(uid, 0), reason, last_line(self._log(pod)) if code else ""))
+        if self._pods.get(uid, pod)["metadata"].get("deletionTimestamp"):
+            await self._remove(pod)
+
+    async def _remove(self, pod: Object) -> None:
+        """The last word on a pod that was told to end."""
+        await self._until_told(lambda: self._api.delete(_path(pod), pod["metadata"]["uid"], 0))
+
+    async def _tell(self, pod: Object, status: Object) -> None:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        async with self._writes.setdefault(pod["metadata"]["uid"], asyncio.Lock()):
+            await self._until_told(lambda: self._api.patch(f"{_path(pod)}/status", body))
+
+    async def _until_told(self, tell: Callable[[], Awaitable[object]]) -> None:
+        """A pod that is gone needs no news, and neither does its successor."""
+        while True:
+            try:
+                await tell()
+            except (NotFound, Conflict):
+                return
+            except ClusterUnavailable as error:
+                logger.info("not told yet, trying again", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def _log(self, pod: Object) -> Path:
+        metadata = pod["metadata"]
+        return self._logs / f"{metadata['namespace']}_{metadata['name']}.{metadata['uid'][:8]}.log"
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("a pod is not looked after any more", exc_info=error)
+
+
+def _path(pod: Object) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def _environment(pod: Object) -> dict[str, str]:
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    own = {entry["name"]: _value(pod, entry) for entry in pod["spec"]["containers"][0].get("env", [])}
+    return {**os.environ, "PATH": search, **own}
+
+
+def _value(pod: Object, entry: Object) -> str:
+    """A literal, or a reference to a field of the pod, as the downward API has them."""
+    path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+    if not path:
+        return str(entry.get("value", ""))
+    for group in ("annotations", "labels"):
+        if path.startswith(f"metadata.{group}['"):
+            return str(pod["metadata"].get(group, {}).get(path.partition("'")[2].rpartition("'")[0], ""))
+    if path in ("status.podIP", "status.hostIP"):
+        return LOOPBACK
+    value: object = pod
+    for part in path.split("."):
+        value = value.get(part, "") if isinstance(value, dict) else ""
+    return str(value)
+
+
+def _running(pod: Object, restarts: int) -> Object:
+    state = {"running": {"startedAt": _now()}}
+    status = _status(pod, "Running", state, restarts, ready=True)
+    return {**status, "startTime": _now(), "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}], "hostIP": LOOPBACK}
+
+
+def _waiting(pod: Object, reason: str, restarts: int = 0) -> Object:
+    phase = "Running" if restarts else "Pending"
+    return _status(pod, phase, {"waiting": {"reason": reason}}, restarts, ready=False)
+
+
+def _ended(pod: Object, code: int, restarts: int, reason: str, message: str) -> Object:
+    state = {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": _now()}}
+    status = _status(pod, "Succeeded" if code == 0 else "Failed", state, restarts, ready=False)
+    return {**status, **({"reason": reason, "message": message} if code else {})}
+
+
+def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: bool) -> Object:
+    container = pod["spec"]["containers"][0]
+    told = {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": restarts,
+        "state": state,
+    }
+    word = "True" if ready else "False"
+    reason = "" if ready else "PodCompleted" if phase == "Succeeded" else "ContainersNotReady"
+    kept = [known for known in pod["status"].get("conditions", []) if known["type"] == "PodScheduled"]
+    ours = [_condition(kind, word, reason, "") for kind in ("Ready", "ContainersReady")]
+    initialized = _condition("Initialized", "True", "", "")
+    return {"phase": phase, "conditions": [*kept, initialized, *ours], "containerStatuses": [told]}
+
+
+def _is_ready(node: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", ()))
+
+
+def _ready() -> Object:
+    return _condition("Ready", "True", "KubeletReady", "pods run as processes of this machine")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Object:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": _now()}
+
+
+def _now(*, micro: bool = False) -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")

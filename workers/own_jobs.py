@@ -1,0 +1,42 @@
+"""What the two controllers of our own kind of job decide alike: the local cluster's and, on Kubernetes, `workers.operator`."""
+
+from collections.abc import Iterable
+
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject, JobPhase, Pod, PodPhase, PodRole
+
+FIRST = "0"
+"""Generation of the first pods of a job."""
+
+MANAGER_RESTARTS = 20
+"""Of one job; beyond it the manager's own fault is to be looked at."""
+
+
+def role_of(pod: Pod) -> PodRole:
+    if pod.metadata.annotations.get(keys.POD_TYPE) == PodRole.BACKUP:
+        return PodRole.BACKUP
+    return PodRole(pod.metadata.labels.get(keys.REPLICA_TYPE, PodRole.WORKER))
+
+
+def over(pod: Pod) -> bool:
+    """Its processes are gone and its accelerators free."""
+    return pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
+def live(pod: Pod) -> bool:
+    """Neither over nor told to end."""
+    return not over(pod) and pod.metadata.deletion_timestamp is None
+
+
+def phase_of(job: JobObject, pods: Iterable[Pod]) -> JobPhase:
+    """Succeeded when a pod of every rank succeeded, for good; Failed when a worker failed and none is left."""
+    if job.status.phase is JobPhase.SUCCEEDED:
+        return JobPhase.SUCCEEDED
+    workers = [pod for pod in pods if role_of(pod) is PodRole.WORKER]
+    done = {pod.metadata.annotations.get(keys.RANK_INDEX) for pod in workers if pod.status.phase is PodPhase.SUCCEEDED}
+    if {str(rank) for rank in range(job.spec.pods)} <= done:
+        return JobPhase.SUCCEEDED
+    if any(pod.status.phase is PodPhase.RUNNING for pod in workers):
+        return JobPhase.RUNNING
+    failed = any(pod.status.phase is PodPhase.FAILED for pod in workers)
+    return JobPhase.FAILED if failed and not any(live(pod) for pod in workers) else JobPhase.PENDING

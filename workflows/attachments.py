@@ -1,0 +1,77 @@
+"""Which of a job's streams counts, and which process speaks on it. What gateways say of streams may arrive late or twice. Pure.
+
+Clocks of two gateways are never compared: an attachment is older than the job's own if that one has replaced it.
+"""
+
+from enum import StrEnum
+
+from rekindle.model.job import TrainingSide
+from rekindle.model.recovery import Attachment
+from rekindle.model.state import JobState
+from rekindle.policy.clients import Identity, identity
+
+KEPT_SESSIONS = 8
+"""Sessions that are remembered after their end: more of one job are not on their way at once."""
+
+
+class Standing(StrEnum):
+    """What an attachment is to the job."""
+
+    NEWS = "news"
+    KNOWN = "known"
+    """It is the job's own, with nothing new in it."""
+    OVER = "over"
+    """Its session was detached, or another one replaced it."""
+
+
+def standing(state: JobState, offered: Attachment) -> Standing:
+    """What an attachment that a gateway offers is to the job. A session that was replaced comes back when the other has gone."""
+    current = state.attachment
+    if offered.session in state.detached:
+        return Standing.OVER
+    if current is None:
+        return Standing.NEWS
+    if current.session == offered.session:
+        brings_progress = offered.progress is not None and state.progress is None
+        return Standing.NEWS if brings_progress else Standing.KNOWN
+    return Standing.OVER if offered.session in state.replaced else Standing.NEWS
+
+
+def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobState:
+    """The state with an attachment. The progress that it brings counts only where none is known: it may be an older one.
+
+    Args:
+        restarting: the job's pods start anew just now, and its manager with them.
+    """
+    current = state.attachment
+    replaced = tuple(session for session in state.replaced if session != offered.session)
+    if current and current.session != offered.session:
+        replaced = (*replaced, current.session)[-KEPT_SESSIONS:]
+    return state.with_(
+        introduced=True,
+        attachment=offered.model_copy(update={"progress": None}),
+        progress=state.progress or offered.progress,
+        replaced=replaced,
+        client=offered.client or state.client,
+        manager_lost="" if restarting else _manager_lost(state, offered.client) or state.manager_lost,
+    )
+
+
+def _manager_lost(state: JobState, client: str) -> str:
+    """How the manager of a MindIO job was lost, in words: its stream comes from another process."""
+    if state.job.training_side is not TrainingSide.MINDIO or identity(state.client, client) is not Identity.ANOTHER:
+        return ""
+    return f"{client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
+
+
+def end_is_known(state: JobState, session: str) -> bool:
+    """Whether the end of a session changes nothing. That of a session that was never seen does: its attachment may come later."""
+    return session in state.detached or session in state.replaced
+
+
+def detached(state: JobState, session: str) -> JobState:
+    """The state when a session has ended; a newer one stays."""
+    ended = (*state.detached, session)[-KEPT_SESSIONS:]
+    current = state.attachment
+    left = None if current and current.session == session else current
+    return state.with_(attachment=left, detached=ended)

@@ -1,0 +1,140 @@
+"""One mode as a child of `TrainingJob`: started under an id that people read, told what concerns it, ended at its deadline."""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    FailureError,
+    WorkflowAlreadyStartedError,
+)
+from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
+
+from rekindle.ids import ErrorTypes, recovery_workflow
+from rekindle.model import bounds
+from rekindle.model.job import Job
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
+from rekindle.policy.cases import Case
+from rekindle.policy.modes import row_of
+from rekindle.temporal import TASK_TIMEOUT, Attributes
+from workflows import page, steps
+
+CONFLICT_PAUSE = timedelta(seconds=1)
+"""Before a child is started again whose id is held by a recovery of an earlier workflow of the job, which is ending."""
+CONFLICTS = 120
+
+
+class Child:
+    def __init__(self, mode: Mode, case: Case, incident: int, job: Job) -> None:
+        self.mode, self.id = mode, recovery_workflow(job, incident, mode)
+        self.told: Verdict | None = None
+        """What a mode that was cancelled said of itself: a cancelled workflow has no result."""
+        self._case, self._incident, self._job = case, incident, job
+        self._row = row_of(mode)
+        self._news: list[tuple[str, Any]] = []
+        self._why_cancelled = ""
+        self._late = False
+
+    def tell(self, signal: str, payload: object) -> None:
+        """Notes what the mode should hear; `run` passes it on."""
+        self._news.append((signal, payload))
+
+    def cancel(self, why: str) -> None:
+        self._why_cancelled = self._why_cancelled or why
+
+    async def run(self, context: RecoveryContext) -> Verdict:
+        """From its start to its verdict. A mode that fails, or outlives its deadline, is an `escalate`."""
+        handle = await self._start(context)
+        try:
+            return await self._watch(handle)
+        except ChildWorkflowError as error:
+            return self._without_result(error)
+
+    # ---- its start
+
+    async def _start(self, context: RecoveryContext) -> ChildWorkflowHandle[object, Verdict]:
+        for _ in range(CONFLICTS):
+            try:
+                return await workflow.start_child_workflow(
+                    self._row.workflow,
+                    args=[ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), context],
+                    id=self.id,
+                    result_type=Verdict,
+                    parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                    task_timeout=TASK_TIMEOUT,
+                    search_attributes=self._attributes(),
+                    static_summary=page.recovery_summary(self.mode, self._job, self._case),
+                    static_details=page.recovery_details(self.mode, self._job, self._incident, self._case),
+                )
+            except WorkflowAlreadyStartedError:
+                await workflow.sleep(CONFLICT_PAUSE, summary="another recovery still holds the id")
+        raise ApplicationError(f"workflow id {self.id} is held by somebody else")
+
+    def _attributes(self) -> TypedSearchAttributes:
+        faults = self._case.faults
+        attributes: list[SearchAttributePair[Any]] = [
+            SearchAttributePair(Attributes.JOB, self._job.name),
+            SearchAttributePair(Attributes.MODE, self.mode.value),
+            SearchAttributePair(Attributes.NODE, bounds.keywords(sorted({fault.node for fault in faults if fault.node}))),
+            SearchAttributePair(Attributes.FAULT, bounds.keyword(self._case.summary)),
+        ]
+        if faults and (since := faults[0].accepted_at):
+            attributes.append(SearchAttributePair(Attributes.FAULT_AT, since))
+        return TypedSearchAttributes(attributes)
+
+    # ---- its life
+
+    async def _watch(self, child: ChildWorkflowHandle[object, Verdict]) -> Verdict:
+        limit, patience = self._row.deadline(self._job.limits), self._job.limits.clean_up
+        until = workflow.now() + limit if limit else None
+        stopping = False
+        while not child.done():
+            try:
+                await workflow.wait_condition(
+                    lambda: child.done() or bool(self._news) or bool(self._why_cancelled and not stopping),  # noqa: B023
+                    timeout=max(until - workflow.now(), timedelta(0)) if until else None,
+                    timeout_summary=f"deadline of the {self.mode}",
+                )
+            except TimeoutError:
+                if self._late:
+                    await steps.terminate(child.id, f"did not end {patience} after its cancellation")
+                    break
+            if until and until <= workflow.now():
+                until = until if self._late else workflow.now() + patience
+                self._late = True
+            if (self._late or self._why_cancelled) and not stopping:
+                stopping = True
+                child.cancel()
+            await self._pass_on(child)
+        return self._judged(await child)
+
+    async def _pass_on(self, child: ChildWorkflowHandle[object, Verdict]) -> None:
+        while self._news and not child.done():
+            signal, payload = self._news.pop(0)
+            try:
+                await child.signal(signal, payload)
+            except FailureError as error:
+                workflow.logger.info("the mode has ended", extra={"signal": signal, "error": str(error)})
+
+    # ---- its end
+
+    def _judged(self, verdict: Verdict) -> Verdict:
+        """A mode that had to be stopped at its deadline leads to the next one, unless it came to its end after all."""
+        if not self._late or self._why_cancelled or verdict.outcome is not Outcome.CANCELLED:
+            return verdict
+        reason = f"the {self.mode} outlived its deadline: {verdict.reason}"
+        return verdict.with_(outcome=Outcome.ESCALATE, reason=reason)
+
+    def _without_result(self, error: ChildWorkflowError) -> Verdict:
+        """A recovery that gave up is a failed workflow, one that was cancelled a cancelled one; both say their verdict otherwise."""
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type == ErrorTypes.GIVEN_UP:
+            return Verdict.model_validate(cause.details[0])
+        if isinstance(cause, CancelledError):
+            why = self._why_cancelled or "cancelled"
+            return self._judged(self.told or Verdict(mode=self.mode, outcome=Outcome.CANCELLED, reason=why))
+        return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}")
