@@ -28,6 +28,7 @@ from workflows import attachments, memory, page, steps
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
+from workflows.mode import abandon
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -135,7 +136,12 @@ class TrainingJob:
     async def _is_settled(self, recovery: str) -> bool:
         """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
         sweeps what it left behind."""
-        end = await steps.await_recovery_end(recovery)
+        waiting = steps.await_recovery_end(recovery)
+        await workflow.wait_condition(lambda: waiting.done() or bool(self.state.ended))
+        if not waiting.done():
+            abandon(waiting)
+            return True
+        end = await waiting
         what = "it is settled" if end.settled else "what it left behind is swept"
         words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
         self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
@@ -237,7 +243,15 @@ class TrainingJob:
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         if before.problems != self.state.problems:
             self.journal.problems(self.state, before.problems)
+        self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
+
+    def _say_if_manager_is_lost(self, before: str) -> None:
+        if self.state.manager_lost in ("", before):
+            return
+        restarts = self.state.job.manager_lost is ManagerLost.RESTART
+        words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+        self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -257,11 +271,8 @@ class TrainingJob:
         before = self.state.attachment
         lost, real = self.state.manager_lost, self._real_faults()
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        if self.state.manager_lost not in ("", lost):
-            restarts = self.state.job.manager_lost is ManagerLost.RESTART
-            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
-            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
-            self._tell_faults(real)
+        self._say_if_manager_is_lost(lost)
+        self._tell_faults(real)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
