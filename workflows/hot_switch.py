@@ -117,9 +117,9 @@ class HotSwitch(ModeWorkflow):
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
         job = self.context.job
         self.undo.append(("delete the backup pod", self._delete_backup))
-        nodes = tuple(sorted({fault.node for fault in self.context.situation.faults if fault.node}))
+        avoid = self.context.avoid_nodes
         request = BackupRequest(
-            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=nodes
+            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
         try:
             self.backup = backup = await steps.ensure_backup(request)
@@ -135,7 +135,7 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        if scheduled.node in (*nodes, backup.old.node):  # where others choose the node, it may be one that is to be avoided
+        if scheduled.node in (*avoid, backup.old.node):  # where others choose the node, it may be one that is to be avoided
             raise Ends(
                 Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
             )
