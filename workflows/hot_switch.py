@@ -372,8 +372,8 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"the backup pod failed to run: {error.cause}") from error
 
     def _real_faults(self) -> list[Fault]:
-        """What breaks the switch: neither the end of a backup pod, nor that of the pod which we replace."""
-        return [fault for fault in self.faults if not fault.backup and not (self.replacing and self._is_left_behind(fault))]
+        """What breaks the switch; not the end of the pod that we replace."""
+        return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
     def _is_left_behind(self, fault: Fault) -> bool:
         assert self.backup is not None
