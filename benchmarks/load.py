@@ -174,21 +174,22 @@ class Load:
 
     async def gateway_dies(self, single: float) -> None:
         sent_away, began = self._sent_away(), time.monotonic()
-        old = self.clients[-1]
         self._kill("gateway")
-        while old.attached.is_set():  # the other streams break in the same moment
+        while any(client.attached.is_set() for client in self.clients):
             await asyncio.sleep(0.01)
+        (waiting,) = self._healthy(1)
+        at_once = asyncio.create_task(self._fault(waiting))
         meanwhile = asyncio.create_task(self._faults_meanwhile())
-        await asyncio.wait(
-            [asyncio.create_task(client.attached.wait()) for client in self.clients], return_when="FIRST_COMPLETED"
-        )
+        while not any(client.attached.is_set() for client in self.clients):
+            await asyncio.sleep(0.01)
         first = time.monotonic() - began
         await all_attached(self.clients)
         back = time.monotonic() - began
-        seconds = await meanwhile
+        late, seconds = await at_once, await meanwhile
         await self._verdicts()
         words = f"{back:.1f} s (the first after {first:.1f} s); {self._sent_away() - sent_away} sent away"
         self.table.add("gateway killed: all attached again", words, attach_goal(self.jobs))
+        self.table.add("a fault at its death, to the first order", f"{late:.2f} s", f"{first + single + 1:.2f} s")
         self.table.add("faults meanwhile, to first orders", spread(seconds), f"{single + 1:.2f} s")
 
     def _sent_away(self) -> int:
@@ -322,7 +323,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=20, help="seconds of looking at idle processes (default: 20)")
     parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it (default: 1800)")
     options = parser.parse_args()
-    needed = 2 * SINGLES + sum({10, options.faults}) + 2
+    needed = 2 * SINGLES + sum({10, options.faults}) + 3
     if options.jobs < needed:
         parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
     with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:

@@ -17,9 +17,9 @@ class Visitors:
         self._doors: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, name: str, *, urgent: bool = False) -> None:
+    async def come(self, name: str) -> None:
         self._doors[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._visit(name, urgent=urgent))
+        self.tasks[name] = asyncio.create_task(self._visit(name))
         await asyncio.sleep(0)
 
     async def go(self, name: str) -> None:
@@ -28,31 +28,32 @@ class Visitors:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    async def _visit(self, name: str, *, urgent: bool) -> None:
-        async with self._admission.place(urgent=urgent):
+    async def _visit(self, name: str) -> None:
+        async with self._admission.place(name):
             self.inside.append(name)
             await self._doors[name].wait()
 
 
-async def test_no_more_are_inside_than_there_are_places_and_the_urgent_come_first() -> None:
-    """A job whose recovery waits for its stream is not behind all the others."""
-    visitors = Visitors(Admission(2, patience=10))
-    for name in ("a", "b", "c", "d"):
+async def test_no_more_are_inside_than_there_are_places_and_the_wanted_come_first() -> None:
+    """A job whose recovery waits for its stream is not behind all the others, also if that turns out while it waits."""
+    wanted = set[str]()
+    visitors = Visitors(Admission(2, 10, wanted))
+    for name in ("a", "b", "c", "d", "late"):
         await visitors.come(name)
-    await visitors.come("urgent", urgent=True)
+    wanted.update(("late", "nobody"))
     assert visitors.inside == ["a", "b"]
     await visitors.go("a")
-    assert visitors.inside == ["a", "b", "urgent"]
+    assert visitors.inside == ["a", "b", "late"]
     await visitors.go("b")
     assert visitors.inside[-1] == "c"
-    for name in ("urgent", "c", "d"):
+    for name in ("late", "c", "d"):
         await visitors.go(name)
-    assert visitors.inside == ["a", "b", "urgent", "c", "d"]
+    assert visitors.inside == ["a", "b", "late", "c", "d"]
 
 
 async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
     """Also in the very moment in which its place became free."""
-    visitors = Visitors(Admission(1, patience=10))
+    visitors = Visitors(Admission(1, 10, ()))
     for name in ("a", "b", "c", "d"):
         await visitors.come(name)
     visitors.tasks["b"].cancel()
@@ -69,12 +70,12 @@ async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
 
 async def test_who_cannot_be_admitted_in_time_is_told_so() -> None:
     """It may try again."""
-    admission = Admission(1, patience=0.01)
-    async with admission.place():
+    admission = Admission(1, 0.01, ())
+    async with admission.place("a"):
         with pytest.raises(Unavailable, match="too many come at once"):
-            async with admission.place():
+            async with admission.place("a"):
                 raise AssertionError("there is one place")
-    async with admission.place():
+    async with admission.place("a"):
         pass
 
 

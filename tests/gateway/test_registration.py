@@ -13,7 +13,7 @@ from rekindle.model.job import Framework, SubHealthStrategy
 from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.plant import Plant, a_job, a_mindio_job, plant
+from tests.support.plant import Plant, a_job, a_mindio_job, plant, register
 
 METHODS = (
     "Init",
@@ -121,6 +121,39 @@ async def test_register_before_init_is_408(temporal: WorkflowEnvironment) -> Non
     async with plant(temporal, a_job()) as world, stub_of(world) as stub:
         answer = await stub.Register(client(world))
         assert (answer.code, answer.info) == (408, "Init comes before Register")
+
+
+async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: WorkflowEnvironment) -> None:
+    """Some clients ask every second until their owner has changed the label: no 403 is remembered."""
+    job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
+    async with plant(temporal, job) as world, stub_of(world) as stub:
+        assert (await stub.Init(client(world))).code == 403
+        await register(world.client, job.model_copy(update={"labels": {"process-recover-enable": "on"}}))
+        await _registered(world, stub)
+
+
+async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: WorkflowEnvironment) -> None:
+    """Also if it was on when the client registered: the job's workflow decides."""
+    job = a_mindio_job(labels={"process-recover-enable": "on"}, sub_health=SubHealthStrategy.IGNORE)
+    async with plant(temporal, job) as world, stub_of(world) as stub:
+        await _registered(world, stub)
+        await register(world.client, job.model_copy(update={"labels": {}}))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.SubscribeProcessManageSignal(client(world)).read()
+        assert raised.value.code() is grpc.StatusCode.UNKNOWN
+        assert "process-recover-enable=on" in (raised.value.details() or "")
+        assert (await stub.Init(client(world))).code == 403
+
+
+async def test_a_job_that_was_introduced_once_may_register_at_another_gateway(temporal: WorkflowEnvironment) -> None:
+    """What a gateway remembers may be lost with it; that the job was attached is not."""
+    async with (
+        plant(temporal, a_job(), gateways=2) as world,
+        world.peer(),
+        grpc.aio.insecure_channel(world.gateways[1].address) as channel,
+    ):
+        stub: Any = RecoverStub(channel)
+        assert (await stub.Register(client(world))).code == 0
 
 
 async def test_reports_of_an_unregistered_client_are_400(temporal: WorkflowEnvironment) -> None:

@@ -74,10 +74,11 @@ async def test_an_order_on_a_broken_stream_is_refused_and_may_be_tried_again() -
 
 
 async def test_an_order_for_a_job_that_is_not_here_is_refused_and_may_be_tried_again() -> None:
-    """Neither an unknown job nor one whose stream was ended takes an order."""
+    """Neither an unknown job nor one whose stream was ended takes an order; its client is let in first when it comes."""
     streams = Streams(limit=1)
     with pytest.raises(NotAttached):
         await streams.deliver(orders.migrate("job", "u"))
+    assert streams.wanted == {"job"}
     stream = streams.open("job", "session")
     assert stream
     stream.end("over")

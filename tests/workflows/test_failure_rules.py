@@ -413,6 +413,20 @@ async def test_names_of_backup_pods_do_not_grow(temporal: WorkflowEnvironment) -
         assert world.cluster.backup().metadata.name == f"{world.job.name}-worker-1-hot-0002"
 
 
+async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_try_again(temporal: WorkflowEnvironment) -> None:
+    """The stream comes when the mode has given up waiting, and before its verdict is noted: the sub-health is not forgotten."""
+    job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
+    async with plant(temporal, job) as world:
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
+        await world.first_step()
+        await world.fault(sub_health())
+        await world.settled(lambda status: status.running is Mode.HOT_SWITCH)
+        await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="another", since=NOW))
+        assert (await world.incident(1)).verdict is Outcome.REFUSED
+        assert (await world.incident(2)).verdict is Outcome.REFUSED
+        assert (await world.judged()).startswith("refused: ")
+
+
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))

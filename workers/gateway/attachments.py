@@ -46,16 +46,16 @@ class Attachments:
         """
         self._jobs, self._streams, self._introductions = jobs, streams, introductions
         self._queue, self._round = queue, every
-        self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE)
+        self._lanes, self._admission = Lanes(), Admission(IN_FLIGHT, PATIENCE, streams.wanted)
         self._waiting: dict[asyncio.Task[None], Stream] = {}
         self._stopping = False
 
     @asynccontextmanager
-    async def stream(self, job_id: str, client: str, *, urgent: bool) -> AsyncIterator[Stream]:
+    async def stream(self, job_id: str, client: str) -> AsyncIterator[Stream]:
         """A stream of which the job's workflow knows, until the block ends; an older one of the job is ended.
 
         Args:
-            client: its address. urgent: a recovery of the job waits for it.
+            client: its address.
 
         Raises:
             Rejected: the workflow does not want it.
@@ -65,11 +65,16 @@ class Attachments:
         if stream is None:
             raise Unavailable("the gateway holds as many streams as it may")
         try:
-            await self._attached(stream, urgent=urgent)
+            await self._attached(stream)
+            self._streams.wanted.discard(job_id)
             yield stream
         finally:
             self._streams.close(stream)
             await self._detached(stream)
+
+    def want(self, job_id: str) -> None:
+        """A recovery of the job waits for its stream: it comes before others."""
+        self._streams.wanted.add(job_id)
 
     def here(self, job_id: str) -> Stream | None:
         """The job's stream at this gateway."""
@@ -93,10 +98,10 @@ class Attachments:
             if not stream.told:
                 task.cancel()
 
-    async def _attached(self, stream: Stream, *, urgent: bool) -> None:
+    async def _attached(self, stream: Stream) -> None:
         """Returns when the job's workflow knows of the stream. A caller that is cancelled leaves nothing half told: what was sent
         already is told to its end, what was not is not."""
-        task = self._begin(stream, self._attach(stream, urgent=urgent))
+        task = self._begin(stream, self._attach(stream))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -125,8 +130,8 @@ class Attachments:
         if not task.cancelled() and task.exception():
             logger.debug("not told", extra={"error": str(task.exception())})
 
-    async def _attach(self, stream: Stream, *, urgent: bool) -> None:
-        async with self._lanes.of(stream.job_id), self._admission.place(urgent=urgent):
+    async def _attach(self, stream: Stream) -> None:
+        async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
             if stream.ended:
                 return
             stream.told = True
@@ -138,7 +143,7 @@ class Attachments:
 
     async def _detach(self, stream: Stream) -> None:
         try:
-            async with self._lanes.of(stream.job_id), self._admission.place():
+            async with self._lanes.of(stream.job_id), self._admission.place(stream.job_id):
                 await self._jobs.ask(stream.job_id, Updates.DETACH, stream.session)
         except (Rejected, Unavailable) as error:
             logger.info("not told", extra={"job": stream.job_id, "error": str(error)})
@@ -161,7 +166,7 @@ class Attachments:
             if not stream.told or stream.ended:
                 return
             try:
-                async with self._admission.place():
+                async with self._admission.place(stream.job_id):
                     await self._offer(stream)
             except Rejected as error:
                 if error.kind == ErrorTypes.ATTACHMENT_OVER:

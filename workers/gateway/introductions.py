@@ -6,6 +6,7 @@ to another gateway between two of its calls is told that it is not known, and be
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from rekindle.ids import ErrorTypes
@@ -38,9 +39,12 @@ class _Known:
 
 
 class Introductions:
-    def __init__(self, jobs: Jobs, patience: float) -> None:
+    def __init__(self, jobs: Jobs, patience: float, wanted: Collection[str]) -> None:
+        """Args:
+        patience: seconds that a client waits for its turn. wanted: jobs whose clients come first.
+        """
         self._jobs = jobs
-        self._questions = Admission(QUESTIONS, patience)
+        self._questions = Admission(QUESTIONS, patience, wanted)
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def initialize(self, job_id: str) -> Receipt:
@@ -95,7 +99,7 @@ class Introductions:
         now = asyncio.get_running_loop().time()
         known = self._known.get(job_id)
         if known is None or known.contact is None or now - known.asked > FRESH:
-            async with self._questions.place():
+            async with self._questions.place(job_id):
                 contact = await self._jobs.contact(job_id)
             old = known or _Known()
             known = self._of(job_id)  # only of jobs that there are

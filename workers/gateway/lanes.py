@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from rekindle.errors import Unavailable
@@ -28,18 +28,18 @@ class Lanes:
 
 
 class Admission:
-    """At most so many at once. Those that are urgent come first, otherwise it is first come, first served."""
+    """At most so many at once. Jobs that are wanted come first, otherwise it is first come, first served."""
 
-    def __init__(self, places: int, patience: float) -> None:
+    def __init__(self, places: int, patience: float, wanted: Collection[str]) -> None:
         """Args:
         patience: seconds that somebody waits for a place.
+        wanted: few jobs, which may change while others wait.
         """
-        self._free, self._patience = places, patience
-        self._urgent: deque[asyncio.Future[None]] = deque()
-        self._others: deque[asyncio.Future[None]] = deque()
+        self._free, self._patience, self._wanted = places, patience, wanted
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def place(self, *, urgent: bool = False) -> AsyncIterator[None]:
+    async def place(self, job_id: str) -> AsyncIterator[None]:
         """A place, until the block ends.
 
         Raises:
@@ -47,7 +47,7 @@ class Admission:
         """
         try:
             async with asyncio.timeout(self._patience):
-                await self._enter(urgent=urgent)
+                await self._enter(job_id)
         except TimeoutError:
             raise Unavailable(f"too many come at once: no place became free within {self._patience:g} s") from None
         try:
@@ -55,12 +55,12 @@ class Admission:
         finally:
             self._leave()
 
-    async def _enter(self, *, urgent: bool) -> None:
+    async def _enter(self, job_id: str) -> None:
         if self._free:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._urgent if urgent else self._others).append(turn)
+        self._waiting.setdefault(job_id, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -69,10 +69,17 @@ class Admission:
             raise
 
     def _leave(self) -> None:
-        for waiting in (self._urgent, self._others):
-            while waiting:
-                turn = waiting.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    return
+        while self._waiting:
+            turn = self._next()
+            if not turn.done():
+                turn.set_result(None)
+                return
         self._free += 1
+
+    def _next(self) -> asyncio.Future[None]:
+        job_id = next((job_id for job_id in self._wanted if job_id in self._waiting), None) or next(iter(self._waiting))
+        turns = self._waiting[job_id]
+        turn = turns.popleft()
+        if not turns:
+            del self._waiting[job_id]
+        return turn

@@ -46,8 +46,10 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 
     async def SubscribeProcessManageSignal(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         async with self._desk.subscription(context, request.jobId):
-            contact = await self._introductions.subscriber(request.jobId)  # a stranger must not end the stream of another
-            async with self._attachments.stream(request.jobId, address_of(context.peer()), urgent=contact.recovering) as stream:
+            contact = await self._introductions.subscriber(request.jobId)  # who may not attach must not end another's stream
+            if contact.recovering:
+                self._attachments.want(request.jobId)
+            async with self._attachments.stream(request.jobId, address_of(context.peer())) as stream:
                 logger.info("attached", extra={"job": stream.job_id, "role": request.role, "session": stream.session})
                 await context.send_initial_metadata(())
                 await stream.serve(_Writer(context))

@@ -105,6 +105,8 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
         self._opened = 0
+        self.wanted: set[str] = set()
+        """Jobs whose stream is not here, and a recovery waits for it: an order came, or the job's workflow said so."""
 
     def open(self, job_id: str, session: str, client: str = "") -> Stream | None:
         """A stream for a job; an older one is ended. None: the gateway is full."""
@@ -159,6 +161,7 @@ class Streams:
         """
         stream = self._streams.get(order.job_id)
         if stream is None or stream.ended:
+            self.wanted.add(order.job_id)
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.outbox.put_nowait((order, recovery, written))
