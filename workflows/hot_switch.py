@@ -54,7 +54,7 @@ class HotSwitch(ModeWorkflow):
     @workflow.run
     async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, request)
+            return await front(self.MODE, self.request)
         was_cancelled = False
         try:
             verdict = await self._procedure()

@@ -66,7 +66,8 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request, self._context = request, context
+        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
