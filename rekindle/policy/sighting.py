@@ -7,6 +7,7 @@ here: the same world gives an equal value, whoever looks and however often. docs
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rekindle.model.bounds import fitting
 from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
 from rekindle.model.fault import Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
@@ -24,9 +25,14 @@ UNKNOWN = "?"
 """Holder of a pod rank that two pods carry."""
 
 MOST_FAULTS = 100
-"""Faults of one kind; the last one of a longer list stands for the rest."""
+MOST_BYTES = 16 * 1024
+"""Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
+workflow, beside 5,000 holders and twenty incidents."""
 
 NAMED_PODS = 10
+LONGEST_NAMES = 200
+"""Bytes of their names in a message, behind which there is room for their number."""
+
 LONGEST_MESSAGE = 160
 """Characters of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
 
@@ -142,9 +148,14 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
 
 
 def _named(pods: Sequence[RankedPod]) -> str:
-    names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
-    more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
-    return f"{'pod' if len(pods) == 1 else 'pods'} {names}{more}"
+    """The first ones, as far as there is room for them, and how many more there are."""
+    if len(pods) == 1:
+        return f"pod {pods[0].pod.metadata.name}"
+    names = fitting((one.pod.metadata.name for one in pods), LONGEST_NAMES, NAMED_PODS)
+    if not names:
+        return f"{len(pods)} pods"
+    more = f" and {len(pods) - len(names)} more" if len(pods) > len(names) else ""
+    return f"pods {', '.join(names)}{more}"
 
 
 # ---- nodes
@@ -231,10 +242,24 @@ def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
 
 def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
     """The last fault says how many more there are, and carries the pod ranks of all of them."""
-    if not rest:
+    named = _fitting(faults)
+    cut = faults[named:]
+    if not cut and not rest:
         return faults
-    last = faults[-1]
-    pod_ranks = tuple(sorted({*last.pod_ranks, *_pod_ranks(job, (one for group in rest for one in group))}))
-    message = f"{last.message} (and {len(rest)} more {what})"
+    last = faults[named - 1]
+    of_the_cut = (rank for fault in cut for rank in fault.pod_ranks)
+    of_the_rest = _pod_ranks(job, (one for group in rest for one in group))
+    pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_cut, *of_the_rest}))
+    message = f"{last.message} (and {len(cut) + len(rest)} more {what})"
     told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
-    return [*faults[:-1], told]
+    return [*faults[: named - 1], told]
+
+
+def _fitting(faults: Sequence[Fault]) -> int:
+    """How many of them, from the first, fit into `MOST_BYTES`; the first one does in any case."""
+    left = MOST_BYTES
+    for number, fault in enumerate(faults):
+        left -= len(fault.model_dump_json())
+        if left < 0:
+            return max(number, 1)
+    return len(faults)
