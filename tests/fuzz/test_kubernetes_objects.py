@@ -22,7 +22,7 @@ from activities.kubernetes.pods import (
 )
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
-from rekindle.policy.ranks import problems
+from rekindle.policy.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
 from tests.support.valid_objects import JOBS, namespace, node, pod
 
@@ -158,4 +158,4 @@ def test_the_contracts_labels_and_annotations_may_say_anything(
     job = reads(lambda: read_job(kind, raw))
     found = reads(lambda: read_pod(of_it, Workload(kind, own)))
     if job and found:
-        problems(JobView(job=job, pods=(found, found)))
+        sight(JobView(job=job, pods=(found, found)))
