@@ -59,6 +59,10 @@ kills: setup ## kill each process at every history event and between them, all o
 fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes an hour
 	REKINDLE_FUZZ_EXAMPLES=10000 pytest --numprocesses=auto --timeout=3600 tests/fuzz
 
+.PHONY: model
+model: setup ## walk the model of the entity at random, 20,000 times or RUNS times: minutes
+	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
+
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium
 	python docs/pictures/make.py

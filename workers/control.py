@@ -64,6 +64,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         jobs.find_job,
         jobs.hold_request,
         jobs.withdraw_request,
+        jobs.await_recovery_end,
         jobs.terminate_recovery,
     )
 

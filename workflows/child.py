@@ -130,7 +130,7 @@ class Child:
         return verdict.with_(outcome=Outcome.ESCALATE, reason=reason)
 
     def _without_result(self, error: ChildWorkflowError) -> Verdict:
-        """A recovery that gave up is a failed workflow, one that was cancelled a cancelled one; both say their verdict otherwise."""
+        """A recovery that gave up is a failed workflow, one that was cancelled a cancelled one: their verdicts come otherwise."""
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == ErrorTypes.GIVEN_UP:
             return Verdict.model_validate(cause.details[0])

@@ -15,7 +15,7 @@ from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import memory, steps
+from workflows import faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
@@ -44,7 +44,7 @@ class IncidentRun:
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
         self._situation = Situation(faults=case.faults)
-        self._began = workflow.now()
+        self._began, self._met = workflow.now(), known.state.attachment
         self._ending = False
 
     # ---- what the entity passes on
@@ -177,6 +177,8 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
+        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
         self._journal.soon(self._journal.remember(self._to_remember))
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
             await look(known)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from rekindle.model.asks import Survey
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
@@ -200,7 +200,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     state = state.with_(
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
-        holders=_held(state.holders, incident),
+        holders=_held(state, incident),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -208,12 +208,12 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
 
-def _held(holders: tuple[str, ...], incident: Incident) -> tuple[str, ...]:
-    """After a restart whoever is seen next holds the ranks."""
+def _held(state: JobState, incident: Incident) -> tuple[str, ...]:
+    """After a restart whoever is seen first holds a rank, and somebody has to."""
     if any(verdict.restarted_at for verdict in incident.ladder):
-        return ()
+        return (EXPECTED_HOLDER,) * state.job.pods
     moved = {one.pod_rank: one.after.uid for verdict in incident.ladder for one in verdict.switched}
-    return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(holders))
+    return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(state.holders))
 
 
 def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:

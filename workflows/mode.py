@@ -43,6 +43,10 @@ CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
 outside their loop, without clock and commands."""
 
+UNDO_TRIES = 3
+UNDO_PAUSE = timedelta(seconds=5)
+"""Between two tries of an undo; each of them is repeated by the server while the cluster does not answer."""
+
 
 class Ends(Exception):
     """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
@@ -271,13 +275,22 @@ class ModeWorkflow:
         """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""
         while self.undo:
             name, undo = self.undo.pop()
+            failure = await self._undone_within(undo, UNDO_TRIES)
+            self.phases.append(Phase(name=f"undo: {name}", seconds=0.0, note=failure and f"failed: {failure}"))
+        self._show()
+
+    async def _undone_within(self, undo: Callable[[], Awaitable[object]], tries: int) -> str:
+        """Why it failed to the last; empty: it is undone. What stays behind would stay for ever: nobody comes after us."""
+        while True:
             try:
                 await undo()
-                self.phases.append(Phase(name=f"undo: {name}", seconds=0.0))
+                return ""
             except ActivityError as error:
-                workflow.logger.warning("undo failed", extra={"undo": name, "error": str(error.cause)})
-                self.phases.append(Phase(name=f"undo: {name}", seconds=0.0, note=f"failed: {error.cause}"))
-        self._show()
+                tries -= 1
+                workflow.logger.warning("undo failed", extra={"error": str(error.cause), "tries_left": tries})
+                if not tries:
+                    return str(error.cause)
+            await workflow.sleep(UNDO_PAUSE, summary="before the undo is tried again")
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
         """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one

@@ -180,8 +180,8 @@ def _wrong(node: Node, kind: str) -> Condition | None:
 
 
 def _on(nodes: Iterable[Node], kind: str, pods: Iterable[RankedPod]) -> list[tuple[Node, Condition, list[RankedPod]]]:
-    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where there is no such node, as
-    is nearly always so, no pod is looked at."""
+    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where no node is wrong, which is
+    the usual case, no pod is looked at."""
     wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _wrong(node, kind))}
     here: dict[str, list[RankedPod]] = {}
     for one in pods if wrong else ():

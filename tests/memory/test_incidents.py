@@ -87,7 +87,7 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     """It was stored late: what it says of ranks is about processes that are gone."""
     old = a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old")
     here = Attachment(queue="q", session="new", since=NOW)
-    state = told(memory.attached(STATE, here), a_fault("lost"))
+    state = told(memory.attached(STATE, here, NOW, restarting=False), a_fault("lost"))
     state = told(state, old, at=NOW + timedelta(minutes=1))
     case = cases.next_case(told(STATE, a_fault("lost")), NOW)
     assert case

@@ -82,7 +82,15 @@ class Watcher:
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
         for job_id in jobs:
-            self._changed(job_id, calm=_is_calm(event))
+            self._changed(job_id, calm=self._is_calm(event))
+
+    def _is_calm(self, event: WatchEvent) -> bool:
+        """A pod that waits, starts or runs on a node that is well: news that can wait for more of their kind."""
+        thing = event.object
+        if not isinstance(thing, Pod) or event.type == "DELETED":
+            return False
+        lives = thing.metadata.deletion_timestamp is None and thing.status.phase is not PodPhase.FAILED
+        return lives and not self._index.is_wrong(thing.spec.node_name)
 
     def _changed(self, job_id: str, *, calm: bool) -> None:
         """Has the job looked at, if that is not under way."""
@@ -129,10 +137,3 @@ class Watcher:
             await self._cluster.record(job_id, event)
         except ClusterError as error:
             logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
-
-
-def _is_calm(event: WatchEvent) -> bool:
-    """A pod that waits, starts or runs: news that can wait for more of their kind."""
-    thing = event.object
-    lives = isinstance(thing, Pod) and thing.metadata.deletion_timestamp is None and thing.status.phase is not PodPhase.FAILED
-    return lives and event.type != "DELETED"
