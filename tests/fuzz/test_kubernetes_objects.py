@@ -84,6 +84,15 @@ def test_a_broken_job_is_refused_by_its_field(kind: Kind, data: st.DataObject) -
     reads(lambda: read_job(kind, raw))
 
 
+@pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
+@pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
+def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:
+    """Annotations of 256 KiB are accepted by the API server; what is said of them becomes an event."""
+    own = JOBS[TRAINING_JOB]
+    raw = {**own, "metadata": {**own["metadata"], "labels": {key: words}, "annotations": {key: words}}}
+    assert reads(lambda: read_job(TRAINING_JOB, raw)) is None
+
+
 def read_pod(raw: Object, job: Workload) -> Pod:
     """As the watcher, the drivers and our own controller do."""
     found = pod_of(raw, job, RANK_KEYS)
