@@ -97,12 +97,11 @@ async def test_news_of_an_unknown_job_start_nothing(client: Client) -> None:
             await send(client, "told-never", news)
 
 
-async def test_a_refusal_has_its_reason_and_what_is_known_is_none(client: Client) -> None:
-    """The workflow's own words; it may also say that an update would change nothing, which is as good as taken."""
+async def test_a_refusal_has_its_reason(client: Client) -> None:
+    """The workflow's own words."""
     await send(client, "told-4", a_registration("told-4"))
     with pytest.raises(Refused, match="holders: two are too many"):
         await send(client, "told-4", a_sighting("refuse"))
-    await send(client, "told-4", a_sighting("known"))
     await send(client, "told-4", END)
 
 
