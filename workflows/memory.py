@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
-from rekindle.model.job import ManagerLost, SubHealthStrategy
+from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
 from rekindle.model.state import (
@@ -72,8 +72,26 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = state.with_(problems=sighting.problems, manager=sighting.manager or state.manager)
+    state = _with_manager(state, sighting.manager, now, restarting=restarting).with_(problems=sighting.problems)
     return faults.seen(state, sighting, now, restarting=restarting)
+
+
+def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
+    """A manager that has a pod of its own is seen to be another process also before it attaches."""
+    another = bool(state.manager and manager and manager != state.manager)
+    state = state.with_(manager=manager or state.manager)
+    if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
+        return state
+    return _manager_is_lost(state, f"manager {manager} is another process", manager, now)
+
+
+def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> JobState:
+    """It is shown, and a fault where the job's owner wants it to be."""
+    state = state.with_(manager_lost=how)
+    if state.job.manager_lost is not ManagerLost.RESTART:
+        return state
+    lost = Fault(id=f"manager/{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway")
+    return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
 # ---- what the training side tells
@@ -81,14 +99,12 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
     """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
-    is a fault where the job's owner wants it to be."""
+    knows none of its ranks."""
     before = state.manager_lost
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
-    if state.manager_lost in ("", before) or state.job.manager_lost is not ManagerLost.RESTART:
+    if state.manager_lost in ("", before):
         return state
-    words = f"the manager was lost: {state.manager_lost}"
-    lost = Fault(id=f"manager/{attachment.session}", kind=FaultKind.PROCESS, message=words, source="gateway")
-    return faults.reported(state, FaultReport(faults=(lost,)), now)
+    return _manager_is_lost(state, state.manager_lost, attachment.session, now)
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:

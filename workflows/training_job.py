@@ -28,6 +28,7 @@ from workflows import attachments, memory, page, steps
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
+from workflows.mode import abandon
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -70,10 +71,13 @@ class TrainingJob:
             case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
-            elif self.state.incidents != incidents or workflow.info().is_continue_as_new_suggested():
+            elif self.state.incidents != incidents or self._moves_on():
                 await workflow.wait_condition(lambda: self._is_quiet() or self._has_work())
                 if not self._has_work():
-                    workflow.continue_as_new(self.state)
+                    # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                    workflow.continue_as_new(
+                        self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+                    )
             else:
                 await self._wait()
         await self._dismiss_request()
@@ -82,6 +86,11 @@ class TrainingJob:
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and self.journal.is_quiet
+
+    @staticmethod
+    def _moves_on() -> bool:
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     def _has_work(self) -> bool:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
@@ -93,9 +102,7 @@ class TrainingJob:
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
-                lambda: (
-                    self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due
-                ),
+                lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
                 timeout=due - now if due else LOOKS_AFTER,
                 timeout_summary="a fault is given time" if due else "look at the job",
             )
@@ -129,7 +136,12 @@ class TrainingJob:
     async def _is_settled(self, recovery: str) -> bool:
         """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
         sweeps what it left behind."""
-        end = await steps.await_recovery_end(recovery)
+        waiting = steps.await_recovery_end(recovery)
+        await workflow.wait_condition(lambda: waiting.done() or bool(self.state.ended))
+        if not waiting.done():
+            abandon(waiting)
+            return True
+        end = await waiting
         what = "it is settled" if end.settled else "what it left behind is swept"
         words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
         self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
@@ -231,7 +243,15 @@ class TrainingJob:
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         if before.problems != self.state.problems:
             self.journal.problems(self.state, before.problems)
+        self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
+
+    def _say_if_manager_is_lost(self, before: str) -> None:
+        if self.state.manager_lost in ("", before):
+            return
+        restarts = self.state.job.manager_lost is ManagerLost.RESTART
+        words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+        self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -251,11 +271,8 @@ class TrainingJob:
         before = self.state.attachment
         lost, real = self.state.manager_lost, self._real_faults()
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        if self.state.manager_lost not in ("", lost):
-            restarts = self.state.job.manager_lost is ManagerLost.RESTART
-            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
-            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
-            self._tell_faults(real)
+        self._say_if_manager_is_lost(lost)
+        self._tell_faults(real)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
@@ -407,6 +424,10 @@ class TrainingJob:
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
         if self.incident:
             self.incident.verdict_told(verdict)
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
 
     # ---- questions
 

@@ -7,6 +7,7 @@ here: the same world gives an equal value, whoever looks and however often. docs
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
 from rekindle.model.fault import Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
@@ -28,7 +29,7 @@ MOST_FAULTS = 100
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
-"""Characters of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
+"""Bytes of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
 
 LONGEST_CODE = 80
 
@@ -123,7 +124,7 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
     first = pods[0]
     nodes = {one.pod.spec.node_name for one in pods}
     status = first.pod.status
-    words = (status.message or status.reason or code)[:LONGEST_MESSAGE]
+    words = cut(status.message or status.reason or code, LONGEST_MESSAGE)
     pod_ranks = _pod_ranks(job, pods)
     return Fault(
         id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}",
@@ -136,15 +137,16 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
         generation=_generation(first),
         backup=first.backup,
         code=code,
-        message=f"{_named(pods)} failed: {words}",
+        message=_failed_words(pods, words),
         source=SOURCE,
     )
 
 
-def _named(pods: Sequence[RankedPod]) -> str:
+def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
+    """Of many pods the names come last: what does not fit is cut."""
     names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
     more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
-    return f"{'pod' if len(pods) == 1 else 'pods'} {names}{more}"
+    return f"pod {names} failed: {words}" if len(pods) == 1 else f"{len(pods)} pods failed: {words} ({names}{more})"
 
 
 # ---- nodes
@@ -155,7 +157,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     here = _on(nodes, READY, (one for one in pods if not one.backup and (one.lives or one.failed)))
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
-        words = (condition.message or f"node {node.metadata.name} is lost")[:LONGEST_MESSAGE]
+        words = cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE)
         fault = _node_fault(job, node, condition, group)
         faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
     return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
@@ -201,7 +203,7 @@ def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence
         ranks=_ranks(job, pod_ranks),
         node=node.metadata.name,
         code=code,
-        message=condition.message[:LONGEST_MESSAGE],
+        message=cut(condition.message, LONGEST_MESSAGE),
         source=SOURCE,
     )
 
@@ -235,6 +237,6 @@ def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[
         return faults
     last = faults[-1]
     pod_ranks = tuple(sorted({*last.pod_ranks, *_pod_ranks(job, (one for group in rest for one in group))}))
-    message = f"{last.message} (and {len(rest)} more {what})"
+    message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(rest)} more {what})"
     told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
     return [*faults[:-1], told]
