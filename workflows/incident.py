@@ -178,16 +178,21 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
-        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
+        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
             await look(known)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        self._journal.soon(self._note(last))
+
+    async def _note(self, last: Verdict) -> None:
+        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
+        next incident must not stand behind that."""
         await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
-        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
