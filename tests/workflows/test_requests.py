@@ -1,4 +1,4 @@
-"""The update `recover`: how a job is asked for a mode, by any client or by a front. Its id is the request's, and it is served once."""
+"""The update `recover`: how a job is asked for a mode, by any client or by a front, and is so once for each request."""
 
 import asyncio
 import itertools
