@@ -29,6 +29,10 @@ demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first
 test: setup ## every check and every test; ends with the names of what failed
 	@.ci/checks
 
+.PHONY: test-all
+test-all: setup ## the same, with every test that a commit only samples
+	@REKINDLE_TEST_ALL=1 .ci/checks
+
 .PHONY: lint
 lint: setup ## the checks without the tests
 	@.ci/checks format lint types imports docstrings protos lock
@@ -58,6 +62,10 @@ kills: setup ## kill each process at every history event and between them, all o
 .PHONY: fuzz
 fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes an hour
 	REKINDLE_FUZZ_EXAMPLES=10000 pytest --numprocesses=auto --timeout=3600 tests/fuzz
+
+.PHONY: model
+model: setup ## walk the model of the entity at random, 20,000 times or RUNS times: minutes
+	REKINDLE_MODEL_RUNS=$(or $(RUNS),20000) pytest --numprocesses=2 tests/model
 
 .PHONY: pictures
 pictures: setup ## make the README's pictures of the Temporal UI from a real run; needs chromium

@@ -3,14 +3,20 @@
 import asyncio
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
 from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow
-from rekindle.model.asks import AskRequest, TerminateRequest, WithdrawRequest
-from rekindle.model.recovery import Receipt, Verdict
+from rekindle.model.asks import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.recovery import Outcome, Receipt, Verdict
 from rekindle.temporal import Attributes
 
 
@@ -86,6 +92,23 @@ class JobActivities:
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
+
+    @activity.defn
+    async def await_recovery_end(self, workflow_id: str) -> RecoveryEnd:
+        """Waits for the end of a recovery whose job's workflow was lost. It was told to cancel then, which it may do only behind
+        what it must not leave half done."""
+        handle = self._client.get_workflow_handle(workflow_id, result_type=Verdict)
+        async with beating():
+            try:
+                verdict = await handle.result()
+            except WorkflowFailureError as error:
+                return RecoveryEnd(settled=isinstance(error.cause, CancelledError), words=str(error.cause))
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                return RecoveryEnd(settled=False, words="nothing is known of its end")
+        settled = verdict.outcome in (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
+        return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}")
 
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:

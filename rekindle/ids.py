@@ -6,6 +6,9 @@ from rekindle.model.recovery import Mode
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
+DEPLOYMENT = "rekindle"
+"""Temporal's worker deployment: all versions of the control worker together."""
+
 
 def job_workflow(job_id: str) -> str:
     return f"job/{job_id}"
@@ -58,6 +61,9 @@ class Signals:
     """All that is broken now: what is gone from it has healed."""
     VERDICT = "verdict"
     """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
+
+    UPGRADED = "upgraded"
+    """To `TrainingJob`: another version of the control worker is current."""
 
 
 class Queries:

@@ -74,6 +74,13 @@ class Settings(BaseSettings):
     health_port: int = Field(default=0, ge=0, le=65535)
     """Port of `/healthz` and `/readyz`; 0: none."""
 
+    build_id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,100}$")
+    """Version of the control worker, by which recoveries stay with the code that began them; by default made from the code."""
+
+    only_worker: bool = False
+    """No other control worker serves this Temporal namespace: at its start this one becomes current, and what other versions
+    began goes on with it at once."""
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
     """JSON lines instead of text."""

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig, WorkflowRunner
 
 from activities.cluster import Cluster
 from activities.jobs import JobActivities
@@ -19,6 +19,7 @@ from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
+from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
@@ -36,9 +37,8 @@ grants; jobs beyond them are read back, or belong to a second control worker."""
 logger = logging.getLogger("control")
 
 
-def workflows() -> Sequence[type]:
-    """The entity, and the procedure of every mode in the ladder."""
-    return (TrainingJob, *(getattr(import_module(row.procedure), row.workflow) for row in LADDER))
+MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workflow) for row in LADDER)
+"""The procedure of every mode in the ladder."""
 
 
 def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable[..., Any]]:
@@ -64,20 +64,32 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         jobs.find_job,
         jobs.hold_request,
         jobs.withdraw_request,
+        jobs.await_recovery_end,
         jobs.terminate_recovery,
     )
 
 
-def control_worker(client: Client, cluster: Cluster, runner: WorkflowRunner) -> Worker:
-    """The worker over one cluster."""
+def control_worker(
+    client: Client,
+    cluster: Cluster,
+    runner: WorkflowRunner,
+    version: WorkerDeploymentConfig | None = None,
+    modes: tuple[type, ...] = MODES,
+) -> Worker:
+    """The worker over one cluster.
+
+    Args:
+        version: by default it has none, and takes the tasks of workflows that have none.
+    """
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=workflows(),
+        workflows=[TrainingJob, *modes],
         activities=activities_of(PodActivities(cluster), JobActivities(client)),
         max_concurrent_activities=SLOTS,
         max_cached_workflows=CACHED_WORKFLOWS,
         workflow_runner=runner,
+        deployment_config=version,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         graceful_shutdown_timeout=GRACE,
@@ -91,9 +103,13 @@ async def main() -> None:
         client = await connect()
         await ensure_search_attributes(client)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
-        async with control_worker(client, cluster, UnsandboxedWorkflowRunner()):
+        build_id = settings.build_id or build_of_code()
+        async with control_worker(client, cluster, UnsandboxedWorkflowRunner(), deployment_config(build_id)):
+            upgrades = Upgrades(client, build_id, alone=settings.only_worker)
+            await upgrades.take_over()
             process.ready("control", temporal_answers(client))
-            await process.stop.wait()
+            await process.until_stopped(upgrades.keep())
+            await upgrades.drain()
     logger.info("stopped")
 
 

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from rekindle.model import bounds
-from rekindle.model.fault import UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
+from rekindle.model.fault import (
+    EXPECTED_HOLDER,
+    UNKNOWN_HOLDER,
+    WATCHER,
+    Fault,
+    FaultKind,
+    FaultReport,
+    FaultType,
+    FaultyRanks,
+    Sighting,
+)
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
@@ -134,7 +144,8 @@ def _is_news(fault: Fault, known: Sequence[Standing]) -> bool:
 def _grown(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     """Ranks that nobody held yet are held by whoever is seen first."""
     known = before if len(before) == len(now) else ("",) * len(now)
-    return tuple(old or ("" if new == UNKNOWN_HOLDER else new) for old, new in zip(known, now, strict=True))
+    pairs = zip(known, now, strict=True)
+    return tuple(new if old in ("", EXPECTED_HOLDER) and new not in ("", UNKNOWN_HOLDER) else old for old, new in pairs)
 
 
 def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:

@@ -15,7 +15,7 @@ from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import memory, steps
+from workflows import faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
@@ -44,7 +44,7 @@ class IncidentRun:
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
         self._situation = Situation(faults=case.faults)
-        self._began = workflow.now()
+        self._began, self._met = workflow.now(), known.state.attachment
         self._ending = False
 
     # ---- what the entity passes on
@@ -117,9 +117,10 @@ class IncidentRun:
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
-        self._journal.soon(self._journal.remember(self._to_remember))
         try:
-            verdict = await self._child.run(self._context())
+            await self._child.start(self._context())
+            self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
+            verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
@@ -177,11 +178,13 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
-        self._journal.soon(self._journal.remember(self._to_remember))
+        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
             await look(known)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from rekindle.model import bounds
 from rekindle.model.asks import Survey
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
-from rekindle.model.job import ManagerLost, SubHealthStrategy
+from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
 from rekindle.model.sizes import LONGEST_NOTE
@@ -77,8 +77,26 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = state.with_(problems=sighting.problems, manager=sighting.manager or state.manager)
+    state = _with_manager(state, sighting.manager, now, restarting=restarting).with_(problems=sighting.problems)
     return faults.seen(state, sighting, now, restarting=restarting)
+
+
+def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
+    """A manager that has a pod of its own is seen to be another process also before it attaches."""
+    another = bool(state.manager and manager and manager != state.manager)
+    state = state.with_(manager=manager or state.manager)
+    if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
+        return state
+    return _manager_is_lost(state, f"manager {manager} is another process", manager, now)
+
+
+def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> JobState:
+    """It is shown, and a fault where the job's owner wants it to be."""
+    state = state.with_(manager_lost=how)
+    if state.job.manager_lost is not ManagerLost.RESTART:
+        return state
+    lost = Fault(id=f"manager/{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway")
+    return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
 # ---- what the training side tells
@@ -86,14 +104,12 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
     """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
-    is a fault where the job's owner wants it to be."""
+    knows none of its ranks."""
     before = state.manager_lost
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
-    if state.manager_lost in ("", before) or state.job.manager_lost is not ManagerLost.RESTART:
+    if state.manager_lost in ("", before):
         return state
-    words = f"the manager was lost: {state.manager_lost}"
-    lost = Fault(id=f"manager/{attachment.session}", kind=FaultKind.PROCESS, message=words, source="gateway")
-    return faults.reported(state, FaultReport(faults=(lost,)), now)
+    return _manager_is_lost(state, state.manager_lost, attachment.session, now)
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
@@ -205,7 +221,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     state = state.with_(
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
-        holders=_held(state.holders, incident),
+        holders=_held(state, incident),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -213,12 +229,12 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
 
-def _held(holders: tuple[str, ...], incident: Incident) -> tuple[str, ...]:
-    """After a restart whoever is seen next holds the ranks."""
+def _held(state: JobState, incident: Incident) -> tuple[str, ...]:
+    """After a restart whoever is seen first holds a rank, and somebody has to."""
     if any(verdict.restarted_at for verdict in incident.ladder):
-        return ()
+        return (EXPECTED_HOLDER,) * state.job.pods
     moved = {one.pod_rank: one.after.uid for verdict in incident.ladder for one in verdict.switched}
-    return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(holders))
+    return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(state.holders))
 
 
 def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:

@@ -43,6 +43,10 @@ CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
 outside their loop, without clock and commands."""
 
+UNDO_TRIES = 3
+UNDO_PAUSE = timedelta(seconds=5)
+"""Between two tries of an undo; each of them is repeated by the server while the cluster does not answer."""
+
 
 class Ends(Exception):
     """A mode ends before its last step. Raised by the procedures, turned into a verdict by `ModeWorkflow.conclude`."""
@@ -62,7 +66,8 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request, self._context = request, context
+        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
@@ -74,6 +79,7 @@ class ModeWorkflow:
         self.client = self.attachment.client if self.attachment else ""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
+        self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
@@ -83,6 +89,10 @@ class ModeWorkflow:
     def context(self) -> RecoveryContext:
         assert self._context is not None, "only the TrainingJob starts the real mode"
         return self._context
+
+    def new_faults(self) -> list[Fault]:
+        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        return [fault for fault in self.faults if not fault.backup and not any(fault.same_as(before) for before in self.met)]
 
     # ---- handlers: they append, the procedure does the work
 
@@ -271,13 +281,22 @@ class ModeWorkflow:
         """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""
         while self.undo:
             name, undo = self.undo.pop()
+            failure = await self._undone_within(undo, UNDO_TRIES)
+            self.phases.append(Phase(name=f"undo: {name}", seconds=0.0, note=failure and f"failed: {failure}"))
+        self._show()
+
+    async def _undone_within(self, undo: Callable[[], Awaitable[object]], tries: int) -> str:
+        """Why it failed to the last; empty: it is undone. What stays behind would stay for ever: nobody comes after us."""
+        while True:
             try:
                 await undo()
-                self.phases.append(Phase(name=f"undo: {name}", seconds=0.0))
+                return ""
             except ActivityError as error:
-                workflow.logger.warning("undo failed", extra={"undo": name, "error": str(error.cause)})
-                self.phases.append(Phase(name=f"undo: {name}", seconds=0.0, note=f"failed: {error.cause}"))
-        self._show()
+                tries -= 1
+                workflow.logger.warning("undo failed", extra={"error": str(error.cause), "tries_left": tries})
+                if not tries:
+                    return str(error.cause)
+            await workflow.sleep(UNDO_PAUSE, summary="before the undo is tried again")
 
     async def close(self, verdict: Verdict, *, cancelled: bool) -> Verdict:
         """The end of the workflow, with what every mode adds to its verdict. A recovery that gave up is a failed workflow, one

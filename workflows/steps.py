@@ -29,6 +29,7 @@ from rekindle.model.asks import (
     PodCount,
     PodsRequest,
     PolicyRequest,
+    RecoveryEnd,
     RememberRequest,
     Restart,
     Scheduled,
@@ -93,6 +94,13 @@ JOURNAL = ActivityConfig(
     schedule_to_close_timeout=timedelta(seconds=30),
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(maximum_attempts=3),
+)
+
+MEMORY = ActivityConfig(
+    start_to_close_timeout=timedelta(seconds=5),
+    schedule_to_close_timeout=timedelta(hours=1),  # a note that says too much would have a healthy job swept one day
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=30)),
 )
 
 
@@ -271,7 +279,7 @@ async def _journal_write(write: ActivityHandle[None]) -> None:
 
 async def remember(request: RememberRequest) -> None:
     await _journal_write(
-        workflow.start_activity_method(PodActivities.remember, request, **named(JOURNAL, "note what must be found again"))
+        workflow.start_activity_method(PodActivities.remember, request, **named(MEMORY, "note what must be found again"))
     )
 
 
@@ -288,6 +296,12 @@ async def hold_request(request: AskRequest) -> Verdict:
 
 async def withdraw_request(request: WithdrawRequest) -> None:
     await workflow.execute_activity_method(JobActivities.withdraw_request, request, **named(WRITE, "withdraw the request"))
+
+
+def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
+    return workflow.start_activity_method(
+        JobActivities.await_recovery_end, workflow_id, **named(HOLD, f"wait for the end of {workflow_id}")
+    )
 
 
 async def terminate(workflow_id: str, reason: str) -> None:

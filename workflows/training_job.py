@@ -12,10 +12,11 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.asks import EndSession, RememberRequest
+from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
 from rekindle.model.job import ManagerLost
 from rekindle.model.recovery import Attachment, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
@@ -27,6 +28,7 @@ from workflows import attachments, faults, memory, page, steps
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
+from workflows.mode import abandon
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -69,10 +71,13 @@ class TrainingJob:
             case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
-            elif self.state.incidents != incidents or workflow.info().is_continue_as_new_suggested():
-                await workflow.wait_condition(self._is_quiet)
+            elif self.state.incidents != incidents or self._moves_on():
+                await workflow.wait_condition(lambda: self._is_quiet() or self._has_work())
                 if not self._has_work():
-                    workflow.continue_as_new(self.state)
+                    # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
+                    workflow.continue_as_new(
+                        self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+                    )
             else:
                 await self._wait()
         await self._dismiss_request()
@@ -81,6 +86,11 @@ class TrainingJob:
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and self.journal.is_quiet
+
+    @staticmethod
+    def _moves_on() -> bool:
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
     def _has_work(self) -> bool:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
@@ -92,9 +102,7 @@ class TrainingJob:
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
-                lambda: (
-                    self._has_work() or workflow.info().is_continue_as_new_suggested() or cases.next_due(self.state, now) != due
-                ),
+                lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
                 timeout=due - now if due else LOOKS_AFTER,
                 timeout_summary="a fault is given time" if due else "look at the job",
             )
@@ -110,6 +118,8 @@ class TrainingJob:
     # ---- a case
 
     async def _handle(self, case: Case) -> None:
+        if self.state.lost_recovery and await self._is_settled(self.state.lost_recovery):
+            return
         if self._is_to_be_checked(case):
             while not self.state.ended and not await look(self.known):
                 await self._pause_for_the_cluster()
@@ -122,6 +132,24 @@ class TrainingJob:
             await self._observe(case)
         else:
             await self._recover(case)
+
+    async def _is_settled(self, recovery: str) -> bool:
+        """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
+        sweeps what it left behind."""
+        waiting = steps.await_recovery_end(recovery)
+        await workflow.wait_condition(lambda: waiting.done() or bool(self.state.ended))
+        if not waiting.done():
+            abandon(waiting)
+            return True
+        end = await waiting
+        what = "it is settled" if end.settled else "what it left behind is swept"
+        words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
+        self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
+        if end.settled:
+            self.known.state = self.state.with_(lost_recovery="")
+            self.journal.soon(self.journal.remember(self._to_remember))
+            self._show()
+        return end.settled
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -175,7 +203,7 @@ class TrainingJob:
     def _show(self) -> None:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
-        recovery = self.incident.recovery if self.incident else ""
+        recovery = self._running()
         attributes: list[SearchAttributeUpdate[Any]] = [
             Attributes.JOB.value_set(self.state.job.name),
             Attributes.PHASE.value_set(page.job_phase(self.state, running)),
@@ -215,7 +243,15 @@ class TrainingJob:
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         if before.problems != self.state.problems:
             self.journal.problems(self.state, before.problems)
+        self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
+
+    def _say_if_manager_is_lost(self, before: str) -> None:
+        if self.state.manager_lost in ("", before):
+            return
+        restarts = self.state.job.manager_lost is ManagerLost.RESTART
+        words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+        self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -235,17 +271,14 @@ class TrainingJob:
         before = self.state.attachment
         lost, real = self.state.manager_lost, self._real_faults()
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        if self.state.manager_lost not in ("", lost):
-            restarts = self.state.job.manager_lost is ManagerLost.RESTART
-            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
-            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
-            self._tell_faults(real)
+        self._say_if_manager_is_lost(lost)
+        self._tell_faults(real)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
         here = self.state.attachment
-        if self.incident and here and here != before:
-            self.incident.tell(Signals.ATTACHED, here)
+        if here and here != before:
+            self._tell(Signals.ATTACHED, here)
         self._show()
         return Receipt(info="attached")
 
@@ -264,8 +297,8 @@ class TrainingJob:
         """The stream of this subscription ended; a newer one stays."""
         ended = self.state.attachment
         self.known.state = attachments.detached(self.state, session)
-        if self.incident and ended and ended.session == session:
-            self.incident.tell(Signals.DETACHED, ended)
+        if ended and ended.session == session:
+            self._tell(Signals.DETACHED, ended)
         self._show()
         return Receipt(info="detached")
 
@@ -277,8 +310,7 @@ class TrainingJob:
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
         self.known.state = memory.progressed(self.state, progress)
-        if self.incident:
-            self.incident.tell(Signals.PROGRESSED, progress)
+        self._tell(Signals.PROGRESSED, progress)
         self._show()
         return Receipt(info="noted")
 
@@ -290,8 +322,8 @@ class TrainingJob:
     def _who_waits_for_it(self, report: Report) -> None:
         if not self.state.introduced:
             raise _rejected(ErrorTypes.NOT_REGISTERED, f"jobId={self.state.job.id} not registed")
-        if self.incident and self.incident.recovery:
-            raise _rejected(ErrorTypes.REPORT_ELSEWHERE, self.incident.recovery)
+        if recovery := self._running():
+            raise _rejected(ErrorTypes.REPORT_ELSEWHERE, recovery)
         if self.incident:
             raise _rejected(ErrorTypes.BETWEEN_MODES, "between two modes, try again")
         raise _rejected(ErrorTypes.REPORT_UNEXPECTED, f"nothing waits for a report of {report.kind}")
@@ -309,14 +341,25 @@ class TrainingJob:
         if problem:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
 
+    def _running(self) -> str:
+        """Workflow id of the recovery that runs, or of one that an earlier workflow of the job had started; empty: none does."""
+        return self.incident.recovery if self.incident else self.state.lost_recovery
+
     def _real_faults(self) -> tuple[Fault, ...]:
         """What is broken now: the running mode hears of it, and of what has healed."""
         return tuple(one.fault for one in self.state.faults if one.fault.kind is not FaultKind.SUB_HEALTH)
 
     def _tell_faults(self, before: tuple[Fault, ...]) -> None:
         now = self._real_faults()
-        if self.incident and now != before:
-            self.incident.tell(Signals.FAULTS, FaultsNow(faults=now))
+        if now != before:
+            self._tell(Signals.FAULTS, FaultsNow(faults=now))
+
+    def _tell(self, signal: str, payload: Value) -> None:
+        """Lets the running mode hear of it, also one of an earlier workflow of the job: it must not stand for want of a word."""
+        if self.incident:
+            self.incident.tell(signal, payload)
+        elif self.state.lost_recovery:
+            self.journal.soon(_signalled(self.state.lost_recovery, signal, payload))
 
     # ---- people and platforms
 
@@ -375,13 +418,17 @@ class TrainingJob:
             raise _rejected(ErrorTypes.REQUEST_REFUSED, observing.ONLY)
 
     def _to_remember(self) -> RememberRequest:
-        recovery = self.incident.recovery if self.incident else ""
+        recovery = self._running()
         return RememberRequest(job_id=self.state.job.id, memory=memory.to_remember(self.state, recovery))
 
     @workflow.signal(name=Signals.VERDICT)
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:
         if self.incident:
             self.incident.verdict_told(verdict)
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes a job that nothing happens to: with its next task the server says whether another version is current."""
 
     # ---- questions
 
@@ -399,7 +446,14 @@ class TrainingJob:
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
         running = self.incident.mode if self.incident else None
-        return JobStatus(state=self.state, running=running, recovery=self.incident.recovery if self.incident else "")
+        return JobStatus(state=self.state, running=running, recovery=self._running())
+
+
+async def _signalled(recovery: str, signal: str, payload: Value) -> None:
+    try:
+        await workflow.get_external_workflow_handle(recovery).signal(signal, payload)
+    except FailureError as error:
+        workflow.logger.info("the recovery has ended", extra={"signal": signal, "error": str(error)})
 
 
 def _update_id() -> str:

@@ -12,6 +12,7 @@ from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, sub
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, reschedule
+from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import let_threads_end
 
@@ -29,7 +30,7 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 )
 for command in (dev, submit, jobs, show, history, logs, delete, nodes, hot_switch, reschedule, cancel):
     app.command(command)
-for group in (demo_app, fault_app, policy_app):
+for group in (demo_app, fault_app, policy_app, versions_app):
     app.command(group)
 app.register_install_completion_command()
 

@@ -395,6 +395,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
         "PYTHONPATH": str(server_root()),
         "PYTHONUNBUFFERED": "1",
     }
+    environment["REKINDLE_ONLY_WORKER"] = "true"  # what another version began goes on at once, its code is gone
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""

@@ -164,6 +164,15 @@ class Survey(Value):
     """The nodes that were looked at, also those that are not there any more."""
 
 
+class RecoveryEnd(Value):
+    """How a recovery ended that an earlier workflow of its job had started."""
+
+    settled: bool
+    """It came to an end of its own that leaves nothing behind."""
+
+    words: str
+
+
 class AskRequest(Value):
     job_id: str
     request: ModeRequest

@@ -16,6 +16,9 @@ TRAINING_SIDE = "training-side"
 UNKNOWN_HOLDER = "?"
 """Holder of a pod rank that two pods claim."""
 
+EXPECTED_HOLDER = "*"
+"""Holder of a pod rank whose pod was just made by us: whoever is seen first, and nobody is a fault."""
+
 
 class FaultKind(StrEnum):
     SUB_HEALTH = "sub_health"

@@ -4,6 +4,7 @@ Called by the watcher, which keeps the two values in memory for each job. Whatev
 the next look finds the same difference or none. docs/intake.md has the rule, the cases and an example.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -135,19 +136,6 @@ def _without_messages(sighting: Sighting) -> Sighting:
     return sighting.model_copy(update={"faults": tuple(fault.model_copy(update={"message": ""}) for fault in sighting.faults)})
 
 
-def dated(news: News, acknowledged: Acknowledged, noticed: datetime) -> News:
-    """The same news, with the time at which faults were seen that are not known yet. It decides nothing: the job's workflow has a
-    clock of its own."""
-    if isinstance(news, End) or not (told := news.registration.sighting if isinstance(news, Register) else news.sighting):
-        return news
-    known = {fault.id for fault in acknowledged.sighting.faults} if acknowledged.sighting else set()
-    faults = tuple(f if f.id in known else f.model_copy(update={"seen_at": noticed}) for f in told.faults)
-    sighting = told.model_copy(update={"faults": faults})
-    if isinstance(news, Sighted):
-        return Sighted(sighting=sighting)
-    return Register(registration=news.registration.model_copy(update={"sighting": sighting}))
-
-
 def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
     """Whether it is told at once. A job whose pods come one by one has time; whatever goes wrong or heals has not."""
     before = acknowledged.sighting
@@ -157,6 +145,18 @@ def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
     grown = all(old in ("", new) for old, new in zip(before.holders, now.holders, strict=True))
     same = (now.faults, now.problems) == (before.faults, before.problems)
     return not (grown and same and before.manager in ("", now.manager))
+
+
+def dated(news: News, seen_at: Mapping[str, datetime]) -> News:
+    """With the times at which the faults were seen first, which are for people: no two sightings are compared by them."""
+    if isinstance(news, Register) and (seen := news.registration.sighting):
+        return Register(registration=news.registration.model_copy(update={"sighting": _dated(seen, seen_at)}))
+    return Sighted(sighting=_dated(news.sighting, seen_at)) if isinstance(news, Sighted) else news
+
+
+def _dated(sighting: Sighting, seen_at: Mapping[str, datetime]) -> Sighting:
+    faults = tuple(fault.model_copy(update={"seen_at": seen_at.get(fault.id)}) for fault in sighting.faults)
+    return sighting.model_copy(update={"faults": faults})
 
 
 # ---- what becomes of what was told

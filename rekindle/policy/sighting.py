@@ -7,7 +7,7 @@ here: the same world gives an equal value, whoever looks and however often. docs
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rekindle.model.bounds import fitting
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
 from rekindle.model.fault import Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
@@ -30,11 +30,8 @@ MOST_BYTES = 16 * 1024
 workflow, beside 5,000 holders and twenty incidents."""
 
 NAMED_PODS = 10
-LONGEST_NAMES = 200
-"""Bytes of their names in a message, behind which there is room for their number."""
-
 LONGEST_MESSAGE = 160
-"""Characters of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
+"""Bytes of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
 
 LONGEST_CODE = 80
 
@@ -129,7 +126,7 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
     first = pods[0]
     nodes = {one.pod.spec.node_name for one in pods}
     status = first.pod.status
-    words = (status.message or status.reason or code)[:LONGEST_MESSAGE]
+    words = cut(status.message or status.reason or code, LONGEST_MESSAGE)
     pod_ranks = _pod_ranks(job, pods)
     return Fault(
         id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}",
@@ -142,20 +139,16 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
         generation=_generation(first),
         backup=first.backup,
         code=code,
-        message=f"{_named(pods)} failed: {words}",
+        message=_failed_words(pods, words),
         source=SOURCE,
     )
 
 
-def _named(pods: Sequence[RankedPod]) -> str:
-    """The first ones, as far as there is room for them, and how many more there are."""
-    if len(pods) == 1:
-        return f"pod {pods[0].pod.metadata.name}"
-    names = fitting((one.pod.metadata.name for one in pods), LONGEST_NAMES, NAMED_PODS)
-    if not names:
-        return f"{len(pods)} pods"
-    more = f" and {len(pods) - len(names)} more" if len(pods) > len(names) else ""
-    return f"pods {', '.join(names)}{more}"
+def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
+    """Of many pods the names come last: what does not fit is cut."""
+    names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
+    more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
+    return f"pod {names} failed: {words}" if len(pods) == 1 else f"{len(pods)} pods failed: {words} ({names}{more})"
 
 
 # ---- nodes
@@ -166,7 +159,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     here = _on(nodes, READY, (one for one in pods if not one.backup and (one.lives or one.failed)))
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
-        words = (condition.message or f"node {node.metadata.name} is lost")[:LONGEST_MESSAGE]
+        words = cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE)
         fault = _node_fault(job, node, condition, group)
         faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
     return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
@@ -191,8 +184,8 @@ def _wrong(node: Node, kind: str) -> Condition | None:
 
 
 def _on(nodes: Iterable[Node], kind: str, pods: Iterable[RankedPod]) -> list[tuple[Node, Condition, list[RankedPod]]]:
-    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where there is no such node, as
-    is nearly always so, no pod is looked at."""
+    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where no node is wrong, which is
+    the usual case, no pod is looked at."""
     wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _wrong(node, kind))}
     here: dict[str, list[RankedPod]] = {}
     for one in pods if wrong else ():
@@ -212,7 +205,7 @@ def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence
         ranks=_ranks(job, pod_ranks),
         node=node.metadata.name,
         code=code,
-        message=condition.message[:LONGEST_MESSAGE],
+        message=cut(condition.message, LONGEST_MESSAGE),
         source=SOURCE,
     )
 
@@ -243,14 +236,13 @@ def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
 def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
     """The last fault says how many more there are, and carries the pod ranks of all of them."""
     named = _fitting(faults)
-    cut = faults[named:]
-    if not cut and not rest:
+    if named == len(faults) and not rest:
         return faults
-    last = faults[named - 1]
-    of_the_cut = (rank for fault in cut for rank in fault.pod_ranks)
+    last, left_out = faults[named - 1], faults[named:]
+    of_the_left_out = (rank for fault in left_out for rank in fault.pod_ranks)
     of_the_rest = _pod_ranks(job, (one for group in rest for one in group))
-    pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_cut, *of_the_rest}))
-    message = f"{last.message} (and {len(cut) + len(rest)} more {what})"
+    pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_left_out, *of_the_rest}))
+    message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(left_out) + len(rest)} more {what})"
     told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
     return [*faults[: named - 1], told]
 

@@ -1,5 +1,6 @@
 """What a job's workflow has to be told: two values decide."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy import intake
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown, Sighted, acknowledge, decline, is_urgent, unconfirmed
+from tests.support.cluster import ROOT
 from tests.support.job_views import NOW, job, manager, node, pod, view
 
 NOTHING = Acknowledged()
@@ -403,3 +405,25 @@ def test_the_kinds_of_faults_that_a_watcher_tells() -> None:
     """Processes are the training side's word."""
     everything = view(pod(0), pod(1, phase=PodPhase.FAILED), nodes=(node(sick="slow", ready="False"),))
     assert {fault.kind for fault in shown(everything).sighting.faults} == set(FaultKind) - {FaultKind.PROCESS}
+
+
+def test_the_page_shows_what_is_really_told() -> None:
+    """The example of docs/intake.md is the sighting of the job that it describes."""
+    block = re.search(r"```json\n(.*?)```", (ROOT / "docs" / "intake.md").read_text(), re.DOTALL)
+    assert block
+    uids = (
+        "5f0c9a1e-0d6c-4c1f-8a53-1f4f5a9e6d22",
+        "e7a1c8d3-2b47-4f6e-9c80-7b5d3e2f1a55",
+        "91b3de07-7d0f-4a53-8b0e-6a1f6f7a2c33",
+        "c2d47b90-3c55-4a0b-a6a5-0d7f3e1b9f44",
+    )
+    last_words = "CUDA error: an illegal memory access was encountered"
+    pods = (
+        pod(0, uids[0]),
+        pod(1, uids[1], node="node-1", deleted=True),
+        pod(2, uids[2], node="node-2", phase=PodPhase.FAILED, message=last_words),
+        pod(3, uids[3], node="node-3"),
+        manager("0b8e6f1a-6c1d-4f0e-9d55-2f6f0c1a7e11"),
+    )
+    sick = node("node-3", sick="LinkFlapping", words="port 3 went down 14 times in an hour")
+    assert Sighting.model_validate_json(block[1]) == shown(view(*pods, nodes=(sick,), of=job(pods=4))).sighting

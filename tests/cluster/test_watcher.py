@@ -1,107 +1,22 @@
 """The watcher over a real cluster, with a scripted peer in the place of Temporal."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from time import process_time
-from typing import Literal
+from collections.abc import AsyncGenerator, AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
-from activities.cluster import Cluster, Snapshot
+from activities.cluster import Snapshot
 from activities.local import LocalCluster
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Refused, Unavailable
-from rekindle.model.cluster import Node, Pod, PodPhase, WatchEvent
+from rekindle.model.cluster import Pod, WatchEvent
 from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
-from rekindle.model.limits import Limits
-from rekindle.model.manifest import job_of
-from rekindle.policy.intake import Acknowledged, End, News, Register, Sighted, acknowledge, due, shown
+from rekindle.policy.intake import End, News, Register, Sighted
 from tests.support.cluster import job_object, until_gone, until_running
-from tests.support.job_views import job, node, pod
-from tests.support.scripted_cluster import ScriptedCluster
-from workers.watcher.cluster_index import ClusterIndex
+from tests.support.watching import Peer, watching
 from workers.watcher.job_workflows import JobUnknown
-from workers.watcher.reconciler import MANY
-from workers.watcher.watcher import Watcher
-
-MANY_PODS = 1250
-
-
-class Peer:
-    """Takes what the watcher tells; may be told to fail first."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[str, News]] = []
-        self.update_ids: list[str] = []
-        """Of all attempts."""
-        self.failures: list[Exception] = []
-        self.refuses: Callable[[News], Exception | None] = lambda _: None
-        self._changed = asyncio.Condition()
-
-    async def send(self, job_id: str, news: News, update_id: str) -> None:
-        async with self._changed:
-            self.update_ids.append(update_id)
-            self._changed.notify_all()
-            if self.failures:
-                raise self.failures.pop(0)
-            if error := self.refuses(news):
-                raise error
-            self.taken.append((job_id, news))
-
-    @property
-    def attempts(self) -> int:
-        return len(self.update_ids)
-
-    @property
-    def news(self) -> list[News]:
-        return [news for _, news in self.taken]
-
-    @property
-    def sightings(self) -> list[Sighting]:
-        told = (one.registration.sighting if isinstance(one, Register) else one for one in self.news)
-        return [one.sighting if isinstance(one, Sighted) else one for one in told if isinstance(one, Sighted | Sighting)]
-
-    @property
-    def sighting(self) -> Sighting:
-        """The last one that was taken."""
-        return self.sightings[-1]
-
-    async def until(self, satisfied: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20), self._changed:
-            await self._changed.wait_for(satisfied)
-
-    async def until_seen(self, satisfied: Callable[[Sighting], bool]) -> Sighting:
-        await self.until(lambda: bool(self.sightings) and satisfied(self.sighting))
-        return self.sighting
-
-    async def until_held(self, *pods: Pod) -> None:
-        """Until it knows these pods as holders of the ranks, in order."""
-        holders = tuple(pod.metadata.uid[:8] for pod in pods)
-        await self.until_seen(lambda seen: seen.holders == holders)
-
-    async def until_registered(self, sub_health: str) -> None:
-        """Until it knows this policy of the job."""
-        await self.until(
-            lambda: sub_health in {one.registration.job.sub_health for one in self.news if isinstance(one, Register)}
-        )
-
-    async def until_last(self, kind: type[News]) -> News:
-        await self.until(lambda: bool(self.taken) and isinstance(self.news[-1], kind))
-        return self.news[-1]
-
-
-@asynccontextmanager
-async def watching(cluster: Cluster, peer: Peer) -> AsyncIterator[None]:
-    """A watcher, until the block ends."""
-    task = asyncio.create_task(Watcher(cluster, peer, Limits()).run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture
@@ -122,8 +37,11 @@ async def test_the_life_of_a_job_is_told(client: ClusterClient, cluster: LocalCl
         job = await client.submit(job_object())
         (pod,) = await until_running(client, "demo-worker-0")
         await peer.until_held(pod)
+        before = datetime.now(UTC)
         await client.degrade(pod.spec.node_name, "slow", "half speed")
         (fault,) = (await peer.until_seen(lambda seen: bool(seen.faults))).faults
+        assert fault.seen_at
+        assert before < fault.seen_at < datetime.now(UTC)
         await client.heal(pod.spec.node_name)
         await peer.until_seen(lambda seen: not seen.faults)
         await client.delete_job("demo", 0)
@@ -291,6 +209,19 @@ async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterC
         await peer.until(lambda: peer.attempts > attempts)
 
 
+async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing_changes(
+    client: ClusterClient, cluster: LocalCluster
+) -> None:
+    """Somebody terminated it: nothing in the cluster says so."""
+    peer = Peer()
+    async with watching(cluster, peer):
+        job = await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_held(pod)
+        peer.gone.add(job.metadata.uid)
+        await peer.until(lambda: sum(isinstance(one, Register) for one in peer.news) == 2)
+
+
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:
@@ -305,7 +236,7 @@ async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
         peer.refuses = lambda _: None
         await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {})
         await peer.until_registered("hotSwitch")
-    assert [type(news) for news in peer.news] == [Register]
+    assert peer.attempted.count(Register) == 2
 
 
 async def test_a_word_that_means_nothing_costs_no_protection(client: ClusterClient, cluster: LocalCluster) -> None:
@@ -377,108 +308,6 @@ async def test_pods_that_cannot_be_told_apart_are_told_until_they_can(client: Cl
 async def _write_rank(client: ClusterClient, pod: Pod, rank: str) -> None:
     """Somebody writes another rank on a pod."""
     await client.patch_pod(pod.metadata.name, pod.metadata.uid, {}, {RANK_INDEX: rank})
-
-
-# ---- many pods
-
-
-class LargeCluster(ScriptedCluster):
-    """One job of many pods, each on a node of its own; the test says what changes."""
-
-    def __init__(self) -> None:
-        super().__init__(job_of(job(pods=1), Limits()))
-        self.pods_of_job = [pod(rank, f"{rank:08x}", node=f"node-{rank}") for rank in range(MANY_PODS)]
-        self.nodes = [node(f"node-{rank}") for rank in range(MANY_PODS)]
-        self.changes: asyncio.Queue[WatchEvent] = asyncio.Queue()
-
-    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
-        yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.nodes)
-        while True:
-            yield await self.changes.get()
-
-    def change(self, thing: Pod | Node) -> None:
-        """It is as this says from now on."""
-        kind: Literal["Pod", "Node"] = "Pod" if isinstance(thing, Pod) else "Node"
-        self.changes.put_nowait(WatchEvent(type="MODIFIED", kind=kind, object=thing))
-
-
-def all_hold(seen: Sighting) -> bool:
-    return all(seen.holders)
-
-
-async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
-    """1,250 of them: gathered for a moment, they are one fault."""
-    peer, cluster = Peer(), LargeCluster()
-    async with watching(cluster, peer):
-        await peer.until_last(Register)
-        for rank in range(MANY_PODS):
-            cluster.change(pod(rank, f"{rank:08x}", node=f"node-{rank}", phase=PodPhase.FAILED))
-        await peer.until_seen(lambda seen: not any(seen.holders))
-    (fault,) = peer.sighting.faults
-    assert len(fault.pod_ranks) == MANY_PODS
-    assert len(peer.taken) <= 6
-
-
-async def test_a_job_that_grows_waits_and_one_that_is_hurt_does_not() -> None:
-    """1,250 pods that come one by one are a few updates, and a pod that fails among them is told before they are all there."""
-    peer, cluster = Peer(), LargeCluster()
-    running = cluster.pods_of_job
-    cluster.pods_of_job = []
-    async with watching(cluster, peer):
-        await peer.until_last(Register)
-        for one in running[:-1]:
-            cluster.change(one)
-            await asyncio.sleep(0)
-        cluster.change(pod(MANY_PODS - 1, "last", phase=PodPhase.FAILED))
-        await peer.until_seen(lambda seen: bool(seen.faults))
-        cluster.change(pod(MANY_PODS - 1, "new"))
-        await peer.until_seen(all_hold)
-    assert len(peer.taken) <= 6
-
-
-async def test_a_job_that_is_never_quiet_is_told_less_often() -> None:
-    """A node that flaps all day must not fill the history: after many updates the next ones are gathered longer."""
-    peer, cluster = Peer(), LargeCluster()
-    async with watching(cluster, peer):
-        await peer.until_last(Register)
-        for number in range(1, MANY + 10):
-            cluster.change(node("node-7", sick=f"slow-{number}"))
-            if number < MANY:
-                await peer.until_seen(shows(number))
-        await peer.until_seen(shows(MANY + 9))
-    assert len(peer.taken) == MANY + 1
-
-
-def shows(number: int) -> Callable[[Sighting], bool]:
-    """Whether it shows this one of many sub-healths of a node."""
-    return lambda seen: [fault.code for fault in seen.faults] == [f"slow-{number}"]
-
-
-def test_one_event_of_a_large_job_costs_little() -> None:
-    """Of 1,250 pods and as many nodes none but those that matter are walked more than once."""
-    cluster = LargeCluster()
-    index = ClusterIndex([job(pods=MANY_PODS)], cluster.pods_of_job, [*cluster.nodes[1:], node("node-0", sick="slow")])
-    known = Acknowledged()
-    costs = []
-    for _ in range(7):
-        began = process_time()
-        (job_id,) = index.put(cluster.pods_of_job[3])
-        news = due(shown(index.view(job_id), Limits()), known)
-        costs.append(process_time() - began)
-        known = acknowledge(known, news) if news else known
-    assert min(costs) <= 0.010
-    assert known.sighting
-    assert len(known.sighting.faults) == 1
-
-
-def test_a_node_without_news_concerns_nobody() -> None:
-    """Thousands of them report every few minutes; only jobs with pods on a node that changed are looked at."""
-    index = ClusterIndex([job()], [pod(0)], [node(), node("node-1")])
-    assert index.put(node()) == set()
-    assert index.put(node(sick="slow")) == {"job"}
-    assert index.put(node("node-1", sick="slow")) == set()
-    index.remove(pod(0))
-    assert index.put(node()) == set()
 
 
 async def test_one_job_that_cannot_be_looked_at_stops_no_other(client: ClusterClient, cluster: LocalCluster) -> None:

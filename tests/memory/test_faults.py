@@ -244,3 +244,14 @@ def test_a_fault_that_stands_is_shown_once() -> None:
     state = see(STATE, SLOW, LOST)
     assert JobState.model_validate_json(state.model_dump_json()) == state
     assert isinstance(state.faults[0], Standing)
+
+
+def test_behind_a_restart_every_rank_has_to_be_held() -> None:
+    """Whoever is seen first holds it; a pod that was evicted meanwhile is missed, although nobody ever saw it."""
+    state = STATE.with_(holders=("*", "*", "*"))
+    whole = see(state)
+    assert (whole.holders, whole.faults) == (WHOLE, ())
+    state = see(state, holders=("aaaa", "", "cccc"))
+    assert [(one.fault.id, one.fault.pod_ranks) for one in state.faults] == [(faults.HOLDERS, (1,))]
+    assert state.holders == ("aaaa", "*", "cccc")
+    assert see(state).faults == ()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.fault import Fault, FaultKind, FaultReport
-from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
     Attachment,
@@ -245,3 +245,15 @@ def test_changes_name_every_field() -> None:
     }
     hints = get_type_hints(Verdict)
     assert all(hints[name] == hint for name, hint in get_type_hints(VerdictChanges).items())
+
+
+def test_a_manager_in_a_pod_of_its_own_is_seen_to_be_another_process() -> None:
+    """Before it attaches; of MindIO only, whose new manager knows no rank, and not while all pods start anew."""
+    mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}))
+    first = memory.sighted(mindio, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    assert first.manager_lost == ""
+    lost = memory.sighted(first, Sighting(manager="uid-1/9:00"), NOW, restarting=False)
+    assert (lost.manager_lost, len(lost.faults)) == ("manager uid-1/9:00 is another process", 1)
+    assert memory.sighted(first, Sighting(manager="uid-2/9:00"), NOW, restarting=True).manager_lost == ""
+    ours = memory.sighted(STATE, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    assert memory.sighted(ours, Sighting(manager="uid-1/9:00"), NOW, restarting=False).manager_lost == ""

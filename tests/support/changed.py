@@ -25,3 +25,16 @@ class HurriedHotSwitch(HotSwitch):
 
     async def _backup_runs(self, backup: Backup) -> None:
         return
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class HurriedHotSwitchOfAWorker(HurriedHotSwitch):
+    """The same as a worker runs it: what does not fit its history fails it."""
+
+    @workflow.init
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await super().run(request, context)

@@ -15,8 +15,6 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities.jobs import JobActivities
-from activities.pods import PodActivities
 from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind, FaultReport
@@ -27,11 +25,11 @@ from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
-from workers.control import control_worker
+from workers.control import MODES, control_worker
 from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway
 from workers.gateway.streams import KEEP_ALIVE
-from workflows.training_job import TrainingJob
+from workers.versions import Upgrades, deployment_config
 
 _numbers = itertools.count(1)
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
@@ -96,17 +94,18 @@ class Control:
 
     client: Client
     cluster: ScriptedCluster
-    modes: tuple[type, ...] = ()
+    modes: tuple[type, ...] = MODES
+    build_id: str = ""
+    """Its version; by default it has none."""
+
     _worker: Worker | None = None
 
     async def start(self) -> None:
-        self._worker = self._with_modes() if self.modes else control_worker(self.client, self.cluster, SandboxedWorkflowRunner())
+        version = deployment_config(self.build_id) if self.build_id else None
+        self._worker = control_worker(self.client, self.cluster, SandboxedWorkflowRunner(), version, self.modes)
         await self._worker.__aenter__()
-
-    def _with_modes(self) -> Worker:
-        groups = (PodActivities(self.cluster), JobActivities(self.client))
-        activities = [getattr(group, name) for group in groups for name in vars(type(group)) if not name.startswith("_")]
-        return Worker(self.client, task_queue=ids.CONTROL_QUEUE, workflows=[TrainingJob, *self.modes], activities=activities)
+        if self.build_id:
+            await Upgrades(self.client, self.build_id).take_over()
 
     async def stop(self) -> None:
         worker, self._worker = self._worker, None
@@ -339,14 +338,15 @@ async def plant(
     env: WorkflowEnvironment,
     job: Job,
     cluster: ScriptedCluster | None = None,
-    modes: tuple[type, ...] = (),
+    modes: tuple[type, ...] = MODES,
     gateways: int = 1,
     keep_alive: float = KEEP_ALIVE,
     offer_again: float = ROUND,
+    build_id: str = "",
 ) -> AsyncIterator[Plant]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
-    control = Control(env.client, cluster, modes)
+    control = Control(env.client, cluster, modes, build_id)
     processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive, offer_again) for number in range(gateways)]
     world = Plant(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():

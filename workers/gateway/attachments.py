@@ -52,6 +52,11 @@ class Attachments:
 
     @asynccontextmanager
     async def stream(self, job_id: str, client: str) -> AsyncIterator[Stream]:
+        """A stream of which the job's workflow knows, until the block ends; an older one of the job is ended.
+
+        Args:
+            client: its address.
+
         Raises:
             Rejected: the workflow does not want it.
             Unavailable: the workflow could not be told in time, or the gateway holds as many streams as it may.
@@ -70,6 +75,10 @@ class Attachments:
     def want(self, job_id: str) -> None:
         """A recovery of the job waits for its stream: it comes before others."""
         self._streams.wanted.add(job_id)
+
+    def here(self, job_id: str) -> Stream | None:
+        """The job's stream at this gateway."""
+        return self._streams.of(job_id)
 
     async def keep_told(self) -> None:
         """Offers every attachment again, round by round, until it is cancelled."""

@@ -76,6 +76,9 @@ class ClusterIndex:
         if not jobs:
             del self._jobs_on[pod.spec.node_name]
 
+    def is_wrong(self, node: str) -> bool:
+        return node in self._wrong
+
     def view(self, job_id: str) -> JobView:
         """One job, its pods, and of the nodes that they are on those that something is wrong with."""
         nodes = tuple(self._nodes[name] for name in self._wrong if job_id in self._jobs_on.get(name, ()))

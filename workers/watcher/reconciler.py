@@ -13,14 +13,17 @@ from rekindle.policy import intake
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
 from workers.watcher.job_workflows import JobUnknown, JobWorkflows
 
-GATHERED = 0.005
-"""Seconds in which several changes become one update, whatever has happened. What comes later waits for the update in flight."""
+AT_ONCE = 0.005
+"""Seconds in which several changes become one update, when the job was quiet: a node is lost, and with it its pods."""
+
+GATHERED, QUIET = 0.05, 1.0
+"""The same for a job that was told something within so many seconds: pods fail one after the other."""
 
 GROWING = 1.0
 """The same for a job whose pods come one by one."""
 
 CROWDED = 3.0
-"""The same for a job that told more than `MANY` times within `WHILE`: its history is not without end."""
+"""The same for a job that was told something `MANY` times within `WHILE`: its history is not without end."""
 
 MANY, WHILE = 20, 60.0
 
@@ -44,21 +47,27 @@ class Reconciler:
         self._told_at: deque[float] = deque(maxlen=MANY)
         self._attempt: tuple[News, str] | None = None
         """What was sent last and not acknowledged, and the id of that update."""
-        self._noticed = datetime.now(UTC)
-        """When the first change was seen of which the workflow does not know."""
+        self._changed_at: datetime | None = None
+        """When it was told to hurry, and has not looked since."""
+        self._seen_at: dict[str, datetime] = {}
+        """When each fault was seen first, by its id."""
         self._said = ""
         """Why it cannot be registered, as its owner was told last."""
 
     def hurry(self) -> None:
         """Something happened that may be worse than a pod that starts."""
+        self._changed_at = self._changed_at or datetime.now(UTC)
         self._hurried.set()
+
+    def forget(self) -> None:
+        """Its workflow is gone, and with it all that it had acknowledged."""
+        self._attempt, self.acknowledged = None, Acknowledged()
 
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
         noticed, pause = _now(), FIRST_PAUSE
-        self._noticed = datetime.now(UTC)
         while True:
-            await asyncio.sleep(GATHERED)
+            await asyncio.sleep(GATHERED if self._told_at and self._told_at[-1] > _now() - QUIET else AT_ONCE)
             self._hurried.clear()
             news = self._due()
             if news is None:
@@ -68,7 +77,6 @@ class Reconciler:
                 await self._wait(wait)
             elif await self._send(news):
                 noticed, pause = _now(), FIRST_PAUSE
-                self._noticed = datetime.now(UTC)
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -79,6 +87,8 @@ class Reconciler:
             holds = "; until then what it said before holds" if self.acknowledged.reached else ""
             self._refuse(f"{now.refused}{holds}")
         self._said = now.refused
+        seen_at, self._changed_at = self._changed_at or datetime.now(UTC), None
+        self._seen_at = {fault.id: self._seen_at.get(fault.id, seen_at) for fault in now.sighting.faults}
         return intake.due(now, self.acknowledged)
 
     def _patience(self, news: News) -> float:
@@ -103,9 +113,9 @@ class Reconciler:
         """Whether there is no need to wait before the next update."""
         update_id = self._attempt[1] if self._attempt and self._attempt[0] == news else uuid.uuid4().hex
         self._attempt = (news, update_id)
-        words = {"job": self._job_id, "news": type(news).__name__, "what": what_is(news)}
+        words = {"job": self._job_id, "news": type(news).__name__, "what": _what(news)}
         try:
-            await self._workflows.send(self._job_id, intake.dated(news, self.acknowledged, self._noticed), update_id)
+            await self._workflows.send(self._job_id, intake.dated(news, self._seen_at), update_id)
         except Unavailable as error:
             logger.warning("not told yet, trying again", extra={**words, "error": str(error)})
             self.acknowledged = intake.unconfirmed(self.acknowledged, news)
@@ -114,7 +124,7 @@ class Reconciler:
             self._attempt, self.acknowledged = None, intake.unknown(self._look(), self.acknowledged, news)
             if not isinstance(news, End):
                 logger.warning("no workflow knows the job, it is registered again", extra=words)
-            return isinstance(news, End)
+            return not isinstance(news, Register)
         except Refused as error:
             logger.warning("refused", extra={**words, "error": str(error)})
             self._attempt, self.acknowledged = None, intake.decline(self.acknowledged, news)
@@ -127,7 +137,7 @@ class Reconciler:
         return True
 
 
-def what_is(news: News) -> str:
+def _what(news: News) -> str:
     """One line for the log."""
     if isinstance(news, End):
         return news.reason

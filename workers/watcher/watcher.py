@@ -9,7 +9,7 @@ import logging
 from contextlib import aclosing
 
 from activities.cluster import Cluster, Snapshot
-from rekindle.errors import ClusterError, ClusterUnavailable, WatchExpired
+from rekindle.errors import ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
@@ -23,6 +23,9 @@ RELIST = 600.0
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
 
+LOST = 30.0
+"""Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
+
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
@@ -30,10 +33,12 @@ logger = logging.getLogger("watcher")
 
 
 class Watcher:
-    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits, look_for_lost: float = LOST) -> None:
         """Args:
         limits: of the installation; a job's own come before them.
+        look_for_lost: seconds between two looks for jobs whose workflow is lost.
         """
+        self._look_for_lost = look_for_lost
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex()
         self._reconcilers: dict[str, Reconciler] = {}
@@ -47,6 +52,7 @@ class Watcher:
         """Until it is cancelled."""
         pause = REWATCH
         async with self._tasks:
+            self._tasks.create_task(self._keep_registered())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -71,6 +77,23 @@ class Watcher:
         except TimeoutError:
             return
 
+    async def _keep_registered(self) -> None:
+        """A job whose workflow was terminated is registered again, also while nothing of it changes in the cluster."""
+        while True:
+            await asyncio.sleep(self._look_for_lost)
+            known = [
+                job_id for job_id, one in self._reconcilers.items() if one.acknowledged.reached and job_id in self._index.jobs
+            ]
+            try:
+                lost = await self._workflows.lost(known)
+            except Unavailable as error:
+                logger.info("not known which workflows run", extra={"error": str(error)})
+                continue
+            for job_id in lost:
+                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
+                self._reconcilers[job_id].forget()
+                self._changed(job_id, calm=False)
+
     def _begin_anew(self, everything: Snapshot) -> None:
         self.problem = ""
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
@@ -82,7 +105,15 @@ class Watcher:
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
         for job_id in jobs:
-            self._changed(job_id, calm=_is_calm(event))
+            self._changed(job_id, calm=self._is_calm(event))
+
+    def _is_calm(self, event: WatchEvent) -> bool:
+        """A pod that waits, starts or runs on a node that is well: news that can wait for more of their kind."""
+        thing = event.object
+        if not isinstance(thing, Pod) or event.type == "DELETED":
+            return False
+        lives = thing.metadata.deletion_timestamp is None and thing.status.phase is not PodPhase.FAILED
+        return lives and not self._index.is_wrong(thing.spec.node_name)
 
     def _changed(self, job_id: str, *, calm: bool) -> None:
         """Has the job looked at, if that is not under way."""
@@ -129,10 +160,3 @@ class Watcher:
             await self._cluster.record(job_id, event)
         except ClusterError as error:
             logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
-
-
-def _is_calm(event: WatchEvent) -> bool:
-    """A pod that waits, starts or runs: news that can wait for more of their kind."""
-    thing = event.object
-    lives = isinstance(thing, Pod) and thing.metadata.deletion_timestamp is None and thing.status.phase is not PodPhase.FAILED
-    return lives and event.type != "DELETED"

@@ -1,0 +1,66 @@
+"""Commands about versions of the control worker: which there are, what runs on each, and which one is current."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from temporalio.service import RPCError
+
+from rekindle.cli.context import control_plane
+from rekindle.cli.output import Format, console, print_json
+from rekindle.deployment import count_open, make_current, read_deployment
+from rekindle.errors import BadInput, Refused
+from rekindle.ids import Workflows
+
+versions_app = App(name="versions", help="Show the versions of the control worker, and make another one current.")
+
+Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
+
+
+@versions_app.default
+async def show(*, output: Output = Format.TEXT) -> None:
+    """Show the versions of the control worker, the newest first. One may go when nothing runs on it any more.
+
+    Example: rekindle versions
+    """
+    client, now = (await control_plane()).temporal, datetime.now(UTC)
+    rows: list[dict[str, Any]] = []
+    for version in (await read_deployment(client)).versions:
+        jobs = await count_open(client, version.build_id, Workflows.TRAINING_JOB)
+        rows.append(
+            {
+                "version": version.build_id,
+                "current": version.current,
+                "workers": version.has_workers(now),
+                "jobs": jobs,
+                "recoveries": await count_open(client, version.build_id) - jobs,
+            }
+        )
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    table = Table("version", "", "workers", "jobs", "recoveries", box=None, header_style="bold")
+    for row in rows:
+        state, workers = "current" if row["current"] else "", "alive" if row["workers"] else "none"
+        table.add_row(row["version"], state, workers, str(row["jobs"]), str(row["recoveries"]))
+    console.print(table)
+
+
+@versions_app.command
+async def use(version: str) -> None:
+    """Make VERSION current: new recoveries begin on it, and jobs move to it as soon as they have no recovery.
+
+    Example: rekindle versions use 0.1.0-5eb5607ce6a8
+    """
+    client = (await control_plane()).temporal
+    known = await read_deployment(client)
+    if version not in (builds := [each.build_id for each in known.versions]):
+        raise BadInput(f"unknown version {version}; there are: {', '.join(builds) or 'none'}")
+    if not known.version(version).has_workers(datetime.now(UTC)):
+        raise Refused(f"version {version} has no worker: start its control worker first")
+    try:
+        await make_current(client, version, known.token)
+    except RPCError as error:
+        raise Refused(f"version {version} was not made current: {error.message}") from error
+    console.print(f"{version} is current")

@@ -1,0 +1,128 @@
+"""Many pods, many events: what is told of them is gathered, and each costs little."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from time import process_time
+from typing import Literal
+
+import pytest
+
+from activities.cluster import Snapshot
+from rekindle.model.cluster import Node, Pod, PodPhase, WatchEvent
+from rekindle.model.fault import Sighting
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from rekindle.policy.intake import Acknowledged, Register, acknowledge, due, shown
+from tests.support.job_views import job, node, pod
+from tests.support.scripted_cluster import ScriptedCluster
+from tests.support.watching import Peer, now, watching
+from workers.watcher.cluster_index import ClusterIndex
+from workers.watcher.reconciler import MANY
+
+MANY_PODS = 1250
+
+
+class LargeCluster(ScriptedCluster):
+    """One job of many pods, each on a node of its own; the test says what changes."""
+
+    def __init__(self) -> None:
+        super().__init__(job_of(job(pods=1), Limits()))
+        self.pods_of_job = [pod(rank, f"{rank:08x}", node=f"node-{rank}") for rank in range(MANY_PODS)]
+        self.nodes = [node(f"node-{rank}") for rank in range(MANY_PODS)]
+        self.changes: asyncio.Queue[WatchEvent] = asyncio.Queue()
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.nodes)
+        while True:
+            yield await self.changes.get()
+            await asyncio.sleep(0)  # as between two lines of a stream
+
+    def change(self, thing: Pod | Node) -> None:
+        """It is as this says from now on."""
+        kind: Literal["Pod", "Node"] = "Pod" if isinstance(thing, Pod) else "Node"
+        self.changes.put_nowait(WatchEvent(type="MODIFIED", kind=kind, object=thing))
+
+
+async def test_pods_that_fail_at_once_are_a_handful_of_updates() -> None:
+    """1,250 of them, one event after the other, are one fault, and no more than an update every 0.05 s while the events last."""
+    peer, cluster = Peer(), LargeCluster()
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for rank in range(MANY_PODS):
+            cluster.change(pod(rank, f"{rank:08x}", node=f"node-{rank}", phase=PodPhase.FAILED))
+        await peer.until_seen(lambda seen: not any(seen.holders))
+    (fault,) = peer.sighting.faults
+    assert len(fault.pod_ranks) == MANY_PODS
+    assert min(peer.gaps()) >= 0.045
+
+
+async def test_a_job_that_grows_is_told_once_a_second() -> None:
+    """1,250 pods that come one by one are no 1,250 updates."""
+    peer, cluster = Peer(), LargeCluster()
+    pods, cluster.pods_of_job = cluster.pods_of_job, []
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for one in pods:
+            cluster.change(one)
+        await peer.until_seen(lambda seen: all(seen.holders))
+    assert min(peer.gaps()) >= 0.95
+
+
+async def test_a_job_that_is_hurt_while_it_grows_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that fails among those that start waits for none of them; here they would wait longer than any test."""
+    monkeypatch.setattr("workers.watcher.reconciler.GROWING", 1000.0)
+    peer, cluster = Peer(), LargeCluster()
+    pods, cluster.pods_of_job = cluster.pods_of_job, []
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for one in pods[1:]:
+            cluster.change(one)
+        cluster.change(pod(0, "first", phase=PodPhase.FAILED))
+        await peer.until_seen(lambda seen: bool(seen.faults))
+    assert len(peer.taken) == 2
+
+
+async def test_a_job_that_is_never_quiet_is_told_less_often() -> None:
+    """A node that flaps all day must not fill the history: after many updates the next one is three seconds later."""
+    peer, cluster = Peer(), LargeCluster()
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for number in range(1, MANY):
+            cluster.change(node("node-7", sick=f"slow-{number}"))
+            await peer.until_seen(shows(number))
+        began = now()
+        cluster.change(node("node-7", sick=f"slow-{MANY}"))
+        await peer.until_seen(shows(MANY))
+        assert now() - began >= 2.9
+
+
+def shows(number: int) -> Callable[[Sighting], bool]:
+    """Whether it shows this one of many sub-healths of a node."""
+    return lambda seen: [fault.code for fault in seen.faults] == [f"slow-{number}"]
+
+
+def test_one_event_of_a_large_job_costs_little() -> None:
+    """Of 1,250 pods and as many nodes none but those that matter are walked more than once."""
+    cluster = LargeCluster()
+    index = ClusterIndex([job(pods=MANY_PODS)], cluster.pods_of_job, [*cluster.nodes[1:], node("node-0", sick="slow")])
+    known = Acknowledged()
+    costs = []
+    for _ in range(7):
+        began = process_time()
+        (job_id,) = index.put(cluster.pods_of_job[3])
+        news = due(shown(index.view(job_id), Limits()), known)
+        costs.append(process_time() - began)
+        known = acknowledge(known, news) if news else known
+    assert min(costs) <= 0.010
+    assert known.sighting
+    assert len(known.sighting.faults) == 1
+
+
+def test_a_node_without_news_concerns_nobody() -> None:
+    """Thousands of them report every few minutes; only jobs with pods on a node that changed are looked at."""
+    index = ClusterIndex([job()], [pod(0)], [node(), node("node-1")])
+    assert index.put(node()) == set()
+    assert index.put(node(sick="slow")) == {"job"}
+    assert index.put(node("node-1", sick="slow")) == set()
+    index.remove(pod(0))
+    assert index.put(node()) == set()

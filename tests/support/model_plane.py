@@ -1,0 +1,221 @@
+"""The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from tests.support import model_adapter as adapter
+from tests.support.driver import Driver
+from tests.support.driver_runs import Answer, Run
+from tests.support.model_adapter import ENTITY, RECOVERY, Activities, Call, Intake
+from tests.support.model_training import Message, Training
+from tests.support.model_world import Knobs, World
+
+AGAIN = 0.2
+BETWEEN_MODES, PATIENCE = timedelta(seconds=5), timedelta(seconds=25)
+"""How long the gateway repeats a report between two modes, and anything else."""
+
+
+class ControlPlane:
+    def __init__(self, knobs: Knobs, seed: int, loss: float) -> None:
+        self.driver = driver = Driver(adapter.WORKFLOWS, seed, loss)
+        driver.closed = self._closed
+        self.world = World(driver, knobs)
+        self.world.receive, self.world.restarting = self._receive, self._restarting
+        self.labels = dict(adapter.LABELS)
+        driver.perform = Activities(driver, self.world, self.labels).perform
+        self.watcher = Watcher(self)
+        self.found: list[str] = []
+        """What must never be seen."""
+        self._restart_asked_for = False
+        self._fronts = 0
+        self._reporting = False
+
+    # ---- what must never be seen
+
+    def _closed(self, run: Run) -> None:
+        if run.id == ENTITY and run.status in ("failed", "cancelled"):
+            self.found.append(f"the entity {run.status}: it must never fail")
+        elif run.parent:
+            mode = adapter.MODES[run.definition.name]
+            if adapter.says_recovered(run):
+                self._recovered(run, mode)
+            self.world.moment(f"{mode} ended")
+
+    def _recovered(self, run: Run, mode: str) -> None:
+        """The verdict rests on what this very recovery brought about."""
+        restarted = mode == "restart"
+        proof = "resumed" if not restarted else "attached" if self.world.knobs.side == "mindio" else "first step"
+        since = self.world.last("pods made") if restarted else run.began
+        seen = self.world.last(proof)
+        if since is None or seen is None or seen < since:
+            self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
+
+    def _restarting(self) -> None:
+        """A job that trains is restarted only if a person asked for it, or a mode before failed."""
+        recovery = next(iter(self.recoveries()), None)
+        if recovery and self.world.trains() and adapter.is_first_mode(recovery) and not self._restart_asked_for:
+            self.found.append("needless: a job that trains is restarted")
+
+    def recoveries(self) -> list[Run]:
+        """Modes that run, as children of the entity."""
+        return [run for run in self.driver.runs.values() if run.status == "running" and run.parent]
+
+    def watch(self) -> None:
+        if len(self.recoveries()) > 1:
+            self.found.append(f"two recoveries at once: {[run.id for run in self.recoveries()]}")
+
+    def conclude(self) -> None:
+        """Nobody disturbs any more, and what was to happen has happened."""
+        entity = self.driver.running(ENTITY)
+        open_runs = [run.id for run in self.driver.runs.values() if run.status == "running" and run is not entity]
+        left = [f"not quiet: {what}" for what in open_runs]
+        if self.world.ended:
+            left += ["not quiet: the entity of a deleted job"] if entity else []
+        elif entity is None:
+            left += ["entity lost: no workflow knows the job"]
+        else:
+            left += self._unsettled(adapter.seen(self.driver))
+        self.found += left
+        self.found += [what for _, what in self.world.log if what.startswith("wrong order")]
+
+    def _unsettled(self, seen: adapter.Seen) -> list[str]:
+        """What is left of a job that should train."""
+        left = self.world.problems() + [f"not quiet: {what}" for what in seen.waiting]
+        session = self.world.training.session
+        if session not in ("", seen.session):
+            left.append(f"lost stream: the entity holds {seen.session or 'none'}, open is {session}")
+        last = seen.incidents[-1] if seen.incidents else None
+        if left and last and last.given_up:
+            left = [] if last.needs_a_person else [f"given up: {last.given_up}; {'; '.join(left)}"]
+        for number in range(1, self._fronts + 1):
+            left += self._forsaken(f"front-{number}", seen)
+        return left
+
+    def _forsaken(self, name: str, seen: adapter.Seen) -> list[str]:
+        """A front that ended as cancelled leaves nothing of its own running."""
+        front = self.driver.runs[adapter.front_id(name)]
+        if front.status != "cancelled" or front.ended is None:
+            return []
+        asked = [one for one in seen.incidents if f"requested by {name}" in one.summary and not one.cancelled]
+        later = [one for one in asked if one.began + timedelta(seconds=one.seconds) > front.ended]
+        return [f"forsaken: {name} ended as cancelled, and then {one.tried}" for one in later]
+
+    def story(self) -> list[str]:
+        return [f"{one.summary} -> {', '.join(one.tried)}" for one in adapter.seen(self.driver).incidents]
+
+    # ---- clients
+
+    def ask(self, mode: str, rank: int) -> None:
+        self._fronts += 1
+        self._restart_asked_for |= mode == "restart"
+        adapter.front(self.driver, mode, rank, f"front-{self._fronts}")
+
+    def withdraw(self) -> None:
+        """The last front is cancelled."""
+        self.driver.cancel(adapter.front_id(f"front-{self._fronts}"))
+
+    def lift(self) -> None:
+        self._send(adapter.lift())
+
+    # ---- the gateway
+
+    def _receive(self, message: Message, sender: Training) -> None:
+        if report := adapter.report_of(message):
+            self._report(report, once=message.once)
+        elif message.kind == "attach":
+            self._attach(message, sender)
+        else:
+            self._send(adapter.call_of(message, self.driver.now, self.world.number()))
+
+    def _attach(self, message: Message, sender: Training) -> None:
+        for call in adapter.opening():
+            self._send(call)
+        attach = adapter.call_of(message, self.driver.now, 0)
+        self.driver.after(0.1, lambda: self._send(attach, lambda: sender.session == message.session))
+
+    def _send(self, call: Call, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Repeated until it is stored or refused."""
+        name, until = f"{call.name}-{self.world.number()}", self.driver.now + PATIENCE
+
+        def send() -> None:
+            if wanted():
+                self.driver.update(ENTITY, call.name, list(call.arguments), name, answered)
+
+        def answered(answer: Answer) -> None:
+            if answer.kind in ("again", "not found", *adapter.NOT_YET) and self.driver.now < until:
+                self.driver.after(AGAIN, send)
+
+        send()
+
+    def _report(self, call: Call, *, once: bool = False) -> None:
+        """To the recovery that runs, or the entity; one is in flight. What is sent once only may be lost with a gateway."""
+        if once and self.driver.happens():
+            return
+        if self._reporting:
+            self.driver.after(0.05, lambda: self._report(call))
+            return
+        self._reporting = True
+        name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
+
+        def send(to: str) -> None:
+            self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, answer))
+
+        def answered(to: str, answer: Answer) -> None:
+            if to == RECOVERY and answer.kind == "not found":
+                send(ENTITY)
+            elif answer.kind in ("again", adapter.BETWEEN_MODES) and self.driver.now < until:
+                self.driver.after(0.1, lambda: send(RECOVERY))
+            else:
+                self._reporting = False
+
+        send(RECOVERY)
+
+
+class Watcher:
+    """Tells the entity what the intake finds due, one update in flight. It may be killed and started again."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane, self._intake, self._life = plane, Intake(), 0
+        self._alive, self._telling = True, False
+        plane.world.changed.append(self.look)
+        plane.driver.after(0.0, self.look)
+
+    def kill(self, seconds: float) -> None:
+        self._alive, self._telling = False, False
+        self._life += 1
+        self._intake = self._intake.restarted()
+        self._plane.driver.after(seconds, self._start)
+
+    def _start(self) -> None:
+        self._alive = True
+        self.look()
+
+    def look(self) -> None:
+        """What is seen is seen a moment later, in its order."""
+        if self._alive:
+            view, life = adapter.view(self._plane.world, self._plane.labels), self._life
+
+            def take() -> None:
+                if life == self._life:
+                    self._intake.look(view)
+                    self._tell()
+
+            self._plane.driver.after(0.03, take)
+
+    def _tell(self) -> None:
+        driver, life = self._plane.driver, self._life
+        call = None if self._telling else self._intake.next(driver.now, life)
+        if call is None:
+            return
+        self._telling = True
+
+        def answered(answer: Answer) -> None:
+            if life == self._life:
+                self._telling = False
+                if answer.kind != "again":
+                    self._intake.answered(answer)
+                driver.after(AGAIN if answer.kind else 0.0, self._tell)
+
+        if call.starts and not driver.running(ENTITY):
+            driver.start(adapter.WORKFLOWS[0].__name__, ENTITY, call.starts)
+        driver.update(ENTITY, call.name, list(call.arguments), call.update_id, answered)

@@ -1,0 +1,235 @@
+"""Random walks of the model: a script of disturbances, tied to what happens; what it found; and its smallest form."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tests.support.driver import START
+from tests.support.driver_runs import Broken
+from tests.support.model_adapter import ENTITY
+from tests.support.model_plane import ControlPlane
+from tests.support.model_world import Knobs, Node
+
+DISTURBED, QUIET = timedelta(hours=2), timedelta(hours=4)
+"""Within the first everything that was to happen has happened; within the second everything must be at rest."""
+
+MOMENTS = (
+    "first step",
+    "backup made",
+    "backup runs",
+    "order hot switch",
+    "order new pod running",
+    "order migration",
+    "pause",
+    "resumed",
+    "pods deleted",
+    "pods made",
+    "pod runs",
+    "hot switch ended",
+    "restart ended",
+)
+DELAYS = (0.0, 0.01, 0.1, 1.0, 3.0, 40.0)
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """`what` happens to the pod of a rank, `delay` seconds behind the first `moment`."""
+
+    what: str
+    moment: str = "first step"
+    delay: float = 0.0
+    rank: int = 1
+
+
+HEALTHY = Knobs()
+
+
+@dataclass(frozen=True)
+class Script:
+    disturbances: tuple[Disturbance, ...]
+    knobs: Knobs = HEALTHY
+    loss: float = 0.0
+    """How often an activity, or the answer to an update, is lost."""
+    long_history: int = 10_000
+    """After so many of its tasks a workflow is asked to continue as new."""
+    seed: int = 0
+
+
+class Walk:
+    """One run of the model."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.plane = ControlPlane(script.knobs, script.seed, script.loss)
+        self.world, self.driver = self.plane.world, self.plane.driver
+        self.world.at = self._at
+        self.driver.long_history = script.long_history
+        self.story: list[str] = []
+        """The incidents, as the entity remembers them."""
+        self._left = list(script.disturbances)
+
+    def run(self) -> list[str]:
+        """What was found; empty: all is well."""
+        try:
+            while self.driver.step(self.driver.now + DISTURBED) and self.driver.now < self._end(DISTURBED):
+                self.plane.watch()
+            self._left = []
+            self._heal()
+            while self.driver.step(self._end(QUIET)):
+                self.plane.watch()
+            self.plane.conclude()
+            self.story = self.plane.story()
+        except Broken as broken:
+            self.plane.found.append(f"broken: {broken}")
+        self.driver.kill_worker(0.0)
+        return self.plane.found
+
+    def _end(self, limit: timedelta) -> datetime:
+        return START + limit
+
+    def _at(self, moment: str) -> None:
+        due = [one for one in self._left if one.moment == moment]
+        self._left = [one for one in self._left if one.moment != moment]
+        for one in due:
+            self.driver.after(one.delay, lambda one=one: self._disturb(one))  # type: ignore[misc]
+
+    def _disturb(self, one: Disturbance) -> None:
+        if self.driver.now < self._end(DISTURBED):
+            self.world.log.append((self.driver.now, f"* {one.what} {one.rank}"))
+            DISTURBANCES[one.what](self, one.rank)
+
+    def _heal(self) -> None:
+        world = self.world
+        world.knobs = replace(world.knobs, deletes=True, answers=True, starts=True, pauses="yes", resumes="yes")
+        for number in range(2):
+            world.nodes[f"new-{number}"] = Node(f"new-{number}")
+        for name in world.nodes:
+            world.mend(name)
+        world.schedule()
+
+    # ---- disturbances
+
+    def fail(self, rank: int) -> None:
+        if pod := self.world.holder(rank):
+            self.world.fail(pod.uid)
+
+    def vanish(self, rank: int) -> None:
+        if pod := self.world.holder(rank):
+            self.world.remove(pod.uid)
+
+    def evict(self, rank: int) -> None:
+        """Somebody drains its node."""
+        if pod := self.world.holder(rank):
+            pod.leaving = True
+            self.world.change()
+            self.driver.after(2.0, lambda: self.world.remove(pod.uid))
+
+    def on_node(self, act: Callable[[str], None], rank: int) -> None:
+        if (pod := self.world.holder(rank)) and pod.node:
+            act(pod.node)
+
+    def fail_backup(self) -> None:
+        for pod in [pod for pod in self.world.pods.values() if pod.backup]:
+            self.world.fail(pod.uid)
+
+    def mend(self) -> None:
+        for name in self.world.nodes:
+            self.world.mend(name)
+
+    def cancel_recovery(self) -> None:
+        for run in self.plane.recoveries():
+            self.driver.cancel(run.id)
+
+    def forbid(self, knob: str, seconds: float) -> None:
+        self._allow(knob, allowed=False)
+        self.driver.after(seconds, lambda: self._allow(knob))
+
+    def _allow(self, knob: str, *, allowed: bool = True) -> None:
+        knobs = self.world.knobs
+        self.world.knobs = replace(knobs, deletes=allowed) if knob == "deletes" else replace(knobs, answers=allowed)
+
+
+DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
+    "node lost": lambda walk, rank: walk.on_node(walk.world.lose, rank),
+    "sub-health": lambda walk, rank: walk.on_node(walk.world.sicken, rank),
+    "nodes back": lambda walk, rank: walk.mend(),
+    "process dies": lambda walk, rank: walk.fail(rank),
+    "pod vanishes": lambda walk, rank: walk.vanish(rank),
+    "pod evicted": lambda walk, rank: walk.evict(rank),
+    "backup dies": lambda walk, rank: walk.fail_backup(),
+    "stream cut": lambda walk, rank: walk.world.training.cut(),
+    "gateway dies": lambda walk, rank: walk.world.training.cut(silently=True),
+    "worker dies": lambda walk, rank: walk.driver.kill_worker(0.5 + rank),
+    "watcher dies": lambda walk, rank: walk.plane.watcher.kill(0.5 + rank),
+    "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
+    "restart asked for": lambda walk, rank: walk.plane.ask("restart", rank),
+    "front cancelled": lambda walk, rank: walk.plane.withdraw(),
+    "recovery cancelled": lambda walk, rank: walk.cancel_recovery(),
+    "deletion refused": lambda walk, rank: walk.forbid("deletes", (5.0, 60.0, 3600.0)[rank]),
+    "cluster away": lambda walk, rank: walk.forbid("answers", (3.0, 15.0, 60.0)[rank]),
+    "job deleted": lambda walk, rank: walk.world.end(),
+    "entity terminated": lambda walk, rank: walk.driver.terminate(ENTITY),
+    "policy lifted": lambda walk, rank: walk.plane.lift(),
+}
+
+
+USUAL = [what for what in DISTURBANCES if what != "entity terminated"]
+"""What random walks are made of. An entity that is lost is not rebuilt yet."""
+
+
+def random_script(seed: int) -> Script:
+    chance = random.Random(seed)
+    knobs = Knobs(
+        side=chance.choice(("rekindle", "rekindle", "mindio")),
+        spares=chance.choice((0, 1, 1, 2)),
+        pauses=chance.choice(("yes",) * 6 + ("never", "exit")),
+        resumes=chance.choice(("yes",) * 5 + ("406", "never")),
+        slow=chance.choice((0.0, 0.0, 0.2)),
+        doubled=chance.random() < 0.2,
+    )
+    first = Disturbance(
+        chance.choice(("sub-health", "sub-health", "switch asked for", "restart asked for", "node lost", "process dies"))
+    )
+    more = [
+        Disturbance(chance.choice(USUAL), chance.choice(MOMENTS), chance.choice(DELAYS), chance.randrange(3))
+        for _ in range(chance.randrange(6))
+    ]
+    return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
+
+
+def kinds(found: list[str]) -> set[str]:
+    return {one.split(":")[0] for one in found}
+
+
+def smaller(script: Script) -> Iterator[Script]:
+    """Scripts with one thing less."""
+    those = script.disturbances
+    for i in range(len(those)):
+        yield replace(script, disturbances=(*those[:i], *those[i + 1 :]))
+    yield replace(script, loss=0.0)
+    yield replace(script, long_history=Script.long_history)
+    for name, plain in vars(HEALTHY).items():
+        yield replace(script, knobs=replace(script.knobs, **{name: plain}))
+    for i, one in enumerate(those):
+        for plainer in (replace(one, rank=1), replace(one, delay=0.0), replace(one, moment="first step")):
+            yield replace(script, disturbances=(*those[:i], plainer, *those[i + 1 :]))
+
+
+def shrunk(script: Script, kind: str) -> Script:
+    """The smallest script that still finds this kind."""
+    while True:
+        for candidate in smaller(script):
+            if candidate != script and kind in kinds(Walk(candidate).run()):
+                script = candidate
+                break
+        else:
+            return script
+
+
+def explained(script: Script) -> str:
+    """The script, what happened, and what was found."""
+    walk = Walk(script)
+    found = walk.run()
+    lines = [f"{(when - START).total_seconds():10.3f} {what}" for when, what in walk.world.log]
+    return "\n".join([repr(script), *lines, *walk.story, *(f"FOUND {one}" for one in found)])

@@ -1,0 +1,279 @@
+"""A job, its pods and its training side as values, for the model of the entity. It knows nothing of the control plane.
+
+Pods have holders, generations and nodes; the training side answers orders with messages, and is as strict as the real ones. What
+happens has a name (`moment`), to which a script ties its disturbances.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from tests.support.model_training import Message, Training
+
+PATIENCE = 30.0
+"""Seconds that a paused training side waits for its order."""
+
+RANKS = 2
+"""Of each pod."""
+
+
+class Clock(Protocol):
+    now: datetime
+    random: random.Random
+
+    def after(self, seconds: float, work: Callable[[], None]) -> Any: ...
+
+
+class Refused(Exception):
+    """The cluster refuses, and a repeated call would not help."""
+
+
+class Away(Exception):
+    """The cluster does not answer at the moment."""
+
+
+@dataclass
+class Node:
+    name: str
+    ready: bool = True
+    sick: bool = False
+    since: datetime | None = None
+    """Of the last change of either."""
+
+
+@dataclass
+class Pod:
+    uid: str
+    name: str
+    rank: int
+    generation: str
+    backup: bool = False
+    node: str = ""
+    phase: str = "Pending"
+    leaving: bool = False
+    avoid: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return self.phase == "Running" and not self.leaving
+
+    @property
+    def over(self) -> bool:
+        return self.phase == "Failed"
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How a run differs from a healthy one."""
+
+    side: str = "rekindle"
+    pods: int = 3
+    spares: int = 1
+    pauses: str = "yes"
+    """yes; never; exit: nothing else is offered."""
+    resumes: str = "yes"
+    """yes; 406; never."""
+    deletes: bool = True
+    """Whether the cluster lets pods be deleted one by one."""
+    answers: bool = True
+    starts: bool = True
+    """Whether new pods come to run."""
+    slow: float = 0.0
+    """How often a message of the training side takes seconds."""
+    late: str = ""
+    """Messages of this kind always do."""
+    doubled: bool = False
+    """Whether each report is sent twice."""
+
+
+class World:
+    def __init__(self, clock: Clock, knobs: Knobs) -> None:
+        self.clock, self.knobs = clock, knobs
+        self.nodes = {f"node-{i}": Node(f"node-{i}") for i in range(knobs.pods + knobs.spares)}
+        self.pods: dict[str, Pod] = {}
+        self.changed: list[Callable[[], None]] = []
+        self.at: Callable[[str], None] = lambda moment: None
+        self.log: list[tuple[datetime, str]] = []
+        self.generation = "0"
+        self.ended = False
+        """Its object is deleted."""
+        self.receive: Callable[[Message, Training], None] = lambda message, sender: None
+        self.restarting: Callable[[], None] = lambda: None
+        self._numbers = itertools.count(1)
+        self.training = Training(self)
+        self._make("0", ())
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def moment(self, name: str) -> None:
+        self.log.append((self.clock.now, name))
+        self.at(name)
+
+    def last(self, name: str) -> datetime | None:
+        return next((when for when, what in reversed(self.log) if what == name), None)
+
+    def change(self) -> None:
+        self.training.look()
+        for told in list(self.changed):
+            told()
+
+    # ---- what a control plane asks of a cluster
+
+    def holder(self, rank: int) -> Pod | None:
+        return next((pod for pod in self.pods.values() if pod.rank == rank and not pod.backup and not pod.leaving), None)
+
+    def answer(self) -> None:
+        if not self.knobs.answers:
+            raise Away("the cluster does not answer")
+
+    def make_backup(self, rank: int, suffix: str, avoid: Iterable[str]) -> tuple[Pod, Pod]:
+        self.answer()
+        old = self.holder(rank)
+        if old is None:
+            raise Refused(f"no pod holds pod rank {rank}")
+        name = f"{old.name}-hot-{suffix}"
+        for pod in self.pods.values():
+            if pod.name == name:
+                return old, pod
+        backup = self._put(name, rank, old.generation, (*avoid, old.node), backup=True)
+        self.moment("backup made")
+        return old, backup
+
+    def promote(self, uid: str) -> None:
+        self.answer()
+        if uid not in self.pods:
+            raise Refused("the backup pod is gone")
+        self.pods[uid].backup = False
+        self.change()
+
+    def delete(self, uid: str, grace: float, *, one: bool = True) -> None:
+        self.answer()
+        pod = self.pods.get(uid)
+        if pod is None:
+            return
+        if one and not self.knobs.deletes:
+            raise Refused(f"pod {pod.name} may not be deleted")
+        at_once = not grace or pod.phase != "Running"
+        ends = 0.02 if at_once else self.clock.random.uniform(0.1, grace)
+        pod.leaving = True
+        self.clock.after(ends, lambda: self.remove(uid))
+        self.change()
+
+    def delete_backups(self, grace: float) -> list[Pod]:
+        backups = [pod for pod in self.pods.values() if pod.backup]
+        for pod in backups:
+            self.delete(pod.uid, grace)
+        return backups
+
+    def delete_all(self, grace: float) -> list[Pod]:
+        self.answer()
+        self.restarting()
+        pods = list(self.pods.values())
+        self.moment("pods deleted")
+        self.training.told_to_end(grace)
+        for pod in pods:
+            self.delete(pod.uid, grace, one=False)
+        return pods
+
+    def make_pods(self, generation: str, avoid: Iterable[str]) -> list[Pod]:
+        self.answer()
+        if self.generation != generation:
+            self.generation = generation
+            self.training.leave()
+            self.training = Training(self)
+            self.moment("pods made")
+        self._make(generation, tuple(avoid))
+        return list(self.pods.values())
+
+    def _make(self, generation: str, avoid: tuple[str, ...]) -> None:
+        for rank in range(self.knobs.pods):
+            if not any(pod.rank == rank for pod in self.pods.values()):
+                self._put(f"gpt-worker-{rank}", rank, generation, avoid)
+
+    def _put(self, name: str, rank: int, generation: str, avoid: tuple[str, ...], *, backup: bool = False) -> Pod:
+        pod = Pod(f"uid-{self.number()}", name, rank, generation, backup=backup, avoid=avoid)
+        self.pods[pod.uid] = pod
+        self.schedule()
+        return pod
+
+    # ---- what happens in a cluster
+
+    def end(self) -> None:
+        """The job is deleted, and its pods with it."""
+        self.ended = True
+        self.training.leave()
+        for uid in list(self.pods):
+            self.remove(uid)
+        self.change()
+
+    def schedule(self) -> None:
+        used = {pod.node for pod in self.pods.values() if not pod.over}
+        for pod in self.pods.values():
+            free = [n for n in self.nodes.values() if n.ready and n.name not in (*used, *pod.avoid)]
+            if pod.phase == "Pending" and not pod.node and not pod.leaving and free:
+                pod.node = min(free, key=lambda node: node.sick).name
+                used.add(pod.node)
+                self.clock.after(self.clock.random.choice((0.2, 1.0, 4.0)), lambda pod=pod: self._run(pod))  # type: ignore[misc]
+        self.change()
+
+    def _run(self, pod: Pod) -> None:
+        if pod.uid not in self.pods or pod.phase != "Pending" or pod.leaving:
+            return
+        if self.knobs.starts:
+            pod.phase = "Running"
+            self.moment("backup runs" if pod.backup else "pod runs")
+            self.change()
+        else:
+            self.fail(pod.uid, "the image cannot be pulled")
+
+    def fail(self, uid: str, words: str = "exit code 1") -> None:
+        pod = self.pods.get(uid)
+        if pod and not pod.over:
+            pod.phase, pod.words = "Failed", words
+            self.schedule()
+
+    def remove(self, uid: str) -> None:
+        if self.pods.pop(uid, None):
+            self.schedule()
+
+    def lose(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.ready:
+            node.ready, node.since = False, self.clock.now
+            for pod in [pod for pod in self.pods.values() if pod.node == name]:
+                self.fail(pod.uid, f"node {name} is lost")
+            self.change()
+
+    def mend(self, name: str) -> None:
+        node = self.nodes[name]
+        if not node.ready or node.sick:
+            node.ready, node.sick, node.since = True, False, self.clock.now
+            self.schedule()
+
+    def sicken(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.ready and not node.sick:
+            node.sick, node.since = True, self.clock.now
+            self.change()
+
+    # ---- how the job is
+
+    def trains(self) -> bool:
+        return self.training.state == "training" and self.training.whole()
+
+    def problems(self) -> list[str]:
+        """What is wrong once nobody disturbs any more."""
+        found = [] if self.trains() else [f"dead: the training side is {self.training.state}, pods {self._pods()}"]
+        found += [f"left behind: backup pod {pod.name}" for pod in self.pods.values() if pod.backup]
+        holders = Counter(pod.rank for pod in self.pods.values() if not pod.backup)
+        found += [f"left behind: {count} pods hold rank {rank}" for rank, count in sorted(holders.items()) if count > 1]
+        return found
+
+    def _pods(self) -> str:
+        return ", ".join(f"{pod.name} {pod.phase}" for pod in self.pods.values()) or "none"

@@ -1,0 +1,55 @@
+"""What a version is, and which one takes over by itself."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rekindle import deployment
+from workers.versions import Silences, digest_of
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def _version(build_id: str, *, age: int, current: bool = False, served: bool = False) -> deployment.Version:
+    """A version whose last worker asked for work `age` seconds ago."""
+    asked_at = NOW - timedelta(seconds=age)
+    return deployment.Version(build_id=build_id, current=current, served=served or current, asked_at=asked_at)
+
+
+@pytest.mark.parametrize(
+    ("versions", "takes_over"),
+    [
+        ((), True),
+        ((_version("a", age=5, current=True),), True),
+        ((_version("a", age=5, current=True), _version("b", age=1)), True),
+        ((_version("a", age=5, current=True), _version("b", age=1, served=True)), False),
+    ],
+    ids=["the first one", "unknown", "new", "was current"],
+)
+def test_which_version_takes_over_by_itself(versions: tuple[deployment.Version, ...], takes_over: bool) -> None:
+    """A new version does, and any other one only where none is current."""
+    assert deployment.Deployment(versions=versions).yields_to("b") is takes_over
+
+
+def test_a_version_has_lost_its_workers_when_it_is_seen_without_any_for_a_while() -> None:
+    """A server that was started again knows of no worker for a moment: that is no loss."""
+    silences, later = Silences(), NOW + timedelta(seconds=20)
+    silent, asking = _version("a", age=100), _version("a", age=-19)
+    assert not silences.confirm(silent, NOW)
+    assert not silences.confirm(asking, NOW + timedelta(seconds=10))
+    assert not silences.confirm(silent, later)
+    assert silences.confirm(silent, later + timedelta(seconds=20))
+
+
+def test_the_same_code_has_the_same_build_and_other_code_another(tmp_path: Path) -> None:
+    """Every file that workflows run counts, with its name and content, and nothing else."""
+    (tmp_path / "workflows").mkdir()
+    mode = tmp_path / "workflows" / "mode.py"
+    mode.write_text("one")
+    (tmp_path / "workflows" / "notes.txt").write_text("one")
+    before = digest_of([tmp_path / "workflows"])
+    (tmp_path / "workflows" / "notes.txt").write_text("two")
+    assert digest_of([tmp_path / "workflows"]) == before
+    mode.write_text("two")
+    assert digest_of([tmp_path / "workflows"]) != before

@@ -1,0 +1,179 @@
+"""Upgrades of the control worker to changed code and back, while recoveries run: a real server, real workers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import deployment
+from rekindle.model.recovery import Mode, Outcome
+from tests.support.changed import HurriedHotSwitchOfAWorker
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import Control, Plant, a_job, plant, sub_health
+from workers.control import MODES
+from workers.versions import Upgrades
+from workflows.rescheduling import JobRescheduling
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CHANGED = (HurriedHotSwitchOfAWorker, JobRescheduling)
+LOADING = Script(pauses=False)
+"""The training side waits until the test lets it pause."""
+
+
+@dataclass
+class Upgrade:
+    """A job on version `old`, and the worker of version `new` beside it."""
+
+    world: Plant
+    peer: ScriptedPeer
+    old: str
+    new: Control
+
+    async def loads(self) -> None:
+        """A sub-health, until the backup of its hot switch loads."""
+        count = self.peer.orders.count("new pod running")
+        rank = (count + 1) % 2
+        node = self.world.cluster.holder(rank).spec.node_name
+        await self.world.fault(sub_health(rank, node, f"e{count + 1}"))
+        await self.peer.until(lambda: self.peer.orders.count("new pod running") == count + 1)
+
+    async def job_is_on(self, build_id: str) -> None:
+        async with asyncio.timeout(30):
+            while await version(self.world.entity) != build_id:
+                await asyncio.sleep(0.03)
+
+    async def nothing_is_on(self, build_id: str) -> None:
+        async with asyncio.timeout(30):
+            while await deployment.count_open(self.world.client, build_id):
+                await asyncio.sleep(0.03)
+
+    async def ran(self) -> tuple[str, bool]:
+        """The version of the last recovery, and whether it waited for its backup, which the changed one does not."""
+        history = await self.world.recovery.fetch_history()
+        names = {event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events}
+        return await version(self.world.recovery), "await_running" in names
+
+
+async def version(handle: WorkflowHandle[Any, Any]) -> str:
+    described = await handle.describe()
+    return described.raw_description.workflow_execution_info.versioning_info.deployment_version.build_id
+
+
+@asynccontextmanager
+async def upgrade(
+    temporal: WorkflowEnvironment, script: Script = LOADING, changed: tuple[type, ...] = CHANGED
+) -> AsyncIterator[Upgrade]:
+    job = a_job()
+    old = f"{job.id}-old"
+    async with plant(temporal, job, build_id=old) as world, world.peer(script) as peer:
+        await world.first_step()
+        new = Control(world.client, world.cluster, changed, f"{job.id}-new")
+        try:
+            yield Upgrade(world, peer, old, new)
+        finally:
+            await world.forget()
+            await new.stop()
+
+
+@asynccontextmanager
+async def keeping(control: Control, *, alone: bool = False) -> AsyncIterator[None]:
+    """Does what the control worker of a version does besides: it looks after the other versions."""
+    keeping = asyncio.create_task(Upgrades(control.client, control.build_id, alone=alone).keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+async def test_a_recovery_ends_with_the_code_that_began_it(temporal: WorkflowEnvironment) -> None:
+    """An upgrade in the middle of a recovery leaves it alone; the job moves on behind it, and back again when it is told to."""
+    async with upgrade(temporal) as this:
+        await this.loads()
+        await this.new.start()
+        await this.peer.pause()
+        assert (await this.world.incident(1)).verdict is Outcome.RECOVERED
+        assert await this.ran() == (this.old, True)
+
+        await this.job_is_on(this.new.build_id)
+        await this.loads()
+        await this.peer.pause()
+        assert (await this.world.incident(2)).verdict is Outcome.RECOVERED
+        assert await this.ran() == (this.new.build_id, False)
+
+        await deployment.make_current(this.world.client, this.old)
+        async with keeping(this.world.control):
+            await this.job_is_on(this.old)
+        await this.loads()
+        await this.peer.pause()
+        assert (await this.world.incident(3)).verdict is Outcome.RECOVERED
+        assert await this.ran() == (this.old, True)
+
+
+async def test_an_incident_ends_with_the_code_that_began_it(temporal: WorkflowEnvironment) -> None:
+    """The mode that follows a failed one is of the version of the incident, also where another one is current by then."""
+    async with upgrade(temporal, Script(pauses=False, offers=("exit",))) as this:
+        await this.loads()
+        await this.new.start()
+        await this.peer.pause()
+        incident = await this.world.restarted()
+        assert [verdict.mode for verdict in incident.ladder] == [Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING]
+        assert incident.verdict is Outcome.RECOVERED
+        assert (await this.ran())[0] == this.old
+        await this.job_is_on(this.new.build_id)
+
+
+async def test_a_recovery_without_its_workers_goes_on(temporal: WorkflowEnvironment) -> None:
+    """Where the old code is gone, the new version takes a running recovery over and goes on where it was, if its code fits."""
+    async with upgrade(temporal, changed=MODES) as this:
+        await this.loads()
+        await this.world.control.stop()
+        await this.new.start()
+        async with keeping(this.new, alone=True):
+            await this.nothing_is_on(this.old)
+            await this.peer.pause()
+            assert (await this.world.incident(1)).verdict is Outcome.RECOVERED
+        assert await this.ran() == (this.new.build_id, True)
+
+
+async def test_a_recovery_that_does_not_fit_leads_to_the_next_mode(temporal: WorkflowEnvironment) -> None:
+    """Where the old code is gone and the new procedure is another one, the mode fails at once, and the job is rescheduled."""
+    async with upgrade(temporal) as this:
+        await this.loads()
+        await this.world.control.stop()
+        await this.new.start()
+        async with keeping(this.new, alone=True):
+            await this.nothing_is_on(this.old)
+            incident = await this.world.restarted()
+        assert incident.verdict is Outcome.RECOVERED
+        assert incident.ladder[0].outcome is Outcome.ESCALATE
+
+
+async def test_an_old_worker_works_until_its_recoveries_have_ended(temporal: WorkflowEnvironment) -> None:
+    """A control worker of an old version that is told to stop leaves when nothing runs on it any more."""
+    async with upgrade(temporal) as this:
+        await this.loads()
+        await this.new.start()
+        drain = asyncio.create_task(Upgrades(this.world.client, this.old).drain())
+        await this.peer.pause()
+        await this.world.incident(1)
+        await this.job_is_on(this.new.build_id)
+        async with asyncio.timeout(30):
+            await drain
+        assert await deployment.count_open(this.world.client, this.old) == 0
+
+
+async def test_an_old_worker_that_starts_again_undoes_no_upgrade(temporal: WorkflowEnvironment) -> None:
+    """A version that was current before stays behind the current one; one that nobody has seen before takes over."""
+    async with upgrade(temporal) as this:
+        await this.new.start()
+        await this.world.control.stop()
+        await this.world.control.start()
+        assert (await deployment.read_deployment(temporal.client)).current == this.new.build_id

@@ -1,0 +1,198 @@
+"""What version the control worker has, and its part in upgrades: it takes over, moves jobs on, and drains (docs/decisions/0012).
+
+Used by `workers.control` only.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from temporalio.client import Client, WorkflowExecution
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import WorkerDeploymentConfig
+
+import rekindle
+import workflows
+from rekindle import deployment
+from rekindle.deployment import Version
+from rekindle.errors import Unavailable
+from rekindle.ids import DEPLOYMENT, Signals, Workflows
+
+RUN_BY_WORKFLOWS = ("errors.py", "ids.py", "temporal.py", "model", "policy")
+"""Beside the folder `workflows`: what of `rekindle` decides what a workflow does next."""
+
+PAUSE = 0.2
+"""Seconds before a change is tried again."""
+
+TAKE_OVER_LIMIT = 60.0
+"""Seconds until the server must have made a version current: it takes 2 to 5 for the first one of a deployment."""
+
+EVERY = 5.0
+"""Seconds between two looks at the other versions."""
+
+CONFIRMED = timedelta(seconds=20)
+"""How long a version must be seen without workers until it counts as lost."""
+
+NOT_YET = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
+"""The server has not seen our worker yet, or another one has changed the deployment at the same time."""
+
+logger = logging.getLogger("versions")
+
+
+def build_of_code() -> str:
+    """The distribution's version and a digest of the code that workflows run: the same code has the same build everywhere."""
+    package = Path(rekindle.__file__).parent
+    digest = digest_of([Path(workflows.__file__).parent, *(package / name for name in RUN_BY_WORKFLOWS)])
+    return f"{rekindle.__version__}-{digest}"
+
+
+def digest_of(roots: Iterable[Path]) -> str:
+    """Of the Python files in some folders, and of some files: names and content."""
+    digest = hashlib.sha256()
+    for root in roots:
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            name = path.relative_to(root.parent).as_posix().encode()
+            digest.update(b"%d %s %d " % (len(name), name, path.stat().st_size) + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def deployment_config(build_id: str) -> WorkerDeploymentConfig:
+    """Every workflow stays on the version on which it began; the job's own says where it changes (`TrainingJob.run`)."""
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(DEPLOYMENT, build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
+class Silences:
+    """Which versions have lost their workers. The server forgets who asked for work when it is started again: what counts is what
+    we have not seen for a while."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+
+    def confirm(self, version: Version, now: datetime) -> bool:
+        """Whether it had no worker at this look, and at every other one since `CONFIRMED` ago."""
+        if version.has_workers(now):
+            self._since.pop(version.build_id, None)
+            return False
+        return now - self._since.setdefault(version.build_id, now) >= CONFIRMED
+
+
+class Upgrades:
+    """One control worker's part in upgrades.
+
+    Args:
+        alone: no other control worker serves this namespace: other versions have no worker, whatever Temporal remembers.
+    """
+
+    def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
+        self._client, self._build_id, self._alone = client, build_id, alone
+        self._silences = Silences()
+        self._woken: set[str] = set()  # runs of jobs that were told; one that is recovering moves on afterwards by itself
+
+    async def take_over(self) -> None:
+        """Makes our version current where it should be; returns as soon as it is, or as another one rightly is.
+
+        Raises:
+            Unavailable: the server does not do so; the message has its answer.
+        """
+        problem = "no answer"
+        try:
+            async with asyncio.timeout(TAKE_OVER_LIMIT):
+                while True:
+                    problem = await self._try_to_take_over()
+                    if not problem:
+                        return
+                    await asyncio.sleep(PAUSE)
+        except TimeoutError:
+            raise Unavailable(f"version {self._build_id} could not be made current: {problem}") from None
+
+    async def _try_to_take_over(self) -> str:
+        try:
+            known = await deployment.read_deployment(self._client)
+            if known.current == self._build_id:
+                return ""
+            if not (self._alone or known.yields_to(self._build_id)):
+                logger.warning(
+                    "another version is current and stays it: `rekindle versions use` changes that",
+                    extra={"version": self._build_id, "current": known.current},
+                )
+                return ""
+            await deployment.make_current(self._client, self._build_id, known.token)
+        except RPCError as error:
+            if error.status not in NOT_YET:
+                raise
+            return error.message
+        logger.info("is current", extra={"version": self._build_id, "before": known.current})
+        return ""
+
+    async def keep(self) -> None:
+        """Until it is cancelled: looks after what runs on other versions, and takes over from a version that lost its workers."""
+        while True:
+            try:
+                await self._look()
+            except RPCError as error:
+                logger.warning("the other versions could not be looked at", extra={"error": error.message})
+            await asyncio.sleep(EVERY)
+
+    async def _look(self) -> None:
+        known = await deployment.read_deployment(self._client)
+        if known.current != self._build_id:
+            if known.yields_to(self._build_id) or self._has_no_workers(known.version(known.current)):
+                await deployment.make_current(self._client, self._build_id, known.token)
+                logger.warning("takes over", extra={"version": self._build_id, "before": known.current})
+            return
+        for other in known.versions:
+            if not (other.current or other.drained):
+                await self._look_after(other)
+
+    async def _look_after(self, other: Version) -> None:
+        """What runs on a version without workers is moved to ours. Where it has some, jobs are woken: the server tells them of us
+        with their next task, and they move as soon as they have no recovery."""
+        lost = self._has_no_workers(other)
+        for workflow in await deployment.list_open(self._client, other.build_id):
+            if lost:
+                await deployment.move(self._client, workflow, self._build_id)
+                logger.warning("moved, its version has no worker", extra={"workflow": workflow.id, "from": other.build_id})
+            elif workflow.workflow_type == Workflows.TRAINING_JOB and workflow.run_id not in self._woken:
+                await self._wake(workflow)
+
+    def _has_no_workers(self, version: Version) -> bool:
+        return self._alone or self._silences.confirm(version, _now())
+
+    async def _wake(self, job: WorkflowExecution) -> None:
+        self._woken.add(job.run_id)
+        try:
+            await self._client.get_workflow_handle(job.id, run_id=job.run_id).signal(Signals.UPGRADED)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # it has moved on already
+                raise
+
+    async def drain(self) -> None:
+        """Returns when our workers are not needed: at once where ours is current and the only version with workers, since another
+        worker of it goes on; otherwise when nothing runs on ours any more."""
+        while True:
+            if not await self._is_needed():
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _is_needed(self) -> bool:
+        try:
+            known = await deployment.read_deployment(self._client)
+            others = [version for version in known.versions if version.build_id != self._build_id]
+            if self._alone or not any(other.current or other.has_workers(_now()) for other in others):
+                return False
+            return await deployment.count_open(self._client, self._build_id) > 0
+        except RPCError as error:
+            logger.warning("it is not known what runs on this version", extra={"error": error.message})
+            return False
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
