@@ -53,8 +53,8 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
     taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
-    state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
-    return _after_news(state, known)
+    after = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
+    return _after_news(after, state.faults)
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:

@@ -163,6 +163,15 @@ def test_who_told_a_fault_clears_it_and_a_sighting_does_not() -> None:
     assert ids(told(state, cleared=("n1/slow",))) == []
 
 
+def test_a_sighting_is_no_reason_to_judge_anew_what_others_told() -> None:
+    """A reported fault whose recovery was given up would restart the job at each look at its pods."""
+    state = told(see(STATE), by_a_person(LOST))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.judged(state, case, "given_up: enough")
+    assert [one.judged for one in see(state, at=LATER).faults] == ["given_up: enough"]
+
+
 def test_a_sub_health_of_two_pods_is_decided_rank_by_rank() -> None:
     """The one may be moved while the other stays."""
     state = told(STATE, by_a_person(SLOW).model_copy(update={"pod_ranks": (0, 1)}))
