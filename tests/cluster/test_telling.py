@@ -138,3 +138,14 @@ async def test_the_watcher_waits_for_everybody_and_stops_when_told(tmp_path: Pat
     process.terminate()
     assert await process.wait() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_jobs_whose_workflows_run_are_known(client: Client) -> None:
+    """A job that was terminated is not among them, one that was registered is."""
+    lives, lost = uuid.uuid4().hex, uuid.uuid4().hex
+    for uid in (lives, lost):
+        await send(client, uid, a_registration(uid))
+    await client.get_workflow_handle(job_workflow(lost)).terminate("somebody's mistake")
+    async with asyncio.timeout(20):
+        while not (lives in (known := await TemporalJobWorkflows(client).known()) and lost not in known):
+            await asyncio.sleep(0.05)  # lists of workflows follow a moment later

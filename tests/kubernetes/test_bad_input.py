@@ -34,9 +34,14 @@ class Workflows:
 
     def __init__(self) -> None:
         self.news: asyncio.Queue[News] = asyncio.Queue()
+        self.jobs: set[str] = set()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
+        self.jobs.add(job_id)
         self.news.put_nowait(news)
+
+    async def known(self) -> frozenset[str]:
+        return frozenset(self.jobs)
 
     async def until_seen(self) -> Sighting:
         """The next sighting. Nothing has ended until then."""

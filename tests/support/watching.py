@@ -25,6 +25,8 @@ class Peer:
         self.attempted: list[type[News]] = []
         self.failures: list[Exception] = []
         self.refuses: Callable[[News], Exception | None] = lambda _: None
+        self.lost: set[str] = set()
+        """Jobs whose workflows somebody terminated."""
         self._changed = asyncio.Condition()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
@@ -38,6 +40,11 @@ class Peer:
                 raise error
             self.taken.append((job_id, news))
             self.taken_at.append(now())
+            if isinstance(news, Register):
+                self.lost.discard(job_id)
+
+    async def known(self) -> frozenset[str]:
+        return frozenset({job_id for job_id, _ in self.taken} - self.lost)
 
     @property
     def attempts(self) -> int:

@@ -39,6 +39,13 @@ class JobWorkflows(Protocol):
         """
         ...
 
+    async def known(self) -> frozenset[str]:
+        """Ids of all jobs that have a workflow, perhaps without those that have had one for a moment only.
+
+        Raises: Unavailable.
+        """
+        ...
+
 
 class TemporalJobWorkflows:
     """Implements `JobWorkflows`."""
@@ -61,6 +68,13 @@ class TemporalJobWorkflows:
                 raise asyncio.CancelledError from error
             raise Unavailable("Temporal, or the control worker, does not answer") from error
         except RuntimeError as error:  # how a client that never connected says so
+            raise Unavailable(f"Temporal: {error}") from error
+
+    async def known(self) -> frozenset[str]:
+        query = f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+        try:
+            return frozenset([run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query)])
+        except (RPCError, RuntimeError) as error:
             raise Unavailable(f"Temporal: {error}") from error
 
     async def _send(self, job_id: str, news: News, update_id: str) -> None:

@@ -59,6 +59,10 @@ class Reconciler:
         self._changed_at = self._changed_at or datetime.now(UTC)
         self._hurried.set()
 
+    def forget(self) -> None:
+        """Its workflow is lost: whatever it had acknowledged is told again."""
+        self.acknowledged = Acknowledged()
+
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
         noticed, pause = _now(), FIRST_PAUSE

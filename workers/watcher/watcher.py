@@ -9,7 +9,7 @@ import logging
 from contextlib import aclosing
 
 from activities.cluster import Cluster, Snapshot
-from rekindle.errors import ClusterError, ClusterUnavailable, WatchExpired
+from rekindle.errors import ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
@@ -18,7 +18,8 @@ from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
 RELIST = 600.0
-"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
+"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all. Workflows
+of jobs that were lost are found then too."""
 
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
@@ -66,6 +67,7 @@ class Watcher:
                 async for one in changes:
                     if isinstance(one, Snapshot):
                         self._begin_anew(one)
+                        self._tasks.create_task(self._find_lost())
                     else:
                         self._take(one)
         except TimeoutError:
@@ -78,6 +80,20 @@ class Watcher:
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes)
         for job_id in {*self._index.jobs, *self._reconcilers}:
             self._changed(job_id, calm=False)
+
+    async def _find_lost(self) -> None:
+        """Of a job that is quiet its workflow may have been terminated long ago, and nobody would be told so."""
+        registered = [job_id for job_id, reconciler in self._reconcilers.items() if reconciler.acknowledged.job]
+        try:
+            known = await self._workflows.known() if registered else frozenset()
+        except Unavailable as error:
+            logger.warning("lost workflows of jobs could not be looked for", extra={"error": str(error)})
+            return
+        for job_id in registered:
+            if job_id not in known and (reconciler := self._reconcilers.get(job_id)):
+                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
+                reconciler.forget()
+                self._changed(job_id, calm=False)
 
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
