@@ -99,7 +99,7 @@ def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     old = Attachment(queue="gateway/a", session="old", since=NOW)
     state = memory.attached(STATE, old, NOW, restarting=False)
     state = memory.attached(state, old.model_copy(update={"session": "new"}), NOW, restarting=True)
-    state = concluded(state, a_verdict(restarted_at=NOW))
+    state = concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW + timedelta(seconds=1)))
     assert told(state, a_fault("late", FaultKind.PROCESS, session="old")).faults == ()
     assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
 
