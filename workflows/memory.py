@@ -247,6 +247,8 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
+    if restarts:
+        state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
