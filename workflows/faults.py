@@ -58,8 +58,8 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news, and one of a training side that has ended since
-    is over."""
+    """Faults of a source that sees no whole job. One that is told again is no news, and one of a training side that has ended
+    since is over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = list(known)
     lasting = (told for told in report.faults if told.session not in state.former)

@@ -141,6 +141,8 @@ EXAMPLES = (
         Disturbance("entity terminated", delay=1.0),
     ),
 )
+
+
 @pytest.mark.parametrize("one", [pytest.param(one, id=one.name) for one in EXAMPLES])
 def test_what_was_found_once_stays_mended(one: Example) -> None:
     """The script runs with many different delays, and all is well in the end."""
