@@ -178,10 +178,11 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
+        self._show()
         if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
             known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
-            await look(known)
+            await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
         self._journal.soon(self._note(last))
@@ -203,7 +204,7 @@ class IncidentRun:
         return verdict
 
 
-async def look(known: Memory) -> bool:
+async def look(known: Memory, journal: Journal) -> bool:
     """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
 
     A sighting that came meanwhile is newer, or is followed by one that is.
@@ -219,4 +220,5 @@ async def look(known: Memory) -> bool:
         known.state = known.state.with_(ended=survey.ended)
     elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
+        journal.problems(known.state, state.problems)
     return True

@@ -134,7 +134,7 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
     """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
-    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE))
+    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
     return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
 
@@ -247,6 +247,8 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
+    if restarts:
+        state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 

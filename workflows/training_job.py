@@ -111,7 +111,7 @@ class TrainingJob:
 
     async def _look(self) -> None:
         """The job as the cluster shows it to us, whatever the watcher does."""
-        if await look(self.known):
+        if await look(self.known, self.journal):
             self._show()
 
     # ---- a case
@@ -121,10 +121,11 @@ class TrainingJob:
             self._show()
             return
         if self._is_to_be_checked(case):
-            while not self.state.ended and not await look(self.known):
+            while not self.state.ended and not await look(self.known, self.journal):
                 await self._pause_for_the_cluster()
             checked = cases.next_case(self.state, workflow.now())
             if checked != case:
+                self._show()
                 return  # it is over, or has become another
         if not case.plan.modes:
             await self._decline(case)
@@ -223,8 +224,7 @@ class TrainingJob:
         self.known.sightings += 1
         before, real = self.state, self._real_faults()
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
-        if before.problems != self.state.problems:
-            self.journal.problems(self.state, before.problems)
+        self.journal.problems(self.state, before.problems)
         self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
 
