@@ -10,6 +10,7 @@ from datetime import datetime
 from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
+    HOLDER_LENGTH,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -37,7 +38,7 @@ KEPT_RANKS = 64
 
 def short(uid: str) -> str:
     """How a holder is remembered; see `Sighting.holders`."""
-    return uid[:8]
+    return uid[:HOLDER_LENGTH]
 
 
 # ---- taken
@@ -53,7 +54,7 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
     taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
-    after = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
+    after = state.with_(holders=holders, faults=(*others, *taken))
     return _after_news(after, state.faults)
 
 

@@ -126,7 +126,7 @@ class IncidentRun:
         finally:
             self._child = None
         tried = (*self._situation.tried, mode)
-        self._situation = Situation(attempt=self._situation.attempt, faults=self.case.faults, tried=tried, unread=verdict.unread)
+        self._situation = Situation(faults=self.case.faults, tried=tried, unread=verdict.unread)
         return verdict
 
     def _context(self) -> RecoveryContext:
@@ -140,7 +140,6 @@ class IncidentRun:
             incident=self._number,
             attachment=state.attachment,
             situation=Situation(
-                attempt=self._situation.attempt,
                 faults=everything[:GIVEN],
                 tried=self._situation.tried,
                 unread=self._situation.unread,

@@ -133,10 +133,11 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
+    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
     answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
-    return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
+    known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
+    return state.with_(request=waiting, answers=(*known, *state.answers[1 - KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:

@@ -209,9 +209,8 @@ class Verdict(Value):
 
 
 class Situation(Value):
-    """What the opening of an incident learnt; travels from mode to mode."""
+    """What is known of an incident; travels from mode to mode."""
 
-    attempt: str = ""
     faults: tuple[Fault, ...] = ()
     tried: tuple[Mode, ...] = ()
     unread: tuple[Report, ...] = ()

@@ -85,7 +85,6 @@ class JobStateChanges(TypedDict, total=False):
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
-    generation: str
     manager: str
     faults: tuple[Standing, ...]
     problems: tuple[str, ...]
@@ -126,9 +125,6 @@ class JobState(Value):
     downgrade: Downgrade | None = None
     holders: tuple[str, ...] = ()
     """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
-
-    generation: str = ""
-    """Of these pods."""
 
     manager: str = ""
     """The process of the training side's manager; see `Sighting.manager`."""
