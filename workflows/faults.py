@@ -56,8 +56,8 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news, and one of a training side that has ended since
-    is over."""
+    """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
+    over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = list(known)
     lasting = (told for told in report.faults if told.session not in state.former)
@@ -209,6 +209,15 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
     return [one for one in state.faults if not is_over(one)]
+
+
+def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:
+    """What stands after a restart of which an earlier workflow of the job knew what it was for."""
+
+    def is_over(fault: Fault) -> bool:
+        return fault.source != WATCHER and (_before(fault, restarted) or _of_an_older_stream(fault, state))
+
+    return [one for one in state.faults if not is_over(one.fault)]
 
 
 def _before(fault: Fault, moment: datetime) -> bool:

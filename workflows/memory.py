@@ -92,7 +92,9 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
-    """The first completed step of one life of the training side."""
+    """The first completed step of one life of the training side. One that has ended since says nothing of the job any more."""
+    if progress.session in state.former:
+        return state
     return faults.rejudged(state.with_(progress=progress))
 
 
@@ -200,7 +202,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     state = state.with_(
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
-        holders=_held(state, incident),
+        holders=_held(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -210,11 +212,29 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
 
-def _held(state: JobState, incident: Incident) -> tuple[str, ...]:
+def settled(state: JobState, verdict: Verdict | None) -> JobState:
+    """A recovery of an earlier workflow of the job came to its end: ranks have the holders that it gave them, and what was told
+    before it started the pods anew is over."""
+    state = state.with_(lost_recovery="")
+    if verdict is None:
+        return state
+    state = state.with_(holders=_held(state, (verdict,)))
+    if verdict.restarted_at is None:
+        return state
+    return attachments.restarted(
+        state.with_(
+            restarts=(*state.restarts, verdict.restarted_at)[-RESTARTS:],
+            faults=tuple(faults.left_by_a_restart(state, verdict.restarted_at)),
+        )
+    )
+
+
+def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """After a restart whoever is seen first holds a rank, and somebody has to."""
-    if any(verdict.restarted_at for verdict in incident.ladder):
+    ladder = list(verdicts)
+    if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
-    moved = {one.pod_rank: one.after.uid for verdict in incident.ladder for one in verdict.switched}
+    moved = {one.pod_rank: one.after.uid for verdict in ladder for one in verdict.switched}
     return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(state.holders))
 
 

@@ -140,7 +140,7 @@ class TrainingJob:
         words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
         self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
         if end.settled:
-            self.known.state = self.state.with_(lost_recovery="")
+            self.known.state = memory.settled(self.state, end.verdict)
             self.journal.soon(self.journal.remember(self._to_remember))
             self._show()
         return end.settled

@@ -18,8 +18,8 @@ from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
 RELIST = 600.0
-"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all. Workflows
-of jobs that were lost are found then too."""
+"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all. Lost
+workflows of jobs are found then too."""
 
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
