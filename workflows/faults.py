@@ -50,7 +50,8 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
-    taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
+    found = [fault for fault in sighting.faults if not _is_of_left_pods(state, fault)]
+    taken = [_taken(known, fault, now) for fault in (*found, *lost)]
     state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
     return _after_news(state, known)
 
@@ -70,6 +71,12 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
     told = [one for one in standing if one.fault.source != WATCHER][-KEPT_REPORTED:]
     kept = [one for one in standing if one.fault.source == WATCHER or one in told]
     return _after_news(state.with_(faults=tuple(kept)), known)
+
+
+def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
+    """Whether it is only about pods that recoveries replaced and could not delete: whatever becomes of them is no fault."""
+    left = {pod.uid for pod in state.left_behind}
+    return bool(fault.pod_uids) and left.issuperset(fault.pod_uids)
 
 
 def _split(fault: Fault) -> list[Fault]:

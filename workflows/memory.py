@@ -10,7 +10,7 @@ from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Verdict
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
@@ -46,7 +46,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     """A workflow that was just started finds on the job's object what the one before it wrote there."""
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery)
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery, left_behind=known.left_behind)
     if not known.downgrade:
         return state
     return state.with_(downgrade=Downgrade(reason=known.downgrade, since=now, before=known.policy_before))
@@ -61,6 +61,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         downgrade=down.reason if down else "",
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
+        left_behind=state.left_behind,
     )
 
 
@@ -203,6 +204,7 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
         holders=_held(state, incident.ladder),
+        left_behind=_left_behind(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -218,7 +220,7 @@ def settled(state: JobState, verdict: Verdict | None) -> JobState:
     state = state.with_(lost_recovery="")
     if verdict is None:
         return state
-    state = state.with_(holders=_held(state, (verdict,)))
+    state = state.with_(holders=_held(state, (verdict,)), left_behind=_left_behind(state, (verdict,)))
     if verdict.restarted_at is None:
         return state
     return attachments.restarted(
@@ -236,6 +238,14 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
         return (EXPECTED_HOLDER,) * state.job.pods
     moved = {one.pod_rank: one.after.uid for verdict in ladder for one in verdict.switched}
     return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(state.holders))
+
+
+def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:
+    """A restart sweeps all of them."""
+    left = state.left_behind
+    for verdict in verdicts:
+        left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))
+    return left
 
 
 def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:

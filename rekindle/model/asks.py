@@ -114,6 +114,11 @@ class StopRequest(Value):
     """Their pods get no grace: nothing there would end them."""
 
 
+class SweepRequest(Value):
+    job_id: str
+    pods: tuple[PodRef, ...]
+
+
 class StartRequest(Value):
     job_id: str
     generation: str

@@ -201,6 +201,9 @@ class Verdict(Value):
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
 
+    left_behind: tuple[PodRef, ...] = ()
+    """Pods that it could not delete: the `TrainingJob` tries again later."""
+
     unread: tuple[Report, ...] = ()
 
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
