@@ -64,6 +64,12 @@ EXAMPLES = (
         knobs=Knobs(late="first step"),
     ),
     example(
+        "the first step of a life that a lost node ended arrives while the new one starts",
+        "untrue",
+        Disturbance("node lost"),
+        knobs=Knobs(late="first step"),
+    ),
+    example(
         "the old manager comes back while its pods stop",
         "untrue",
         RESTART,
@@ -141,6 +147,8 @@ EXAMPLES = (
         Disturbance("entity terminated", delay=1.0),
     ),
 )
+
+
 @pytest.mark.parametrize("one", [pytest.param(one, id=one.name) for one in EXAMPLES])
 def test_what_was_found_once_stays_mended(one: Example) -> None:
     """The script runs with many different delays, and all is well in the end."""
