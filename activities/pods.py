@@ -36,6 +36,7 @@ from rekindle.model.asks import (
     SurveyRequest,
     Swap,
     SwapRequest,
+    SweepRequest,
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
@@ -183,6 +184,14 @@ class PodActivities:
             async with beating():
                 pods = await self._cluster.ensure_no_backups(request.job_id, request.grace_seconds)
                 return tuple(ref(pod) for pod in pods)
+
+    @activity.defn
+    async def sweep(self, request: SweepRequest) -> None:
+        """Deletes the few pods that recoveries left behind."""
+        with crossing():
+            async with beating():
+                for pod in request.pods:
+                    await self._cluster.ensure_deleted(request.job_id, pod.name, pod.uid, 0)
 
     @activity.defn
     async def delete_pods(self, request: StopRequest) -> PodCount:

@@ -15,7 +15,7 @@ from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import faults, memory, steps
+from workflows import attachments, faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
@@ -145,6 +145,7 @@ class IncidentRun:
                 unread=self._situation.unread,
             ),
             incarnation=state.progress.incarnation if state.progress else "",
+            sessions=attachments.sessions(state),
             policy=state.policy,
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),

@@ -77,6 +77,8 @@ class ModeWorkflow:
         self.touched = False  # an order may have reached the training side
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
+        self.sessions = list(context.sessions) if context else []
+        """Of the training side, so far."""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
@@ -117,6 +119,7 @@ class ModeWorkflow:
         if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
+        self.sessions.append(attachment.session)
         self.attachment = attachment
 
     @workflow.signal(name=Signals.DETACHED)

@@ -26,6 +26,7 @@ from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
+from workflows.broom import Broom
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
 
@@ -43,6 +44,7 @@ class TrainingJob:
         self.known = Memory(state)
         self.incident: IncidentRun | None = None
         self.journal = Journal()
+        self._broom = Broom(self.known)
         self._row: list[SearchAttributeUpdate[Any]] = []
 
     @property
@@ -95,18 +97,22 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long."""
+        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
+        that were left behind are deleted."""
         now = workflow.now()
-        due = cases.next_due(self.state, now)
+        due, left = cases.next_due(self.state, now), self.state.left_behind
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
                 lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
-                timeout=due - now if due else LOOKS_AFTER,
-                timeout_summary="a fault is given time" if due else "look at the job",
+                timeout=due - now if due else self._broom.pause if left else LOOKS_AFTER,
+                timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
             )
         except TimeoutError:
-            if not due and heard == self.known.sightings:
+            if left and not due:
+                if await self._broom.sweep(self._has_work):
+                    self.journal.soon(self.journal.remember(self._to_remember))
+            elif not due and heard == self.known.sightings:
                 await self._look()
 
     async def _look(self) -> None:

@@ -114,6 +114,11 @@ class StopRequest(Value):
     """Their pods get no grace: nothing there would end them."""
 
 
+class SweepRequest(Value):
+    job_id: str
+    pods: tuple[PodRef, ...]
+
+
 class StartRequest(Value):
     job_id: str
     generation: str
@@ -172,7 +177,7 @@ class RecoveryEnd(Value):
 
     words: str
     verdict: Verdict | None = None
-    """None: it was cancelled before it did anything, or it failed."""
+    """What it did; None: it was cancelled before it did anything, or nothing is known of it."""
 
 
 class AskRequest(Value):

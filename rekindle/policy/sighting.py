@@ -164,7 +164,7 @@ def _sub_healths(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod
     faults = []
     for node, condition, one in sick[:MOST_FAULTS]:
         fault = _node_fault(job, node, condition, [one])
-        pod = {"pod": one.pod.metadata.name, "pod_uids": (one.pod.metadata.uid,), "generation": _generation(one)}
+        pod = {"pod": one.pod.metadata.name, "generation": _generation(one)}
         faults.append(fault.model_copy(update={**pod, "id": f"{fault.id}/{_generation(one)}/{one.rank}"}))
     return _with_the_rest(job, faults, [[one] for _, _, one in sick[MOST_FAULTS:]], "pods")
 
@@ -197,6 +197,7 @@ def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence
         ranks=_ranks(job, pod_ranks),
         node=node.metadata.name,
         code=code,
+        pod_uids=(pods[0].pod.metadata.uid,) if len(pods) == 1 else (),
         message=cut(condition.message, LONGEST_MESSAGE),
         source=WATCHER,
     )
