@@ -347,7 +347,7 @@ async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient
 
 @pytest.mark.parametrize(("lost", "marked"), [("demo-master-0", OLD), (OLD, "demo-master-0")], ids=["rank 0", "another"])
 async def test_a_pod_of_a_lost_node_ends_at_once(world: World, lost: str, marked: str) -> None:
-    """By us, since its node would not report its end; the mark that makes Volcano stop the others is on one that stays till then."""
+    """By us, since its node would not report its end. What makes Volcano stop the others is on one that stays until then."""
     world.operator.deaf = world.volcano.deaf = True
     elsewhere = {**world.first[lost], "spec": {"nodeName": "lost"}}  # the pods of these tests share a node
     await world.driver.ensure_stopped(world.job, [elsewhere, world.first[marked]], 5, {"lost"})
