@@ -4,13 +4,16 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from rekindle.ids import is_recovery_of
+from rekindle.model import bounds
 from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
@@ -28,6 +31,9 @@ from workflows import attachments, faults
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
 
+SHORT = 120
+"""Bytes of a note of a phase, and of the texts of an older incident."""
+
 
 # ---- what the watcher tells
 
@@ -43,13 +49,15 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """A workflow that was just started finds on the job's object what the one before it wrote there."""
+    """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
+    what is no recovery of this job is none."""
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery)
-    if not known.downgrade:
-        return state
-    return state.with_(downgrade=Downgrade(reason=known.downgrade, since=now, before=known.policy_before))
+    recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery)
+    if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
+        return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
+    return state
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:
@@ -125,10 +133,11 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
-    answer = Answered(id=request_id, verdict=_short(verdict))
+    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
+    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
-    return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
+    known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
+    return state.with_(request=waiting, answers=(*known, *state.answers[1 - KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
@@ -181,6 +190,25 @@ def begun(state: JobState, case: Case) -> JobState:
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
+def settled(state: JobState, case: Case, verdict: Verdict | None, now: datetime) -> JobState:
+    """A recovery that an earlier workflow of the job had started came to its end: the incident that it was of is over. Without a
+    verdict it did nothing."""
+    state = state.with_(lost_recovery="")
+    if verdict is None:
+        return state
+    state = downgraded(state, verdict, now)
+    incident = Incident(
+        number=state.incidents,
+        summary=case.summary,
+        started_at=now - timedelta(seconds=verdict.seconds),
+        seconds=verdict.seconds,
+        verdict=verdict.outcome,
+        ladder=(verdict.with_(unread=()),),
+        policy_after=state.policy,
+    )
+    return concluded(state, case, incident)
+
+
 def judged(state: JobState, case: Case, why: str) -> JobState:
     """Nothing more is done about the faults of a case as they are."""
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
@@ -207,7 +235,7 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
         policy_after=state.policy,
         faults=tuple(faults.brief(fault) for fault in case.faults),
     )
-    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)))
+    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)), lost_recovery="")
 
 
 def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
@@ -220,6 +248,8 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
+    if restarts:
+        state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
@@ -240,12 +270,21 @@ def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:
 
 def _bounded(incident: Incident) -> Incident:
     kept = tuple(faults.brief(fault) for fault in incident.faults[: faults.KEPT_OF_AN_INCIDENT])
-    return incident.model_copy(update={"faults": kept})
+    return incident.model_copy(update={"faults": kept, "ladder": tuple(_brief(verdict) for verdict in incident.ladder)})
+
+
+def _brief(verdict: Verdict) -> Verdict:
+    """Its phases with the beginning of what went wrong in them: the reason says all of it."""
+    phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
+    return verdict.with_(phases=phases, unread=())
 
 
 def _outline(incident: Incident) -> Incident:
-    return incident.model_copy(update={"faults": (), "ladder": tuple(_short(verdict) for verdict in incident.ladder)})
+    ladder = (_short(verdict, SHORT) for verdict in incident.ladder)
+    return incident.model_copy(update={"faults": (), "ladder": tuple(ladder)})
 
 
-def _short(verdict: Verdict) -> Verdict:
-    return verdict.with_(phases=(), unread=(), handled=())
+def _short(verdict: Verdict, most: int) -> Verdict:
+    """How it ended, and why in so many bytes."""
+    reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
+    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), handled=(), switched=())

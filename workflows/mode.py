@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
@@ -66,7 +66,8 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request, self._context = request, context
+        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
@@ -78,6 +79,7 @@ class ModeWorkflow:
         self.client = self.attachment.client if self.attachment else ""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
+        self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
@@ -87,6 +89,10 @@ class ModeWorkflow:
     def context(self) -> RecoveryContext:
         assert self._context is not None, "only the TrainingJob starts the real mode"
         return self._context
+
+    def new_faults(self) -> list[Fault]:
+        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        return [fault for fault in self.faults if not fault.backup and not any(fault.same_as(before) for before in self.met)]
 
     # ---- handlers: they append, the procedure does the work
 
@@ -255,8 +261,8 @@ class ModeWorkflow:
         self._show()
         try:
             yield
-        except CAUGHT:
-            self._close_phase(name, began, "failed")
+        except CAUGHT as error:
+            self._close_phase(name, began, "cancelled" if _is_cancelled(error) else "failed")
             raise
         self._close_phase(name, began, "")
 
@@ -318,6 +324,10 @@ class ModeWorkflow:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
         except FailureError as error:
             workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
 
 
 def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
