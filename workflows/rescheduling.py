@@ -135,7 +135,8 @@ class JobRescheduling(ModeWorkflow):
         )
         if not deleted.count:
             return deleted
-        self.restart = restart = restart.model_copy(update={"youngest": deleted.youngest})
+        youngest = {"youngest": deleted.youngest, "youngest_uids": deleted.youngest_uids}
+        self.restart = restart = restart.model_copy(update=youngest)
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
 
     async def _start(self) -> None:
