@@ -117,9 +117,10 @@ class IncidentRun:
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
-        self._journal.soon(self._journal.remember(self._to_remember))
         try:
-            verdict = await self._child.run(self._context())
+            await self._child.start(self._context())
+            self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
+            verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
@@ -179,11 +180,11 @@ class IncidentRun:
         known.state = memory.concluded(known.state, self.case, incident)
         if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
             known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
-        self._journal.soon(self._journal.remember(self._to_remember))
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
             await look(known)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
