@@ -137,3 +137,11 @@ async def test_the_watcher_waits_for_everybody_and_stops_when_told(tmp_path: Pat
     process.terminate()
     assert await process.wait() == 0
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_workflow_that_was_terminated_is_missed(client: Client) -> None:
+    """One that runs is not, however new it is; neither the list, which is late, nor the name alone decides."""
+    for uid in ("lost-1", "lost-2"):
+        await send(client, uid, a_registration(uid))
+    await client.get_workflow_handle(job_workflow("lost-1")).terminate("by hand")
+    assert await TemporalJobWorkflows(client).lost(["lost-1", "lost-2", "never-heard-of"]) == ["lost-1", "never-heard-of"]

@@ -209,6 +209,19 @@ async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterC
         await peer.until(lambda: peer.attempts > attempts)
 
 
+async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing_changes(
+    client: ClusterClient, cluster: LocalCluster
+) -> None:
+    """Somebody terminated it: nothing in the cluster says so."""
+    peer = Peer()
+    async with watching(cluster, peer):
+        job = await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_held(pod)
+        peer.gone.add(job.metadata.uid)
+        await peer.until(lambda: sum(isinstance(one, Register) for one in peer.news) == 2)
+
+
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:

@@ -1,6 +1,7 @@
 """What is wrong with a job, a node or an account on Kubernetes is said where somebody looks, and nothing is retried for ever."""
 
 import asyncio
+from collections.abc import Collection
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -37,6 +38,9 @@ class Workflows:
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
         self.news.put_nowait(news)
+
+    async def lost(self, job_ids: Collection[str]) -> list[str]:
+        return []
 
     async def until_seen(self) -> Sighting:
         """The next sighting. Nothing has ended until then."""

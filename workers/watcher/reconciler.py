@@ -59,6 +59,10 @@ class Reconciler:
         self._changed_at = self._changed_at or datetime.now(UTC)
         self._hurried.set()
 
+    def forget(self) -> None:
+        """Its workflow is gone, and with it all that it had acknowledged."""
+        self._attempt, self.acknowledged = None, Acknowledged()
+
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
         noticed, pause = _now(), FIRST_PAUSE

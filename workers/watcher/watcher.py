@@ -9,7 +9,7 @@ import logging
 from contextlib import aclosing
 
 from activities.cluster import Cluster, Snapshot
-from rekindle.errors import ClusterError, ClusterUnavailable, WatchExpired
+from rekindle.errors import ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
@@ -23,6 +23,9 @@ RELIST = 600.0
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
 
+LOST = 30.0
+"""Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
+
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
@@ -30,10 +33,12 @@ logger = logging.getLogger("watcher")
 
 
 class Watcher:
-    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits, look_for_lost: float = LOST) -> None:
         """Args:
         limits: of the installation; a job's own come before them.
+        look_for_lost: seconds between two looks for jobs whose workflow is lost.
         """
+        self._look_for_lost = look_for_lost
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex()
         self._reconcilers: dict[str, Reconciler] = {}
@@ -47,6 +52,7 @@ class Watcher:
         """Until it is cancelled."""
         pause = REWATCH
         async with self._tasks:
+            self._tasks.create_task(self._keep_registered())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -70,6 +76,23 @@ class Watcher:
                         self._take(one)
         except TimeoutError:
             return
+
+    async def _keep_registered(self) -> None:
+        """A job whose workflow was terminated is registered again, also while nothing of it changes in the cluster."""
+        while True:
+            await asyncio.sleep(self._look_for_lost)
+            known = [
+                job_id for job_id, one in self._reconcilers.items() if one.acknowledged.reached and job_id in self._index.jobs
+            ]
+            try:
+                lost = await self._workflows.lost(known)
+            except Unavailable as error:
+                logger.info("not known which workflows run", extra={"error": str(error)})
+                continue
+            for job_id in lost:
+                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
+                self._reconcilers[job_id].forget()
+                self._changed(job_id, calm=False)
 
     def _begin_anew(self, everything: Snapshot) -> None:
         self.problem = ""
