@@ -7,6 +7,7 @@ source clears them or an incident has dealt with them. Every fault is stamped wi
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     UNKNOWN_HOLDER,
@@ -25,12 +26,13 @@ from rekindle.policy.cases import Case
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
 
-KEPT_REPORTED = 100
-"""Reported faults that stand at a time; beyond it the oldest go. What is left leads to the same recovery."""
+REPORTED_BYTES = 12 * 1024
+"""JSON of the reported faults that stand at a time, without those of processes, which merge into one. What does not fit is
+refused, so that who told it knows."""
 
-KEPT_OF_AN_INCIDENT = 20
+KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
-"""Ranks of a fault in the history: all of them, twenty times over, would not fit into one payload."""
+"""Faults of an incident, and ranks of a fault, in the history: all of them, twenty times over, would not fit into one payload."""
 
 
 def short(uid: str) -> str:
@@ -65,9 +67,17 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
         if same:
             standing.remove(same)
         standing.append(_taken([same] if same else [], merged, now))
-    told = [one for one in standing if one.fault.source != WATCHER][-KEPT_REPORTED:]
-    kept = [one for one in standing if one.fault.source == WATCHER or one in told]
-    return _after_news(state.with_(faults=tuple(kept)), known)
+    return _after_news(state.with_(faults=tuple(standing)), known)
+
+
+def room_problem(state: JobState, report: FaultReport) -> str:
+    """Why a report is more than the job's state has room for; empty: it fits."""
+    news = [part for told in report.faults if told.kind is not FaultKind.PROCESS for part in _split(told)]
+    standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
+    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and not any(_is_same(fault, new) for new in news)]
+    if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
+        return ""
+    return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
 
 
 def _split(fault: Fault) -> list[Fault]:
@@ -184,8 +194,9 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
 
 
 def judged(standing: Iterable[Standing], about: Sequence[Fault], why: str) -> list[Standing]:
+    short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
     return [
-        Standing(fault=one.fault, judged=why) if any(_is_same(one.fault, fault) for fault in about) else one for one in standing
+        Standing(fault=one.fault, judged=short) if any(_is_same(one.fault, fault) for fault in about) else one for one in standing
     ]
 
 

@@ -54,7 +54,7 @@ class HotSwitch(ModeWorkflow):
     @workflow.run
     async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, request)
+            return await front(self.MODE, self.request)
         was_cancelled = False
         try:
             verdict = await self._procedure()
@@ -117,9 +117,9 @@ class HotSwitch(ModeWorkflow):
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
         job = self.context.job
         self.undo.append(("delete the backup pod", self._delete_backup))
-        nodes = tuple(sorted({fault.node for fault in self.context.situation.faults if fault.node}))
+        avoid = self.context.avoid_nodes
         request = BackupRequest(
-            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=nodes
+            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
         try:
             self.backup = backup = await steps.ensure_backup(request)
@@ -135,7 +135,7 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        if scheduled.node in (*nodes, backup.old.node):  # where others choose the node, it may be one that is to be avoided
+        if scheduled.node in (*avoid, backup.old.node):  # where others choose the node, it may be one that is to be avoided
             raise Ends(
                 Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
             )
@@ -372,8 +372,8 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"the backup pod failed to run: {error.cause}") from error
 
     def _real_faults(self) -> list[Fault]:
-        """What breaks the switch: neither the end of a backup pod, nor that of the pod which we replace."""
-        return [fault for fault in self.faults if not fault.backup and not (self.replacing and self._is_left_behind(fault))]
+        """What breaks the switch; not the end of the pod that we replace."""
+        return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
     def _is_left_behind(self, fault: Fault) -> bool:
         assert self.backup is not None

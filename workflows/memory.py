@@ -6,11 +6,13 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 from collections.abc import Iterable
 from datetime import datetime
 
+from rekindle.model import bounds
 from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
@@ -27,6 +29,9 @@ from workflows import attachments, faults
 
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
+
+SHORT = 120
+"""Bytes of a note of a phase, and of the texts of an older incident."""
 
 
 # ---- what the watcher tells
@@ -126,7 +131,7 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
     """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
-    answer = Answered(id=request_id, verdict=_short(verdict))
+    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE))
     waiting = None if state.request and state.request.id == request_id else state.request
     return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
 
@@ -240,12 +245,21 @@ def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:
 
 def _bounded(incident: Incident) -> Incident:
     kept = tuple(faults.brief(fault) for fault in incident.faults[: faults.KEPT_OF_AN_INCIDENT])
-    return incident.model_copy(update={"faults": kept})
+    return incident.model_copy(update={"faults": kept, "ladder": tuple(_brief(verdict) for verdict in incident.ladder)})
+
+
+def _brief(verdict: Verdict) -> Verdict:
+    """Its phases with the beginning of what went wrong in them: the reason says all of it."""
+    phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
+    return verdict.with_(phases=phases, unread=())
 
 
 def _outline(incident: Incident) -> Incident:
-    return incident.model_copy(update={"faults": (), "ladder": tuple(_short(verdict) for verdict in incident.ladder)})
+    ladder = (_short(verdict, SHORT) for verdict in incident.ladder)
+    return incident.model_copy(update={"faults": (), "ladder": tuple(ladder)})
 
 
-def _short(verdict: Verdict) -> Verdict:
-    return verdict.with_(phases=(), unread=(), handled=())
+def _short(verdict: Verdict, most: int) -> Verdict:
+    """How it ended, and why in so many bytes."""
+    reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
+    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), handled=(), switched=())

@@ -66,7 +66,8 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request, self._context = request, context
+        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
@@ -78,6 +79,7 @@ class ModeWorkflow:
         self.client = self.attachment.client if self.attachment else ""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
+        self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
@@ -87,6 +89,10 @@ class ModeWorkflow:
     def context(self) -> RecoveryContext:
         assert self._context is not None, "only the TrainingJob starts the real mode"
         return self._context
+
+    def new_faults(self) -> list[Fault]:
+        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        return [fault for fault in self.faults if not fault.backup and not any(fault.same_as(before) for before in self.met)]
 
     # ---- handlers: they append, the procedure does the work
 

@@ -57,7 +57,7 @@ class JobRescheduling(ModeWorkflow):
     @workflow.run
     async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, request)
+            return await front(self.MODE, self.request)
         work, was_cancelled = asyncio.create_task(self._ended()), False
         try:
             verdict = await asyncio.shield(work)

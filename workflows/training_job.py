@@ -24,7 +24,7 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.policy import cases, eligibility, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import attachments, memory, page, steps
+from workflows import attachments, faults, memory, page, steps
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
@@ -336,8 +336,9 @@ class TrainingJob:
         return Receipt(info="taken")
 
     @report_faults.validator
-    def _ranks_exist(self, report: FaultReport) -> None:
-        if problem := requests.fault_problem(self.state.job, report.faults):
+    def _fits(self, report: FaultReport) -> None:
+        problem = requests.fault_problem(self.state.job, report.faults) or faults.room_problem(self.state, report)
+        if problem:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
 
     def _running(self) -> str:

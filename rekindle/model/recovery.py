@@ -172,6 +172,8 @@ class VerdictChanges(TypedDict, total=False):
     seconds: float
     phases: tuple[Phase, ...]
     next_mode: Mode | None
+    look_at: str
+    switched: tuple[Switched, ...]
     handled: tuple[str, ...]
     unread: tuple[Report, ...]
 

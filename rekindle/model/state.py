@@ -3,7 +3,10 @@
 from datetime import datetime
 from typing import Self, TypedDict, Unpack
 
+from pydantic import AwareDatetime, NonNegativeInt
+
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Verdict
@@ -31,15 +34,15 @@ class Standing(Value):
 class Remembered(Value):
     """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
 
-    incidents: int = 0
-    recovery: str = ""
+    incidents: NonNegativeInt = 0
+    recovery: Text = ""
     """Workflow id of the recovery that runs; empty: none does."""
 
-    downgrade: str = ""
+    downgrade: Text = ""
     """Why the sub-health policy became `ignore`; empty: it did not."""
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
-    restarts: tuple[datetime, ...] = ()
+    restarts: tuple[AwareDatetime, ...] = ()
 
 
 class Registration(Value):

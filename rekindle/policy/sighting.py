@@ -25,7 +25,9 @@ UNKNOWN = "?"
 """Holder of a pod rank that two pods carry."""
 
 MOST_FAULTS = 100
-"""Faults of one kind; the last one of a longer list stands for the rest."""
+MOST_BYTES = 16 * 1024
+"""Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
+workflow, beside 5,000 holders and twenty incidents."""
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
@@ -233,10 +235,23 @@ def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
 
 def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
     """The last fault says how many more there are, and carries the pod ranks of all of them."""
-    if not rest:
+    named = _fitting(faults)
+    if named == len(faults) and not rest:
         return faults
-    last = faults[-1]
-    pod_ranks = tuple(sorted({*last.pod_ranks, *_pod_ranks(job, (one for group in rest for one in group))}))
-    message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(rest)} more {what})"
+    last, left_out = faults[named - 1], faults[named:]
+    of_the_left_out = (rank for fault in left_out for rank in fault.pod_ranks)
+    of_the_rest = _pod_ranks(job, (one for group in rest for one in group))
+    pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_left_out, *of_the_rest}))
+    message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(left_out) + len(rest)} more {what})"
     told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
-    return [*faults[:-1], told]
+    return [*faults[: named - 1], told]
+
+
+def _fitting(faults: Sequence[Fault]) -> int:
+    """How many of them, from the first, fit into `MOST_BYTES`; the first one does in any case."""
+    left = MOST_BYTES
+    for number, fault in enumerate(faults):
+        left -= len(fault.model_dump_json())
+        if left < 0:
+            return max(number, 1)
+    return len(faults)

@@ -98,7 +98,7 @@ async def test_news_of_an_unknown_job_start_nothing(client: Client) -> None:
 
 
 async def test_a_refusal_has_its_reason(client: Client) -> None:
-    """The workflow's own words."""
+    """In the workflow's own words."""
     await send(client, "told-4", a_registration("told-4"))
     with pytest.raises(Refused, match="holders: two are too many"):
         await send(client, "told-4", a_sighting("refuse"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from workflows import faults, memory
@@ -171,6 +172,32 @@ def test_a_sub_health_of_two_pods_is_decided_rank_by_rank() -> None:
 def test_the_end_of_a_backup_pod_is_no_case() -> None:
     """It is the affair of the hot switch that made it."""
     assert cases.next_case(see(STATE, FAILED.model_copy(update={"backup": True})), NOW) is None
+
+
+def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
+    """None is dropped without a word; those of processes merge, and are always taken; what is cleared makes room."""
+    state, told_so_far = STATE, 0
+    while not (problem := faults.room_problem(state, report := a_report(told_so_far))):
+        state = memory.reported(state, report, NOW)
+        told_so_far += 1
+    assert f"1 more do not fit beside the {told_so_far} that stand" in problem
+    assert ids(state) == [f"e{number}" for number in range(told_so_far)]
+    assert not faults.room_problem(state, a_report(0))
+    assert not faults.room_problem(state, FaultReport(faults=(crash(1),)))
+    assert not faults.room_problem(state, report.model_copy(update={"cleared": ("e0", "e1")}))
+
+
+def a_report(number: int) -> FaultReport:
+    return FaultReport(faults=(by_a_person(LOST).model_copy(update={"id": f"e{number}", "message": "x" * 300}),))
+
+
+def test_a_judgement_is_short() -> None:
+    """It stands beside each of perhaps a hundred faults."""
+    state = see(STATE, FAILED)
+    case = cases.next_case(state, NOW)
+    assert case
+    (one,) = memory.judged(state, case, "given_up: " + "x" * 2000).faults
+    assert len(one.judged) == LONGEST_NOTE
 
 
 found = st.lists(st.sampled_from([SLOW, LOST, FAILED]), max_size=3, unique=True).map(tuple)

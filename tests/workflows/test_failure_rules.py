@@ -320,8 +320,6 @@ async def test_an_order_that_may_have_been_written_is_taken_back(temporal: Workf
         raise RuntimeError("the gateway died when it had written the order")
 
     async with plant(temporal, job) as world:
-        await world.tell(ids.Updates.INITIALIZE)
-        await world.tell(ids.Updates.REGISTER_CLIENT)
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/dying", session="s", since=NOW))
         await world.first_step()
         async with Worker(world.client, task_queue="gateway/dying", activities=[written_without_a_word]):
