@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model import bounds
-from rekindle.model.fault import Fault, FaultKind, FaultsNow
+from rekindle.model.fault import Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
@@ -92,7 +92,7 @@ class ModeWorkflow:
 
     def new_faults(self) -> list[Fault]:
         """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
-        return [fault for fault in self.faults if not fault.backup and not any(fault.same_as(before) for before in self.met)]
+        return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     # ---- handlers: they append, the procedure does the work
 
