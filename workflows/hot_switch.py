@@ -367,7 +367,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
         """The result of a wait, which ends early when the switch is in vain."""
-        await self.until(lambda: waiting.done() or self._is_in_vain(), timedelta(days=1), "wait for the pod")
+        await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
             abandon(waiting)
             self._stop_if_in_vain()

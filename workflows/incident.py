@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
+from rekindle.model.fault import not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
@@ -133,8 +134,7 @@ class IncidentRun:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         standing = [one.fault for one in state.faults]
-        known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
-        everything = (*self.case.faults, *known)
+        everything = (*self.case.faults, *not_among(standing, self.case.faults))
         return RecoveryContext(
             job=state.job,
             incident=self._number,

@@ -8,10 +8,8 @@ an update.
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
@@ -45,7 +43,6 @@ class TrainingJob:
         self.incident: IncidentRun | None = None
         self.journal = Journal()
         self._broom = Broom(self.known)
-        self._row: list[SearchAttributeUpdate[Any]] = []
 
     @property
     def state(self) -> JobState:
@@ -193,15 +190,13 @@ class TrainingJob:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        attributes: list[SearchAttributeUpdate[Any]] = [
-            Attributes.JOB.value_set(self.state.job.name),
-            Attributes.PHASE.value_set(page.job_phase(self.state, running)),
-        ]
+        row = {Attributes.JOB: self.state.job.name, Attributes.PHASE: page.job_phase(self.state, running)}
         if self.state.history:
-            attributes.append(Attributes.VERDICT.value_set(self.state.history[-1].verdict))
-        if attributes != self._row:  # each change of the row is an event of the history
-            self._row = attributes
-            workflow.upsert_search_attributes(attributes)
+            row[Attributes.VERDICT] = self.state.history[-1].verdict
+        known = workflow.info().typed_search_attributes  # those of the run before, too
+        changes = [key.value_set(value) for key, value in row.items() if known.get(key) != value]
+        if changes:  # each time is an event of the history
+            workflow.upsert_search_attributes(changes)
         workflow.set_current_details(page.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end

@@ -1,5 +1,6 @@
 """What is wrong with a job: differences between the world and a job that trains undisturbed."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 
@@ -92,8 +93,17 @@ class Fault(Value):
 
     def same_as(self, other: "Fault") -> bool:
         """Whether it is the same difference, seen again."""
-        untimed = {"seen_at": None, "accepted_at": None}
-        return self.model_copy(update=untimed) == other.model_copy(update=untimed)
+        return self.untimed() == other.untimed()
+
+    def untimed(self) -> "Fault":
+        """The difference itself, whenever it was seen."""
+        return self.model_copy(update={"seen_at": None, "accepted_at": None})
+
+
+def not_among(faults: Iterable[Fault], known: Iterable[Fault]) -> list[Fault]:
+    """The faults that are not among those that are known, seen again."""
+    untimed = {fault.untimed() for fault in known}
+    return [fault for fault in faults if fault.untimed() not in untimed]
 
 
 class FaultReport(Value):
