@@ -53,15 +53,17 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
     taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
-    state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
-    return _after_news(state, known)
+    after = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
+    return _after_news(after, state.faults)
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news."""
+    """Faults of a source that sees no whole job. One that is told again is no news, and one of a training side that has ended
+    since is over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = list(known)
-    for fault in (part for told in report.faults for part in _split(told)):
+    lasting = (told for told in report.faults if told.session not in state.former)
+    for fault in (part for told in lasting for part in _split(told)):
         same = next((one for one in standing if _is_same(one.fault, fault)), None)
         merged = _merged(same.fault, fault) if same else fault
         if same:

@@ -398,7 +398,6 @@ class HotSwitch(ModeWorkflow):
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), "")
 
     def _ended(self, end: Ends) -> Verdict:
-        node = self.backup.old.node if self.backup else ""
         return Verdict(
             mode=self.MODE,
             outcome=end.outcome,
@@ -406,8 +405,14 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
-            look_at=f"node {node}" if node else "",
+            look_at=self._look_at(),
         )
+
+    def _look_at(self) -> str:
+        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
+        node = self.backup.old.node if self.backup else ""
+        faults = self.context.situation.faults
+        return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:
         moved = Switched(pod_rank=self.pod_rank, before=backup.old, after=backup.backup)
@@ -417,7 +422,7 @@ class HotSwitch(ModeWorkflow):
             outcome=Outcome.RECOVERED,
             reason=f"{reason}; {note}" if note else reason,
             steps_lost=0,
-            look_at=f"node {backup.old.node}",
+            look_at=self._look_at(),
             switched=(moved,),
             handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),
         )

@@ -178,10 +178,11 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
+        self._show()
         if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
             known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
-            await look(known)
+            await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
         await self._journal.remember(self._to_remember)
@@ -198,7 +199,7 @@ class IncidentRun:
         return verdict
 
 
-async def look(known: Memory) -> bool:
+async def look(known: Memory, journal: Journal) -> bool:
     """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
 
     A sighting that came meanwhile is newer, or is followed by one that is.
@@ -214,4 +215,5 @@ async def look(known: Memory) -> bool:
         known.state = known.state.with_(ended=survey.ended)
     elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
+        journal.problems(known.state, state.problems)
     return True

@@ -4,8 +4,9 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from rekindle.ids import is_recovery_of
 from rekindle.model import bounds
 from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
@@ -48,13 +49,15 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """A workflow that was just started finds on the job's object what the one before it wrote there."""
+    """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
+    what is no recovery of this job is none."""
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery)
-    if not known.downgrade:
-        return state
-    return state.with_(downgrade=Downgrade(reason=known.downgrade, since=now, before=known.policy_before))
+    recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery)
+    if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
+        return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
+    return state
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:
@@ -186,6 +189,25 @@ def begun(state: JobState, case: Case) -> JobState:
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
+def settled(state: JobState, case: Case, verdict: Verdict | None, now: datetime) -> JobState:
+    """A recovery that an earlier workflow of the job had started came to its end: the incident that it was of is over. Without a
+    verdict it did nothing."""
+    state = state.with_(lost_recovery="")
+    if verdict is None:
+        return state
+    state = downgraded(state, verdict, now)
+    incident = Incident(
+        number=state.incidents,
+        summary=case.summary,
+        started_at=now - timedelta(seconds=verdict.seconds),
+        seconds=verdict.seconds,
+        verdict=verdict.outcome,
+        ladder=(verdict.with_(unread=()),),
+        policy_after=state.policy,
+    )
+    return concluded(state, case, incident)
+
+
 def judged(state: JobState, case: Case, why: str) -> JobState:
     """Nothing more is done about the faults of a case as they are."""
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
@@ -212,7 +234,7 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
         policy_after=state.policy,
         faults=tuple(faults.brief(fault) for fault in case.faults),
     )
-    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)))
+    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)), lost_recovery="")
 
 
 def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
@@ -225,6 +247,8 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
+    if restarts:
+        state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 

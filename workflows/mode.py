@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
@@ -263,8 +263,8 @@ class ModeWorkflow:
         self._show()
         try:
             yield
-        except CAUGHT:
-            self._close_phase(name, began, "failed")
+        except CAUGHT as error:
+            self._close_phase(name, began, "cancelled" if _is_cancelled(error) else "failed")
             raise
         self._close_phase(name, began, "")
 
@@ -326,6 +326,10 @@ class ModeWorkflow:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
         except FailureError as error:
             workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
 
 
 def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:

@@ -24,11 +24,10 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.policy import cases, eligibility, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import attachments, faults, memory, page, steps
+from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
-from workflows.mode import abandon
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -112,19 +111,21 @@ class TrainingJob:
 
     async def _look(self) -> None:
         """The job as the cluster shows it to us, whatever the watcher does."""
-        if await look(self.known):
+        if await look(self.known, self.journal):
             self._show()
 
     # ---- a case
 
     async def _handle(self, case: Case) -> None:
-        if self.state.lost_recovery and await self._is_settled(self.state.lost_recovery):
+        if self.state.lost_recovery and await lost.is_settled(self.known, self.journal, case):
+            self._show()
             return
         if self._is_to_be_checked(case):
-            while not self.state.ended and not await look(self.known):
+            while not self.state.ended and not await look(self.known, self.journal):
                 await self._pause_for_the_cluster()
             checked = cases.next_case(self.state, workflow.now())
             if checked != case:
+                self._show()
                 return  # it is over, or has become another
         if not case.plan.modes:
             await self._decline(case)
@@ -132,24 +133,6 @@ class TrainingJob:
             await self._observe(case)
         else:
             await self._recover(case)
-
-    async def _is_settled(self, recovery: str) -> bool:
-        """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
-        sweeps what it left behind."""
-        waiting = steps.await_recovery_end(recovery)
-        await workflow.wait_condition(lambda: waiting.done() or bool(self.state.ended))
-        if not waiting.done():
-            abandon(waiting)
-            return True
-        end = await waiting
-        what = "it is settled" if end.settled else "what it left behind is swept"
-        words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
-        self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
-        if end.settled:
-            self.known.state = self.state.with_(lost_recovery="")
-            self.journal.soon(self.journal.remember(self._to_remember))
-            self._show()
-        return end.settled
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -241,8 +224,7 @@ class TrainingJob:
         self.known.sightings += 1
         before, real = self.state, self._real_faults()
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
-        if before.problems != self.state.problems:
-            self.journal.problems(self.state, before.problems)
+        self.journal.problems(self.state, before.problems)
         self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
 

@@ -6,7 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
-from rekindle.model.recovery import ModeRequest, PodRef
+from rekindle.model.recovery import ModeRequest, PodRef, Verdict
 from rekindle.model.state import Remembered
 
 
@@ -171,6 +171,8 @@ class RecoveryEnd(Value):
     """It came to an end of its own that leaves nothing behind."""
 
     words: str
+    verdict: Verdict | None = None
+    """None: it was cancelled before it did anything, or it failed."""
 
 
 class AskRequest(Value):

@@ -79,6 +79,7 @@ class JobStateChanges(TypedDict, total=False):
     attachment: Attachment | None
     replaced: tuple[str, ...]
     detached: tuple[str, ...]
+    former: tuple[str, ...]
     client: str
     manager_lost: str
     progress: Progress | None
@@ -111,6 +112,9 @@ class JobState(Value):
 
     detached: tuple[str, ...] = ()
     """Sessions that have ended, the last ones."""
+
+    former: tuple[str, ...] = ()
+    """Sessions of training sides that ended when all pods started anew, the last ones: what they still tell is over."""
 
     client: str = ""
     """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""

@@ -1,8 +1,8 @@
-"""The update `recover`: how a job is asked for a mode, by any client or by a front. Its id is the request's, and it is served once."""
+"""The update `recover`: how a job is asked for a mode, by any client or by a front, and is so once for each request."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -232,7 +232,7 @@ class HeldUp(JobActivities):
 async def _fronts(client: Client, queue: str) -> AsyncIterator[HeldUp]:
     """A worker for fronts alone, whose requests are held up."""
     jobs = HeldUp(client)
-    asking = [jobs.find_job, jobs.hold_request, jobs.withdraw_request]
+    asking: list[Callable[..., Any]] = [jobs.find_job, jobs.hold_request, jobs.withdraw_request]
     runner = UnsandboxedWorkflowRunner()
     async with Worker(client, task_queue=queue, workflows=[HotSwitch], activities=asking, workflow_runner=runner):
         yield jobs
