@@ -33,7 +33,7 @@ from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, abandon, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -45,7 +45,7 @@ class HotSwitch(ModeWorkflow):
     EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.uuid = ""
         self.paused = False
@@ -54,9 +54,9 @@ class HotSwitch(ModeWorkflow):
         self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, self.request)
+            return await front(self.MODE, request)
         was_cancelled = False
         try:
             verdict = await self._procedure()

@@ -39,6 +39,9 @@ from workflows import steps
 
 T = TypeVar("T")
 
+NOTHING = ModeRequest()
+"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
+
 CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
 outside their loop, without clock and commands."""
@@ -66,8 +69,7 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
-        self._context = context
+        self.request, self._context = request, context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
