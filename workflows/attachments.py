@@ -67,9 +67,14 @@ def _manager_lost(state: JobState, client: str) -> str:
 def restarted(state: JobState) -> JobState:
     """The state when all pods have started anew: sessions other than the current one were of the training side before."""
     current = state.attachment.session if state.attachment else ""
-    ended = dict.fromkeys((*state.former, *state.replaced, *state.detached))
-    former = tuple(session for session in ended if session != current)
+    former = tuple(session for session in sessions(state) if session != current)
     return state.with_(former=former[-2 * KEPT_SESSIONS :])
+
+
+def sessions(state: JobState) -> tuple[str, ...]:
+    """All that are remembered, the current one last."""
+    current = (state.attachment.session,) if state.attachment else ()
+    return tuple(dict.fromkeys((*state.former, *state.replaced, *state.detached, *current)))
 
 
 def end_is_known(state: JobState, session: str) -> bool:

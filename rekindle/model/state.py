@@ -9,7 +9,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Verdict
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
@@ -43,6 +43,7 @@ class Remembered(Value):
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
     restarts: tuple[AwareDatetime, ...] = ()
+    left_behind: tuple[PodRef, ...] = ()
 
 
 class Registration(Value):
@@ -85,7 +86,6 @@ class JobStateChanges(TypedDict, total=False):
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
-    generation: str
     manager: str
     faults: tuple[Standing, ...]
     problems: tuple[str, ...]
@@ -94,6 +94,7 @@ class JobStateChanges(TypedDict, total=False):
     incidents: int
     history: tuple[Incident, ...]
     restarts: tuple[datetime, ...]
+    left_behind: tuple[PodRef, ...]
     lost_recovery: str
     ended: str
 
@@ -127,9 +128,6 @@ class JobState(Value):
     holders: tuple[str, ...] = ()
     """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
 
-    generation: str = ""
-    """Of these pods."""
-
     manager: str = ""
     """The process of the training side's manager; see `Sighting.manager`."""
 
@@ -145,6 +143,9 @@ class JobState(Value):
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
     """When the job's pods were started anew, lately: too often needs a person."""
+
+    left_behind: tuple[PodRef, ...] = ()
+    """Pods that recoveries could not delete."""
 
     lost_recovery: str = ""
     """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""

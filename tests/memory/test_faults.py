@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.recovery import PodRef
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -52,6 +53,15 @@ def test_pods_that_start_are_no_fault() -> None:
     state = see(state, holders=("aaaa", "", "cccc"))
     state = see(state)
     assert (state.holders, state.faults) == (WHOLE, ())
+
+
+def test_what_becomes_of_a_pod_that_was_left_behind_is_no_fault() -> None:
+    """A hot switch replaced it and could not delete it: it may fail, or its node may."""
+    old = PodRef(name="gpt-1", uid="bbbb-old")
+    state = see(STATE).with_(left_behind=(old,))
+    failed, lost = (fault.model_copy(update={"pod_uids": (old.uid,)}) for fault in (FAILED, LOST))
+    assert see(state, failed, lost).faults == ()
+    assert see(state, FAILED.model_copy(update={"pod_uids": (old.uid, "cccc")})).faults
 
 
 @pytest.mark.parametrize(

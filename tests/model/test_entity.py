@@ -64,6 +64,12 @@ EXAMPLES = (
         knobs=Knobs(late="first step"),
     ),
     example(
+        "the first step of a life that a lost node ended arrives while the new one starts",
+        "untrue",
+        Disturbance("node lost"),
+        knobs=Knobs(late="first step"),
+    ),
+    example(
         "the old manager comes back while its pods stop",
         "untrue",
         RESTART,

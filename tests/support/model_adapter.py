@@ -107,7 +107,7 @@ def call_of(message: Message, now: datetime) -> Call:
     if message.kind == "detach":
         return Call(Updates.DETACH, (message.session,))
     if message.kind == "first step":
-        return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1),))
+        return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1, session=message.session),))
     ranks = tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
     words = f"the training side reports ranks {ranks} as faulty"
     fault = Fault(
@@ -220,6 +220,10 @@ class Intake:
 
     def look(self, view: JobView) -> None:
         self._shown = intake.shown(view, Limits())
+
+    def forget(self) -> None:
+        """The job's workflow is lost."""
+        self._acknowledged = Acknowledged()
 
     def due(self) -> News | None:
         """What is to be told now."""
@@ -456,6 +460,11 @@ class Activities:
         pods = self._world.delete_backups(activity.argument(asks.StopRequest).grace_seconds)
         activity.complete(attempt, [_ref(pod) for pod in pods])
 
+    def _sweep(self, activity: Activity, attempt: int) -> None:
+        for pod in activity.argument(asks.SweepRequest).pods:
+            self._world.delete(pod.uid, 0)
+        activity.complete(attempt)
+
     def _delete_pods(self, activity: Activity, attempt: int) -> None:
         pods = self._world.delete_all(activity.argument(asks.StopRequest).grace_seconds)
         activity.complete(attempt, _count(pods).model_copy(update={"youngest": self._driver.now}))
@@ -522,7 +531,7 @@ class Activities:
         elif run.status == "running":
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:
-            activity.complete(attempt, asks.RecoveryEnd(settled=is_settled(run), words=run.status))
+            activity.complete(attempt, asks.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run)))
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(asks.TerminateRequest).workflow_id)

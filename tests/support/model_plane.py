@@ -13,6 +13,8 @@ from tests.support.model_world import Knobs, World
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE = timedelta(seconds=5), timedelta(seconds=25)
 """How long the gateway repeats a report between two modes, and anything else."""
+RELIST = 600.0
+"""Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
 """Seconds in which the gateway offers every attachment again. It has many."""
 GROWING = 1.0
@@ -33,6 +35,8 @@ class ControlPlane:
         self._restart_asked_for = False
         self._fronts = 0
         self._reporting = False
+        self._told: set[str] = set()
+        """Sessions of which the entity was told."""
         self._orphan: Run | None = None
         """A recovery whose entity was lost."""
         self._shortage = False
@@ -66,7 +70,7 @@ class ControlPlane:
     def _restarting(self) -> None:
         """A job that trains is restarted only if a person asked for it, a mode before failed, or one was lost half-way."""
         recovery = next(iter(self.recoveries()), None)
-        if recovery is None or not self.world.trains() or not adapter.is_first_mode(recovery):
+        if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         if not (was_lost or self._restart_asked_for):
@@ -141,6 +145,9 @@ class ControlPlane:
             self._report(report, sender, once=message.once)
         elif message.kind == "attach":
             self._attach(message, sender)
+        elif message.kind == "first step" and message.session not in self._told:
+            if sender.session == message.session:  # who cannot tell of a stream cannot tell of its steps either
+                self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
             self._send(adapter.call_of(message, self.driver.now))
 
@@ -152,6 +159,7 @@ class ControlPlane:
             return sender.session == message.session
 
         def answered(answer: Answer) -> None:
+            self._told.add(message.session)
             if answer.kind == adapter.STREAM_IS_OVER and is_open():
                 sender.cut()
 
@@ -182,8 +190,8 @@ class ControlPlane:
         send()
 
     def _report(self, call: Call, sender: Training, *, once: bool = False) -> None:
-        """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent once
-        only may be lost with a gateway."""
+        """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
+        once only may be lost with a gateway."""
         if once and self.driver.happens():
             return
         if self._reporting:
@@ -216,6 +224,7 @@ class Watcher:
         self._alive, self._telling, self._name = True, False, ""
         plane.world.changed.append(self.look)
         plane.driver.after(0.0, self.look)
+        plane.driver.after(RELIST, self._find_lost)
 
     def kill(self, seconds: float) -> None:
         self._alive, self._telling = False, False
@@ -226,6 +235,12 @@ class Watcher:
     def _start(self) -> None:
         self._alive = True
         self.look()
+
+    def _find_lost(self) -> None:
+        if self._alive and not self._plane.driver.running(ENTITY):
+            self._intake.forget()
+            self._gather()
+        self._plane.driver.after(RELIST, self._find_lost)
 
     def look(self) -> None:
         """What is seen is seen a moment later, in its order."""

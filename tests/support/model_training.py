@@ -150,7 +150,7 @@ class Training:
         if self.state == "starting" and self.whole() and not self.ending:
             self.state = "training"
             self.world.moment("first step")
-            self.send(Message("first step", life=self.life))
+            self.send(Message("first step", life=self.life, session=self.session))
             self.look()
         elif self.state == "starting" and not self.ending:
             self._stuck([rank for rank, uid in self.members.items() if uid not in self.world.pods])
@@ -161,7 +161,9 @@ class Training:
             self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
 
     def _report_fault(self, lost: tuple[int, ...]) -> None:
-        if self.state != "gone":
+        if self.state != "gone" and not self.session:  # who is not registered reports nothing
+            self.clock.after(0.5, lambda: self._report_fault(lost))
+        elif self.state != "gone":
             self.send(Message("fault", ranks=lost, session=self.session))
 
     # ---- orders

@@ -225,6 +225,7 @@ async def examples(job: Job) -> list[Any]:
         Registration(job=job, sighting=sighting, remembered=remembered),
         asks.Survey(exists=True, sighting=sighting, nodes=looked_at),
         asks.SurveyRequest(job_id=job.id, nodes=looked_at),
+        asks.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
         asks.RememberRequest(job_id=job.id, memory=remembered),
         asks.WithdrawRequest(job_id=job.id, request_id=TEXT),
         verdict(job),
