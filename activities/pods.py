@@ -6,6 +6,7 @@ Every write names the state that it ensures, so that a repeated call finds its w
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import activity
@@ -213,7 +214,7 @@ class PodActivities:
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
         """Writes the sub-health policy where the scheduler reads it, and why."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.ensure_job_metadata(
                     request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
@@ -242,14 +243,14 @@ class PodActivities:
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:
         """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:
         """Writes an event about the job."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.record(request.job_id, request.event)
 
