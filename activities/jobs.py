@@ -108,7 +108,7 @@ class JobActivities:
                     raise
                 return RecoveryEnd(settled=False, words="nothing is known of its end")
         settled = verdict.outcome in (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
-        return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}")
+        return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}", verdict=verdict)
 
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:

@@ -36,13 +36,14 @@ from rekindle.model.asks import (
     SurveyRequest,
     Swap,
     SwapRequest,
+    SweepRequest,
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import end_of, sight
+from rekindle.policy.sighting import HOLDER_LENGTH, end_of, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -185,6 +186,14 @@ class PodActivities:
                 return tuple(ref(pod) for pod in pods)
 
     @activity.defn
+    async def sweep(self, request: SweepRequest) -> None:
+        """Deletes the few pods that recoveries left behind."""
+        with crossing():
+            async with beating():
+                for pod in request.pods:
+                    await self._cluster.ensure_deleted(request.job_id, pod.name, pod.uid, 0)
+
+    @activity.defn
     async def delete_pods(self, request: StopRequest) -> PodCount:
         """Deletes all pods of the job, and keeps its controller from making new ones."""
         with crossing():
@@ -264,13 +273,17 @@ def _is_new(pod: Pod, restart: Restart) -> bool:
     if pod.metadata.labels.get(GENERATION) == restart.generation or restart.youngest is None:
         return True
     born = pod.metadata.creation_timestamp
+    if born == restart.youngest:
+        return pod.metadata.uid[:HOLDER_LENGTH] not in restart.youngest_uids
     return born is not None and born > restart.youngest
 
 
 def _count(pods: Sequence[Pod]) -> PodCount:
     births = [pod.metadata.creation_timestamp for pod in pods if pod.metadata.creation_timestamp]
     names = tuple(sorted(pod.metadata.name for pod in pods)[:NAMED])
-    return PodCount(count=len(pods), names=names, youngest=max(births, default=None))
+    youngest = max(births, default=None)
+    uids = tuple(pod.metadata.uid[:HOLDER_LENGTH] for pod in pods if pod.metadata.creation_timestamp == youngest)
+    return PodCount(count=len(pods), names=names, youngest=youngest, youngest_uids=uids)
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:

@@ -10,6 +10,7 @@ from datetime import datetime
 from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
+    HOLDER_LENGTH,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -39,7 +40,7 @@ KEPT_RANKS = 64
 
 def short(uid: str) -> str:
     """How a holder is remembered; see `Sighting.holders`."""
-    return uid[:8]
+    return uid[:HOLDER_LENGTH]
 
 
 # ---- taken
@@ -54,17 +55,20 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
+    found = [fault for fault in sighting.faults if not _is_of_left_pods(state, fault)]
     before = _by_key(known)
-    taken = [_taken(before.get(_key(fault)), fault, now) for fault in (*sighting.faults, *lost)]
-    state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
-    return _after_news(state, known)
+    taken = [_taken(before.get(_key(fault)), fault, now) for fault in (*found, *lost)]
+    after = state.with_(holders=holders, faults=(*others, *taken))
+    return _after_news(after, state.faults)
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news."""
+    """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
+    over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = _by_key(known)
-    for fault in (part for told in report.faults for part in _split(told)):
+    lasting = (told for told in report.faults if told.session not in state.former)
+    for fault in (part for told in lasting for part in _split(told)):
         same = standing.pop(_key(fault), None)
         standing[_key(fault)] = _taken(same, _merged(same.fault, fault) if same else fault, now)
     return _after_news(state.with_(faults=tuple(standing.values())), known)
@@ -79,6 +83,12 @@ def room_problem(state: JobState, report: FaultReport) -> str:
     if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
         return ""
     return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
+
+
+def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
+    """Whether it is only about pods that recoveries replaced and could not delete: whatever becomes of them is no fault."""
+    left = {pod.uid for pod in state.left_behind}
+    return bool(fault.pod_uids) and left.issuperset(fault.pod_uids)
 
 
 def _split(fault: Fault) -> list[Fault]:
@@ -219,6 +229,15 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
     return [one for one in state.faults if not is_over(one)]
+
+
+def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:
+    """What stands after a restart of which an earlier workflow of the job knew what it was for."""
+
+    def is_over(fault: Fault) -> bool:
+        return fault.source != WATCHER and (_before(fault, restarted) or _of_an_older_stream(fault, state))
+
+    return [one for one in state.faults if not is_over(one.fault)]
 
 
 def _before(fault: Fault, moment: datetime) -> bool:

@@ -22,6 +22,7 @@ from rekindle.model.recovery import (
     Mode,
     ModeRequest,
     Outcome,
+    PodRef,
     RecoveryContext,
     Report,
     ReportKind,
@@ -32,7 +33,7 @@ from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, abandon, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -44,17 +45,18 @@ class HotSwitch(ModeWorkflow):
     EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.uuid = ""
         self.paused = False
         self.replacing = False  # the old pod's end is our doing
         self.backup: Backup | None = None
+        self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, self.request)
+            return await front(self.MODE, request)
         was_cancelled = False
         try:
             verdict = await self._procedure()
@@ -318,11 +320,12 @@ class HotSwitch(ModeWorkflow):
     async def _promote(self, backup: Backup) -> str:
         """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
         job = self.context.job
-        note = ""
+        self.left_behind, note = (backup.old,), ""
         try:
             left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
             if left:
                 note = await self._delete_again(backup)
+            self.left_behind = (backup.old,) if note else ()
             await steps.promote(job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
@@ -351,7 +354,9 @@ class HotSwitch(ModeWorkflow):
         await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
 
     async def _delete_backup(self) -> None:
+        self.left_behind = (self.backup.backup,) if self.backup else ()
         await steps.delete_backups(self.context.job.id)
+        self.left_behind = ()
 
     # ---- helpers of the procedure
 
@@ -398,7 +403,6 @@ class HotSwitch(ModeWorkflow):
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), "")
 
     def _ended(self, end: Ends) -> Verdict:
-        node = self.backup.old.node if self.backup else ""
         return Verdict(
             mode=self.MODE,
             outcome=end.outcome,
@@ -406,8 +410,15 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
-            look_at=f"node {node}" if node else "",
+            look_at=self._look_at(),
+            left_behind=self.left_behind,
         )
+
+    def _look_at(self) -> str:
+        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
+        node = self.backup.old.node if self.backup else ""
+        faults = self.context.situation.faults
+        return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:
         moved = Switched(pod_rank=self.pod_rank, before=backup.old, after=backup.backup)
@@ -417,8 +428,9 @@ class HotSwitch(ModeWorkflow):
             outcome=Outcome.RECOVERED,
             reason=f"{reason}; {note}" if note else reason,
             steps_lost=0,
-            look_at=f"node {backup.old.node}",
+            look_at=self._look_at(),
             switched=(moved,),
+            left_behind=self.left_behind,
             handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),
         )
 

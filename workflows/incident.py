@@ -16,7 +16,7 @@ from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import faults, memory, steps
+from workflows import attachments, faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
@@ -127,7 +127,7 @@ class IncidentRun:
         finally:
             self._child = None
         tried = (*self._situation.tried, mode)
-        self._situation = Situation(attempt=self._situation.attempt, faults=self.case.faults, tried=tried, unread=verdict.unread)
+        self._situation = Situation(faults=self.case.faults, tried=tried, unread=verdict.unread)
         return verdict
 
     def _context(self) -> RecoveryContext:
@@ -140,12 +140,12 @@ class IncidentRun:
             incident=self._number,
             attachment=state.attachment,
             situation=Situation(
-                attempt=self._situation.attempt,
                 faults=everything[:GIVEN],
                 tried=self._situation.tried,
                 unread=self._situation.unread,
             ),
             incarnation=state.progress.incarnation if state.progress else "",
+            sessions=attachments.sessions(state),
             policy=state.policy,
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),
@@ -178,16 +178,22 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
-        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
+        self._show()
+        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
-            await look(known)
+            await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        self._journal.soon(self._note(last))
+
+    async def _note(self, last: Verdict) -> None:
+        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
+        next incident must not stand behind that."""
         await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
-        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
@@ -198,7 +204,7 @@ class IncidentRun:
         return verdict
 
 
-async def look(known: Memory) -> bool:
+async def look(known: Memory, journal: Journal) -> bool:
     """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
 
     A sighting that came meanwhile is newer, or is followed by one that is.
@@ -214,4 +220,5 @@ async def look(known: Memory) -> bool:
         known.state = known.state.with_(ended=survey.ended)
     elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
+        journal.problems(known.state, state.problems)
     return True

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
@@ -39,6 +39,9 @@ from workflows import steps
 
 T = TypeVar("T")
 
+NOTHING = ModeRequest()
+"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
+
 CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
 outside their loop, without clock and commands."""
@@ -66,8 +69,7 @@ class ModeWorkflow:
     """Kinds of reports that this mode waits for at some time."""
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
-        self._context = context
+        self.request, self._context = request, context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
         self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
@@ -77,6 +79,8 @@ class ModeWorkflow:
         self.touched = False  # an order may have reached the training side
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
+        self.sessions = list(context.sessions) if context else []
+        """Of the training side, so far."""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
@@ -117,6 +121,7 @@ class ModeWorkflow:
         if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
+        self.sessions.append(attachment.session)
         self.attachment = attachment
 
     @workflow.signal(name=Signals.DETACHED)
@@ -267,8 +272,8 @@ class ModeWorkflow:
         self._show()
         try:
             yield
-        except CAUGHT:
-            self._close_phase(name, began, "failed")
+        except CAUGHT as error:
+            self._close_phase(name, began, "cancelled" if _is_cancelled(error) else "failed")
             raise
         self._close_phase(name, began, "")
 
@@ -330,6 +335,10 @@ class ModeWorkflow:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
         except FailureError as error:
             workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
 
 
 def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:

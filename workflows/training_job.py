@@ -22,11 +22,11 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.policy import cases, eligibility, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import attachments, faults, memory, page, steps
+from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
+from workflows.broom import Broom
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
-from workflows.mode import abandon
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -42,6 +42,7 @@ class TrainingJob:
         self.known = Memory(state)
         self.incident: IncidentRun | None = None
         self.journal = Journal()
+        self._broom = Broom(self.known)
 
     @property
     def state(self) -> JobState:
@@ -93,35 +94,41 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long."""
+        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
+        that were left behind are deleted."""
         now = workflow.now()
-        due = cases.next_due(self.state, now)
+        due, left = cases.next_due(self.state, now), self.state.left_behind
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
                 lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
-                timeout=due - now if due else LOOKS_AFTER,
-                timeout_summary="a fault is given time" if due else "look at the job",
+                timeout=due - now if due else self._broom.pause if left else LOOKS_AFTER,
+                timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
             )
         except TimeoutError:
-            if not due and heard == self.known.sightings:
+            if left and not due:
+                if await self._broom.sweep(self._has_work):
+                    self.journal.soon(self.journal.remember(self._to_remember))
+            elif not due and heard == self.known.sightings:
                 await self._look()
 
     async def _look(self) -> None:
         """The job as the cluster shows it to us, whatever the watcher does."""
-        if await look(self.known):
+        if await look(self.known, self.journal):
             self._show()
 
     # ---- a case
 
     async def _handle(self, case: Case) -> None:
-        if self.state.lost_recovery and await self._is_settled(self.state.lost_recovery):
+        if self.state.lost_recovery and await lost.is_settled(self.known, self.journal, case):
+            self._show()
             return
         if self._is_to_be_checked(case):
-            while not self.state.ended and not await look(self.known):
+            while not self.state.ended and not await look(self.known, self.journal):
                 await self._pause_for_the_cluster()
             checked = cases.next_case(self.state, workflow.now())
             if checked != case:
+                self._show()
                 return  # it is over, or has become another
         if not case.plan.modes:
             await self._decline(case)
@@ -129,24 +136,6 @@ class TrainingJob:
             await self._observe(case)
         else:
             await self._recover(case)
-
-    async def _is_settled(self, recovery: str) -> bool:
-        """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
-        sweeps what it left behind."""
-        waiting = steps.await_recovery_end(recovery)
-        await workflow.wait_condition(lambda: waiting.done() or bool(self.state.ended))
-        if not waiting.done():
-            abandon(waiting)
-            return True
-        end = await waiting
-        what = "it is settled" if end.settled else "what it left behind is swept"
-        words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
-        self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
-        if end.settled:
-            self.known.state = self.state.with_(lost_recovery="")
-            self.journal.soon(self.journal.remember(self._to_remember))
-            self._show()
-        return end.settled
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -236,8 +225,7 @@ class TrainingJob:
         self.known.sightings += 1
         before, real = self.state, self._real_faults()
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
-        if before.problems != self.state.problems:
-            self.journal.problems(self.state, before.problems)
+        self.journal.problems(self.state, before.problems)
         self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
 

@@ -6,7 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
-from rekindle.model.recovery import ModeRequest, PodRef
+from rekindle.model.recovery import ModeRequest, PodRef, Verdict
 from rekindle.model.state import Remembered
 
 
@@ -45,6 +45,10 @@ class Restart(Value):
     """When the youngest of the old pods was created, by the cluster's clock: who makes pods by themselves gives them a label of
     their own. None: there were none."""
 
+    youngest_uids: tuple[str, ...] = ()
+    """First eight characters of the UIDs of those that were created then: that clock tells seconds, and the first new pods may
+    be created in the same one."""
+
 
 class OldPodsRequest(Value):
     restart: Restart
@@ -68,6 +72,9 @@ class PodCount(Value):
 
     youngest: datetime | None = None
     """When the youngest of them was created."""
+
+    youngest_uids: tuple[str, ...] = ()
+    """See `Restart.youngest_uids`."""
 
     def __str__(self) -> str:
         return few(self.names, self.count)
@@ -112,6 +119,11 @@ class StopRequest(Value):
     grace_seconds: int
     lost_nodes: tuple[str, ...] = ()
     """Their pods get no grace: nothing there would end them."""
+
+
+class SweepRequest(Value):
+    job_id: str
+    pods: tuple[PodRef, ...]
 
 
 class StartRequest(Value):
@@ -171,6 +183,8 @@ class RecoveryEnd(Value):
     """It came to an end of its own that leaves nothing behind."""
 
     words: str
+    verdict: Verdict | None = None
+    """What it did; None: it was cancelled before it did anything, or nothing is known of it."""
 
 
 class AskRequest(Value):

@@ -14,6 +14,9 @@ WATCHER = "watcher"
 TRAINING_SIDE = "training-side"
 """Source of reports about processes, which merge into one fault for as long as it stands."""
 
+HOLDER_LENGTH = 8
+"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
+
 UNKNOWN_HOLDER = "?"
 """Holder of a pod rank that two pods claim."""
 
@@ -74,7 +77,6 @@ class Fault(Value):
     backup: bool = False
     """The pods are backup pods that have not taken over: the running hot switch's own affair, not a real fault."""
 
-    device: str = ""
     code: str = ""
     message: Note = ""
     seen_at: datetime | None = None

@@ -112,6 +112,8 @@ class Progress(Value):
     incarnation: str
     step: int
     steps_lost: int = 0
+    session: str = ""
+    """The training side's subscription when it told; empty: it had none."""
 
 
 class Attachment(Value):
@@ -201,6 +203,9 @@ class Verdict(Value):
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
 
+    left_behind: tuple[PodRef, ...] = ()
+    """Pods that it could not delete: the `TrainingJob` tries again later."""
+
     unread: tuple[Report, ...] = ()
 
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
@@ -209,9 +214,8 @@ class Verdict(Value):
 
 
 class Situation(Value):
-    """What the opening of an incident learnt; travels from mode to mode."""
+    """What is known of an incident; travels from mode to mode."""
 
-    attempt: str = ""
     faults: tuple[Fault, ...] = ()
     tried: tuple[Mode, ...] = ()
     unread: tuple[Report, ...] = ()
@@ -226,6 +230,9 @@ class RecoveryContext(Value):
     situation: Situation
     incarnation: str = ""
     """The life of the training side that the incident met."""
+
+    sessions: tuple[str, ...] = ()
+    """Its subscriptions so far: what still comes from them says nothing of a later life."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
     avoid_nodes: tuple[str, ...] = ()

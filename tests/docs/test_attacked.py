@@ -9,7 +9,9 @@ PAGE = ROOT / "docs/attacked.md"
 
 
 def _tests_in(path: Path) -> set[str]:
-    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     return {function.name for function in functions if function.name.startswith("test_")}
 
 

@@ -1,5 +1,5 @@
-"""The annotation that an earlier workflow of a job left on its object: a person may have written over it. A job is registered with
-what can be read of it rather than not at all."""
+"""The annotation that an earlier workflow of a job left on its object: a person may have written over it. A job is registered
+with what can be read of it rather than not at all."""
 
 import json
 from datetime import UTC, datetime

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.ids import recovery_workflow
 from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
@@ -92,6 +93,32 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     case = cases.next_case(told(STATE, a_fault("lost")), NOW)
     assert case
     assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
+
+
+def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
+    """A report may be on its way for longer than the restart took; the life that now runs is listened to."""
+    old = Attachment(queue="gateway/a", session="old", since=NOW)
+    state = memory.attached(STATE, old, NOW, restarting=False)
+    state = memory.attached(state, old.model_copy(update={"session": "new"}), NOW, restarting=True)
+    state = concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    assert told(state, a_fault("late", FaultKind.PROCESS, session="old")).faults == ()
+    assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
+
+
+def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
+    """Also to a later workflow of the job."""
+    old = PodRef(name="gpt-1", uid="old")
+    state = concluded(told(STATE, a_fault("ill")), a_verdict(Mode.HOT_SWITCH, left_behind=(old,)))
+    assert memory.to_remember(state, "").left_behind == (old,)
+    assert concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW)).left_behind == ()
+
+
+def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
+    """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
+    state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
+    state = memory.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
+    assert state.holders == ("*", "*", "*")
 
 
 def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> None:
@@ -191,12 +218,13 @@ def test_an_owner_who_writes_another_policy_into_the_label_means_it() -> None:
 
 def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
     """Downgrade with its reason and the policy before it, incidents and restarts counted on, and the recovery that ran."""
-    knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare", restarts=(NOW,))
+    runs = recovery_workflow(JOB, 7, Mode.HOT_SWITCH)
+    knew = Remembered(incidents=7, recovery=runs, downgrade="no spare", restarts=(NOW,))
     state = memory.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
-    assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), "recovery/x")
+    assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), runs)
     assert state.downgrade
     assert (state.downgrade.reason, memory.lifted(state).policy) == ("no spare", SubHealthStrategy.HOT_SWITCH)
-    assert memory.to_remember(state, "recovery/x") == knew
+    assert memory.to_remember(state, runs) == knew
     case = cases.next_case(state, NOW)
     assert case
     assert (case.plan.modes, memory.begun(state, case).lost_recovery) == ((Mode.JOB_RESCHEDULING,), "")

@@ -24,12 +24,13 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.phase("backup loads, training pauses")
+        recovery = await world.running()
         await world.control.stop()
         pausing = asyncio.create_task(peer.pause())
         async with asyncio.timeout(10):
             while not world.gateway.storing:
                 await asyncio.sleep(0.01)
-        await (await world.running()).cancel()
+        await recovery.cancel()
         await world.control.start()
         await pausing
         assert (await world.incident()).verdict is Outcome.RECOVERED

@@ -71,7 +71,9 @@ class Gateway:
         self._idle = IdleStreams(desk)
         recover = RecoverService(jobs, introductions, self._attachments, self._idle, desk)
         recover_pb2_grpc.add_RecoverServicer_to_server(recover, self._server)
-        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs, introductions, desk), self._server)
+        training_pb2_grpc.add_ProgressServicer_to_server(
+            ProgressService(jobs, introductions, self._attachments, desk), self._server
+        )
         self._server.add_generic_rpc_handlers((data_trace(self._idle),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
