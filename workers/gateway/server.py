@@ -66,7 +66,7 @@ class Gateway:
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
         desk, queue = Desk(senders), gateway_queue(settings.gateway_instance)
-        introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
+        self._introductions = introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
         self._attachments = Attachments(jobs, self._streams, introductions, queue, offer_again)
         self._idle = IdleStreams(desk)
         recover = RecoverService(jobs, introductions, self._attachments, self._idle, desk)
@@ -99,6 +99,7 @@ class Gateway:
             bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:
             raise Unavailable(f"the gateway cannot listen on {host}:{port} (POD_IP, REKINDLE_GATEWAY_PORT): {error}") from error
+        await self._introductions.learn()
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return bound
