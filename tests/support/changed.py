@@ -6,6 +6,7 @@ from rekindle.ids import Workflows
 from rekindle.model.asks import Backup
 from rekindle.model.recovery import ModeRequest, RecoveryContext, Verdict
 from workflows.hot_switch import HotSwitch
+from workflows.mode import NOTHING
 
 
 @workflow.defn(name=Workflows.HOT_SWITCH)
@@ -16,11 +17,11 @@ class HurriedHotSwitch(HotSwitch):
     """
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         return await super().run(request, context)
 
     async def _backup_runs(self, backup: Backup) -> None:
@@ -32,9 +33,9 @@ class HurriedHotSwitchOfAWorker(HurriedHotSwitch):
     """The same as a worker runs it: what does not fit its history fails it."""
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         return await super().run(request, context)
