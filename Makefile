@@ -29,6 +29,10 @@ demo-kubernetes: setup ## the same on a real Kubernetes control plane; the first
 test: setup ## every check and every test; ends with the names of what failed
 	@.ci/checks
 
+.PHONY: test-all
+test-all: setup ## the same, with every test that a commit only samples
+	@REKINDLE_TEST_ALL=1 .ci/checks
+
 .PHONY: lint
 lint: setup ## the checks without the tests
 	@.ci/checks format lint types imports docstrings protos lock

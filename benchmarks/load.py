@@ -24,13 +24,13 @@ from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
 from benchmarks.load_clients import ScriptedClient, all_attached
-from benchmarks.load_control import PODS
+from benchmarks.load_control import PODS, RANKS_PER_POD
 from rekindle import ids
 from rekindle.cli.stack import Addresses, Member, Stack, free_ports, server_root, temporal_command
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import Receipt
-from rekindle.model.state import JobState
+from rekindle.model.state import JobState, Registration
 from rekindle.temporal import TASK_TIMEOUT, connect
 
 SINGLES = 5
@@ -153,9 +153,9 @@ class Load:
         """Seconds from the moment in which a watcher would tell of it to the first order at the client."""
         began = time.monotonic()
         job = self.temporal.get_workflow_handle(ids.job_workflow(client.job_id))
-        fault = sub_health(client.job_id)
+        report = FaultReport(faults=(sub_health(client.job_id),))
         telling = asyncio.create_task(
-            persistently(lambda: job.execute_update(ids.Updates.FAULT, fault, id=fault.episode, result_type=Receipt))
+            persistently(lambda: job.execute_update(ids.Updates.REPORT_FAULTS, report, id="sub-health", result_type=Receipt))
         )
         async with asyncio.timeout(VERDICTS):
             while client.first_order_at is None:
@@ -234,6 +234,7 @@ async def register(temporal: Client, job_id: str) -> None:
         id=JobId(job_id),
         name=job_id,
         pods=PODS,
+        ranks_per_pod=RANKS_PER_POD,
         capabilities=(Capability.REPLACE_RANK_0,),
         sub_health=SubHealthStrategy.HOT_SWITCH,
     )
@@ -245,15 +246,17 @@ async def register(temporal: Client, job_id: str) -> None:
         task_timeout=TASK_TIMEOUT,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
     )
-    await temporal.execute_update_with_start_workflow(ids.Updates.REGISTER, job, start_workflow_operation=start)
+    await temporal.execute_update_with_start_workflow(
+        ids.Updates.REGISTER, Registration(job=job), start_workflow_operation=start, result_type=Receipt
+    )
 
 
 def sub_health(job_id: str) -> Fault:
     return Fault(
-        episode=f"episode of {job_id}",
+        id=f"sub-health of {job_id}",
         kind=FaultKind.SUB_HEALTH,
         pod_ranks=(1,),
-        ranks=PODS[1],
+        ranks=(2, 3),
         node="node-1",
         code="80E18005",
         message="NPU link is degraded",

@@ -11,14 +11,14 @@ from typing import Any
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities.cluster import Cluster
-from rekindle.model.cluster import Pod
+from rekindle.model.cluster import Node, NodeStatus, ObjectMeta, Pod
 from rekindle.model.job import Job, JobId
 from rekindle.temporal import connect, ensure_search_attributes
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
 
-PODS = ((0, 1), (2, 3))
-"""Ranks of the pods of each job."""
+PODS, RANKS_PER_POD = 2, 2
+"""Of each job."""
 
 
 class ManyJobs:
@@ -33,6 +33,9 @@ class ManyJobs:
 
         return asked
 
+    async def node(self, name: str) -> Node:
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=NodeStatus(accelerators=8))
+
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         return self._of(job_id).follow(job_id)
 
@@ -41,7 +44,7 @@ class ManyJobs:
 
     def _of(self, job_id: str) -> ScriptedCluster:
         if job_id not in self._clusters:
-            self._clusters[job_id] = ScriptedCluster(Job(id=JobId(job_id), name=job_id, pods=PODS))
+            self._clusters[job_id] = ScriptedCluster(Job(id=JobId(job_id), name=job_id, pods=PODS, ranks_per_pod=RANKS_PER_POD))
         return self._clusters[job_id]
 
 

@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle.ids import CONTROL_QUEUE, DEPLOYMENT
 from rekindle.model.base import Value
 
-SILENT = timedelta(seconds=90)
+SILENT = timedelta(seconds=70)
 """A version of which no worker has asked for work for so long has none: a worker asks at least once a minute."""
 
 NEVER = datetime.fromtimestamp(0, UTC)
@@ -70,10 +70,10 @@ class Deployment(Value):
     def version(self, build_id: str) -> Version:
         return next((version for version in self.versions if version.build_id == build_id), Version(build_id=build_id))
 
-    def yields_to(self, build_id: str, now: datetime) -> bool:
-        """Whether a version takes over by itself. One that is new to the deployment does. One that was current before leaves it
-        to the one that is, as long as that has workers: an old worker that is started again undoes no upgrade."""
-        return not self.version(build_id).served or not self.version(self.current).has_workers(now)
+    def yields_to(self, build_id: str) -> bool:
+        """Whether a version takes over by being started. One that is new to the deployment does. One that was current before
+        leaves it to the one that is: an old worker that is started again undoes no upgrade."""
+        return not self.current or not self.version(build_id).served
 
 
 async def read_deployment(client: Client) -> Deployment:

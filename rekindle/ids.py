@@ -16,7 +16,18 @@ def job_workflow(job_id: str) -> str:
 
 def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
     """Id that people read in a list: which job, which incident, which mode. The end of it tells jobs of one name apart."""
-    return f"recovery/{job.namespace}.{job.name}/{incident}-{mode.replace(' ', '-')}/{job.id[:8]}"
+    begins, ends = _of_every_recovery(job)
+    return f"{begins}{incident}-{mode.replace(' ', '-')}{ends}"
+
+
+def is_recovery_of(job: Job, workflow_id: str) -> bool:
+    """Whether a workflow id is that of a recovery of this job, and of no other."""
+    begins, ends = _of_every_recovery(job)
+    return workflow_id.startswith(begins) and workflow_id.endswith(ends)
+
+
+def _of_every_recovery(job: Job) -> tuple[str, str]:
+    return f"recovery/{job.namespace}.{job.name}/", f"/{job.id[:8]}"
 
 
 def request_workflow(job_id: str, request: str) -> str:

@@ -2,10 +2,20 @@
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from tests.support.sampling import ALL, sampled
 from tests.support.temporal import skipping_server
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what proves the same path as another test, unless all are wanted or tests are named one by one."""
+    if ALL or any("::" in argument for argument in config.args):
+        return
+    items[:], left_out = sampled(items)
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecution
@@ -33,6 +33,9 @@ TAKE_OVER_LIMIT = 60.0
 
 EVERY = 5.0
 """Seconds between two looks at the other versions."""
+
+CONFIRMED = timedelta(seconds=20)
+"""How long a version must be seen without workers until it counts as lost."""
 
 NOT_YET = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
 """The server has not seen our worker yet, or another one has changed the deployment at the same time."""
@@ -66,6 +69,21 @@ def deployment_config(build_id: str) -> WorkerDeploymentConfig:
     )
 
 
+class Silences:
+    """Which versions have lost their workers. The server forgets who asked for work when it is started again: what counts is what
+    we have not seen for a while."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, datetime] = {}
+
+    def confirm(self, version: Version, now: datetime) -> bool:
+        """Whether it had no worker at this look, and at every other one since `CONFIRMED` ago."""
+        if version.has_workers(now):
+            self._since.pop(version.build_id, None)
+            return False
+        return now - self._since.setdefault(version.build_id, now) >= CONFIRMED
+
+
 class Upgrades:
     """One control worker's part in upgrades.
 
@@ -75,6 +93,7 @@ class Upgrades:
 
     def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
         self._client, self._build_id, self._alone = client, build_id, alone
+        self._silences = Silences()
         self._woken: set[str] = set()  # runs of jobs that were told; one that is recovering moves on afterwards by itself
 
     async def take_over(self) -> None:
@@ -99,7 +118,7 @@ class Upgrades:
             known = await deployment.read_deployment(self._client)
             if known.current == self._build_id:
                 return ""
-            if not (self._alone or known.yields_to(self._build_id, _now())):
+            if not (self._alone or known.yields_to(self._build_id)):
                 logger.warning(
                     "another version is current and stays it: `rekindle versions use` changes that",
                     extra={"version": self._build_id, "current": known.current},
@@ -125,8 +144,9 @@ class Upgrades:
     async def _look(self) -> None:
         known = await deployment.read_deployment(self._client)
         if known.current != self._build_id:
-            if known.yields_to(self._build_id, _now()):
-                await self._try_to_take_over()
+            if known.yields_to(self._build_id) or self._has_no_workers(known.version(known.current)):
+                await deployment.make_current(self._client, self._build_id, known.token)
+                logger.warning("takes over", extra={"version": self._build_id, "before": known.current})
             return
         for other in known.versions:
             if not (other.current or other.drained):
@@ -135,13 +155,16 @@ class Upgrades:
     async def _look_after(self, other: Version) -> None:
         """What runs on a version without workers is moved to ours. Where it has some, jobs are woken: the server tells them of us
         with their next task, and they move as soon as they have no recovery."""
-        lost = self._alone or not other.has_workers(_now())
+        lost = self._has_no_workers(other)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
                 await deployment.move(self._client, workflow, self._build_id)
                 logger.warning("moved, its version has no worker", extra={"workflow": workflow.id, "from": other.build_id})
             elif workflow.workflow_type == Workflows.TRAINING_JOB and workflow.run_id not in self._woken:
                 await self._wake(workflow)
+
+    def _has_no_workers(self, version: Version) -> bool:
+        return self._alone or self._silences.confirm(version, _now())
 
     async def _wake(self, job: WorkflowExecution) -> None:
         self._woken.add(job.run_id)

@@ -1,4 +1,4 @@
-"""Deletes the pods that recoveries left behind, when the cluster lets it. Used by `TrainingJob` while nothing else is to be done."""
+"""Deletes the pods that recoveries left behind, when the cluster lets it. `TrainingJob` uses it while nothing else is to be done."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -35,6 +35,7 @@ class Child:
         """What a mode that was cancelled said of itself: a cancelled workflow has no result."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
+        self._handle: ChildWorkflowHandle[object, Verdict] | None = None
         self._news: list[tuple[str, Any]] = []
         self._why_cancelled = ""
         self._late = False
@@ -46,20 +47,12 @@ class Child:
     def cancel(self, why: str) -> None:
         self._why_cancelled = self._why_cancelled or why
 
-    async def run(self, context: RecoveryContext) -> Verdict:
-        """From its start to its verdict. A mode that fails, or outlives its deadline, is an `escalate`."""
-        handle = await self._start(context)
-        try:
-            return await self._watch(handle)
-        except ChildWorkflowError as error:
-            return self._without_result(error)
-
     # ---- its start
 
-    async def _start(self, context: RecoveryContext) -> ChildWorkflowHandle[object, Verdict]:
+    async def start(self, context: RecoveryContext) -> None:
         for _ in range(CONFLICTS):
             try:
-                return await workflow.start_child_workflow(
+                self._handle = await workflow.start_child_workflow(
                     self._row.workflow,
                     args=[ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), context],
                     id=self.id,
@@ -70,6 +63,7 @@ class Child:
                     static_summary=page.recovery_summary(self.mode, self._job, self._case),
                     static_details=page.recovery_details(self.mode, self._job, self._incident, self._case),
                 )
+                return
             except WorkflowAlreadyStartedError:
                 await workflow.sleep(CONFLICT_PAUSE, summary="another recovery still holds the id")
         raise ApplicationError(f"workflow id {self.id} is held by somebody else")
@@ -79,6 +73,7 @@ class Child:
         attributes: list[SearchAttributePair[Any]] = [
             SearchAttributePair(Attributes.JOB, self._job.name),
             SearchAttributePair(Attributes.MODE, self.mode.value),
+            SearchAttributePair(Attributes.PHASE, self._row.begins),
             SearchAttributePair(Attributes.NODE, bounds.keywords(sorted({fault.node for fault in faults if fault.node}))),
             SearchAttributePair(Attributes.FAULT, bounds.keyword(self._case.summary)),
         ]
@@ -87,6 +82,14 @@ class Child:
         return TypedSearchAttributes(attributes)
 
     # ---- its life
+
+    async def verdict(self) -> Verdict:
+        """Waits for its end. A mode that fails, or outlives its deadline, is an `escalate`."""
+        assert self._handle is not None, "it was started"
+        try:
+            return await self._watch(self._handle)
+        except ChildWorkflowError as error:
+            return self._without_result(error)
 
     async def _watch(self, child: ChildWorkflowHandle[object, Verdict]) -> Verdict:
         limit, patience = self._row.deadline(self._job.limits), self._job.limits.clean_up

@@ -7,8 +7,10 @@ source clears them or an incident has dealt with them. Every fault is stamped wi
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
+    HOLDER_LENGTH,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -22,20 +24,23 @@ from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
 
+Key = tuple[str, str, tuple[int, ...]]
+
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
 
-KEPT_REPORTED = 100
-"""Reported faults that stand at a time; beyond it the oldest go. What is left leads to the same recovery."""
+REPORTED_BYTES = 12 * 1024
+"""JSON of the reported faults that stand at a time, without those of processes, which merge into one. What does not fit is
+refused, so that who told it knows."""
 
-KEPT_OF_AN_INCIDENT = 20
+KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
-"""Ranks of a fault in the history: all of them, twenty times over, would not fit into one payload."""
+"""Faults of an incident, and ranks of a fault, in the history: all of them, twenty times over, would not fit into one payload."""
 
 
 def short(uid: str) -> str:
     """How a holder is remembered; see `Sighting.holders`."""
-    return uid[:8]
+    return uid[:HOLDER_LENGTH]
 
 
 # ---- taken
@@ -51,26 +56,33 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
     found = [fault for fault in sighting.faults if not _is_of_left_pods(state, fault)]
-    taken = [_taken(known, fault, now) for fault in (*found, *lost)]
-    state = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
-    return _after_news(state, known)
+    before = _by_key(known)
+    taken = [_taken(before.get(_key(fault)), fault, now) for fault in (*found, *lost)]
+    after = state.with_(holders=holders, faults=(*others, *taken))
+    return _after_news(after, state.faults)
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
     """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
     over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
-    standing = list(known)
+    standing = _by_key(known)
     lasting = (told for told in report.faults if told.session not in state.former)
     for fault in (part for told in lasting for part in _split(told)):
-        same = next((one for one in standing if _is_same(one.fault, fault)), None)
-        merged = _merged(same.fault, fault) if same else fault
-        if same:
-            standing.remove(same)
-        standing.append(_taken([same] if same else [], merged, now))
-    told = [one for one in standing if one.fault.source != WATCHER][-KEPT_REPORTED:]
-    kept = [one for one in standing if one.fault.source == WATCHER or one in told]
-    return _after_news(state.with_(faults=tuple(kept)), known)
+        same = standing.pop(_key(fault), None)
+        standing[_key(fault)] = _taken(same, _merged(same.fault, fault) if same else fault, now)
+    return _after_news(state.with_(faults=tuple(standing.values())), known)
+
+
+def room_problem(state: JobState, report: FaultReport) -> str:
+    """Why a report is more than the job's state has room for; empty: it fits."""
+    news = [part for told in report.faults if told.kind is not FaultKind.PROCESS for part in _split(told)]
+    standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
+    told_again = {_key(fault) for fault in news}
+    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and _key(fault) not in told_again]
+    if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
+        return ""
+    return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
 
 
 def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
@@ -106,9 +118,8 @@ def _merged(known: Fault, told: Fault) -> Fault:
     return told.model_copy(update={"ranks": ranks, "pod_ranks": pod_ranks, "details": details})
 
 
-def _taken(known: Sequence[Standing], fault: Fault, now: datetime) -> Standing:
+def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
     """A fault that stands already keeps its time; what was judged of it holds unless it grew."""
-    before = next((one for one in known if _is_same(one.fault, fault)), None)
     if before is None:
         return Standing(fault=fault.model_copy(update={"accepted_at": now}))
     stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
@@ -117,10 +128,13 @@ def _taken(known: Sequence[Standing], fault: Fault, now: datetime) -> Standing:
     return Standing(fault=fault.model_copy(update={"accepted_at": now}))
 
 
-def _is_same(one: Fault, other: Fault) -> bool:
-    """A sub-health is the same on the same rank only."""
-    same = (one.source, one.id) == (other.source, other.id)
-    return same and (one.kind is not FaultKind.SUB_HEALTH or one.pod_ranks == other.pod_ranks)
+def _key(fault: Fault) -> Key:
+    """What names the same difference, seen again. A sub-health is the same on the same rank only."""
+    return fault.source, fault.id, fault.pod_ranks if fault.kind is FaultKind.SUB_HEALTH else ()
+
+
+def _by_key(standing: Iterable[Standing]) -> dict[Key, Standing]:
+    return {_key(one.fault): one for one in standing}
 
 
 def _is_part(fault: Fault, of: Fault) -> bool:
@@ -129,12 +143,10 @@ def _is_part(fault: Fault, of: Fault) -> bool:
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
     """A real fault that is new, or has grown, is a reason to judge the others again, and sub-healths too."""
-    real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
-    return rejudged(state, every=True) if any(_is_news(one.fault, known) for one in real) else state
-
-
-def _is_news(fault: Fault, known: Sequence[Standing]) -> bool:
-    return not any(_is_same(one.fault, fault) and one.fault.accepted_at == fault.accepted_at for one in known)
+    since = {_key(one.fault): one.fault.accepted_at for one in known}
+    real = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
+    is_news = any(since.get(_key(fault)) != fault.accepted_at for fault in real)
+    return rejudged(state, every=True) if is_news else state
 
 
 # ---- who holds a rank
@@ -192,10 +204,10 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
     return state.with_(faults=tuple(again))
 
 
-def judged(standing: Iterable[Standing], about: Sequence[Fault], why: str) -> list[Standing]:
-    return [
-        Standing(fault=one.fault, judged=why) if any(_is_same(one.fault, fault) for fault in about) else one for one in standing
-    ]
+def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
+    short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
+    keys = {_key(fault) for fault in about}
+    return [Standing(fault=one.fault, judged=short) if _key(one.fault) in keys else one for one in standing]
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
@@ -203,13 +215,14 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
     handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
+    about = {_key(fault) for fault in case.faults}
     moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
 
     def is_over(one: Standing) -> bool:
         fault = one.fault
         if fault.source == WATCHER or not recovered:
             return False
-        if fault.id in handled or any(_is_same(fault, about) for about in case.faults):
+        if fault.id in handled or _key(fault) in about:
             return True
         if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
             return True

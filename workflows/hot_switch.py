@@ -33,7 +33,7 @@ from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, abandon, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -45,7 +45,7 @@ class HotSwitch(ModeWorkflow):
     EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.uuid = ""
         self.paused = False
@@ -54,7 +54,7 @@ class HotSwitch(ModeWorkflow):
         self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
             return await front(self.MODE, request)
         was_cancelled = False
@@ -119,9 +119,9 @@ class HotSwitch(ModeWorkflow):
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
         job = self.context.job
         self.undo.append(("delete the backup pod", self._delete_backup))
-        nodes = tuple(sorted({fault.node for fault in self.context.situation.faults if fault.node}))
+        avoid = self.context.avoid_nodes
         request = BackupRequest(
-            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=nodes
+            job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
         try:
             self.backup = backup = await steps.ensure_backup(request)
@@ -137,7 +137,7 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        if scheduled.node in (*nodes, backup.old.node):  # where others choose the node, it may be one that is to be avoided
+        if scheduled.node in (*avoid, backup.old.node):  # where others choose the node, it may be one that is to be avoided
             raise Ends(
                 Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
             )
@@ -367,7 +367,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
         """The result of a wait, which ends early when the switch is in vain."""
-        await self.until(lambda: waiting.done() or self._is_in_vain(), timedelta(days=1), "wait for the pod")
+        await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
             abandon(waiting)
             self._stop_if_in_vain()
@@ -377,8 +377,8 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"the backup pod failed to run: {error.cause}") from error
 
     def _real_faults(self) -> list[Fault]:
-        """What breaks the switch: neither the end of a backup pod, nor that of the pod which we replace."""
-        return [fault for fault in self.faults if not fault.backup and not (self.replacing and self._is_left_behind(fault))]
+        """What breaks the switch; not the end of the pod that we replace."""
+        return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
     def _is_left_behind(self, fault: Fault) -> bool:
         assert self.backup is not None
@@ -403,7 +403,6 @@ class HotSwitch(ModeWorkflow):
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), "")
 
     def _ended(self, end: Ends) -> Verdict:
-        node = self.backup.old.node if self.backup else ""
         return Verdict(
             mode=self.MODE,
             outcome=end.outcome,
@@ -411,9 +410,15 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
-            look_at=f"node {node}" if node else "",
+            look_at=self._look_at(),
             left_behind=self.left_behind,
         )
+
+    def _look_at(self) -> str:
+        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
+        node = self.backup.old.node if self.backup else ""
+        faults = self.context.situation.faults
+        return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:
         moved = Switched(pod_rank=self.pod_rank, before=backup.old, after=backup.backup)
@@ -423,7 +428,7 @@ class HotSwitch(ModeWorkflow):
             outcome=Outcome.RECOVERED,
             reason=f"{reason}; {note}" if note else reason,
             steps_lost=0,
-            look_at=f"node {backup.old.node}",
+            look_at=self._look_at(),
             switched=(moved,),
             left_behind=self.left_behind,
             handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),

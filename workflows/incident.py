@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
+from rekindle.model.fault import not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
@@ -117,29 +118,28 @@ class IncidentRun:
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
-        self._journal.soon(self._journal.remember(self._to_remember))
         try:
-            verdict = await self._child.run(self._context())
+            await self._child.start(self._context())
+            self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
+            verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
             self._child = None
         tried = (*self._situation.tried, mode)
-        self._situation = Situation(attempt=self._situation.attempt, faults=self.case.faults, tried=tried, unread=verdict.unread)
+        self._situation = Situation(faults=self.case.faults, tried=tried, unread=verdict.unread)
         return verdict
 
     def _context(self) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         standing = [one.fault for one in state.faults]
-        known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
-        everything = (*self.case.faults, *known)
+        everything = (*self.case.faults, *not_among(standing, self.case.faults))
         return RecoveryContext(
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
             situation=Situation(
-                attempt=self._situation.attempt,
                 faults=everything[:GIVEN],
                 tried=self._situation.tried,
                 unread=self._situation.unread,
@@ -178,16 +178,22 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
-        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
-        self._journal.soon(self._journal.remember(self._to_remember))
+        self._show()
+        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
-            await look(known)
+            await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        self._journal.soon(self._note(last))
+
+    async def _note(self, last: Verdict) -> None:
+        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
+        next incident must not stand behind that."""
+        await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
-        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
@@ -198,7 +204,7 @@ class IncidentRun:
         return verdict
 
 
-async def look(known: Memory) -> bool:
+async def look(known: Memory, journal: Journal) -> bool:
     """Looks at the job's pods and at the nodes of its faults by ourselves; False: the cluster did not answer.
 
     A sighting that came meanwhile is newer, or is followed by one that is.
@@ -214,4 +220,5 @@ async def look(known: Memory) -> bool:
         known.state = known.state.with_(ended=survey.ended)
     elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
+        journal.problems(known.state, state.problems)
     return True

@@ -58,6 +58,8 @@ class Journal:
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
         """Events about what keeps the job from being recovered, as far as it is new."""
+        if state.problems == before:
+            return
         news = [problem for problem in state.problems if problem not in before]
         more = f" (and {len(news) - TOLD_AT_ONCE} more)" if len(news) > TOLD_AT_ONCE else ""
         for number, problem in enumerate(news[:TOLD_AT_ONCE], 1):

@@ -4,13 +4,16 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from rekindle.ids import is_recovery_of
+from rekindle.model import bounds
 from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
-from rekindle.model.job import ManagerLost, SubHealthStrategy
+from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Verdict
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
@@ -28,6 +31,9 @@ from workflows import attachments, faults
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
 
+SHORT = 120
+"""Bytes of a note of a phase, and of the texts of an older incident."""
+
 
 # ---- what the watcher tells
 
@@ -43,13 +49,15 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
 
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
-    """A workflow that was just started finds on the job's object what the one before it wrote there."""
+    """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
+    what is no recovery of this job is none."""
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=known.recovery, left_behind=known.left_behind)
-    if not known.downgrade:
-        return state
-    return state.with_(downgrade=Downgrade(reason=known.downgrade, since=now, before=known.policy_before))
+    recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind)
+    if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
+        return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
+    return state
 
 
 def to_remember(state: JobState, recovery: str) -> Remembered:
@@ -73,8 +81,26 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = state.with_(problems=sighting.problems, manager=sighting.manager or state.manager)
+    state = _with_manager(state, sighting.manager, now, restarting=restarting).with_(problems=sighting.problems)
     return faults.seen(state, sighting, now, restarting=restarting)
+
+
+def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
+    """A manager that has a pod of its own is seen to be another process also before it attaches."""
+    another = bool(state.manager and manager and manager != state.manager)
+    state = state.with_(manager=manager or state.manager)
+    if not another or restarting or state.job.training_side is not TrainingSide.MINDIO:
+        return state
+    return _manager_is_lost(state, f"manager {manager} is another process", manager, now)
+
+
+def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> JobState:
+    """It is shown, and a fault where the job's owner wants it to be."""
+    state = state.with_(manager_lost=how)
+    if state.job.manager_lost is not ManagerLost.RESTART:
+        return state
+    lost = Fault(id=f"manager/{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway")
+    return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
 # ---- what the training side tells
@@ -82,14 +108,12 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
 
 def attached(state: JobState, attachment: Attachment, now: datetime, *, restarting: bool) -> JobState:
     """The job's stream is at this gateway. What could not be done without it is judged again. Another manager of a MindIO job
-    is a fault where the job's owner wants it to be."""
+    knows none of its ranks."""
     before = state.manager_lost
     state = faults.rejudged(attachments.attached(state, attachment, restarting=restarting))
-    if state.manager_lost in ("", before) or state.job.manager_lost is not ManagerLost.RESTART:
+    if state.manager_lost in ("", before):
         return state
-    words = f"the manager was lost: {state.manager_lost}"
-    lost = Fault(id=f"manager/{attachment.session}", kind=FaultKind.PROCESS, message=words, source="gateway")
-    return faults.reported(state, FaultReport(faults=(lost,)), now)
+    return _manager_is_lost(state, state.manager_lost, attachment.session, now)
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
@@ -112,10 +136,11 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
-    answer = Answered(id=request_id, verdict=_short(verdict))
+    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
+    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
-    return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
+    known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
+    return state.with_(request=waiting, answers=(*known, *state.answers[1 - KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
@@ -168,6 +193,25 @@ def begun(state: JobState, case: Case) -> JobState:
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
+def settled(state: JobState, case: Case, verdict: Verdict | None, now: datetime) -> JobState:
+    """A recovery that an earlier workflow of the job had started came to its end: the incident that it was of is over. Without a
+    verdict it did nothing."""
+    state = state.with_(lost_recovery="")
+    if verdict is None:
+        return state
+    state = downgraded(state, verdict, now)
+    incident = Incident(
+        number=state.incidents,
+        summary=case.summary,
+        started_at=now - timedelta(seconds=verdict.seconds),
+        seconds=verdict.seconds,
+        verdict=verdict.outcome,
+        ladder=(verdict.with_(unread=()),),
+        policy_after=state.policy,
+    )
+    return concluded(state, case, incident)
+
+
 def judged(state: JobState, case: Case, why: str) -> JobState:
     """Nothing more is done about the faults of a case as they are."""
     return state.with_(faults=tuple(faults.judged(state.faults, case.faults, why)))
@@ -194,7 +238,7 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
         policy_after=state.policy,
         faults=tuple(faults.brief(fault) for fault in case.faults),
     )
-    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)))
+    return state.with_(incidents=incident.number, history=_kept((*state.history, incident)), lost_recovery="")
 
 
 def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
@@ -212,23 +256,6 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
         state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
-
-
-def settled(state: JobState, verdict: Verdict | None) -> JobState:
-    """A recovery of an earlier workflow of the job came to its end: ranks have the holders that it gave them, and what was told
-    before it started the pods anew is over."""
-    state = state.with_(lost_recovery="")
-    if verdict is None:
-        return state
-    state = state.with_(holders=_held(state, (verdict,)), left_behind=_left_behind(state, (verdict,)))
-    if verdict.restarted_at is None:
-        return state
-    return attachments.restarted(
-        state.with_(
-            restarts=(*state.restarts, verdict.restarted_at)[-RESTARTS:],
-            faults=tuple(faults.left_by_a_restart(state, verdict.restarted_at)),
-        )
-    )
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
@@ -256,12 +283,21 @@ def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:
 
 def _bounded(incident: Incident) -> Incident:
     kept = tuple(faults.brief(fault) for fault in incident.faults[: faults.KEPT_OF_AN_INCIDENT])
-    return incident.model_copy(update={"faults": kept})
+    return incident.model_copy(update={"faults": kept, "ladder": tuple(_brief(verdict) for verdict in incident.ladder)})
+
+
+def _brief(verdict: Verdict) -> Verdict:
+    """Its phases with the beginning of what went wrong in them: the reason says all of it."""
+    phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
+    return verdict.with_(phases=phases, unread=())
 
 
 def _outline(incident: Incident) -> Incident:
-    return incident.model_copy(update={"faults": (), "ladder": tuple(_short(verdict) for verdict in incident.ladder)})
+    ladder = (_short(verdict, SHORT) for verdict in incident.ladder)
+    return incident.model_copy(update={"faults": (), "ladder": tuple(ladder)})
 
 
-def _short(verdict: Verdict) -> Verdict:
-    return verdict.with_(phases=(), unread=(), handled=())
+def _short(verdict: Verdict, most: int) -> Verdict:
+    """How it ended, and why in so many bytes."""
+    reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
+    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), handled=(), switched=())

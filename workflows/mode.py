@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model import bounds
-from rekindle.model.fault import Fault, FaultKind, FaultsNow
+from rekindle.model.fault import Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
@@ -38,6 +38,9 @@ from rekindle.temporal import Attributes
 from workflows import steps
 
 T = TypeVar("T")
+
+NOTHING = ModeRequest()
+"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
 
 CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
@@ -80,6 +83,7 @@ class ModeWorkflow:
         """Of the training side, so far."""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
+        self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
         self.phases: list[Phase] = []
         self.current = ""
@@ -89,6 +93,10 @@ class ModeWorkflow:
     def context(self) -> RecoveryContext:
         assert self._context is not None, "only the TrainingJob starts the real mode"
         return self._context
+
+    def new_faults(self) -> list[Fault]:
+        """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
+        return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     # ---- handlers: they append, the procedure does the work
 
@@ -211,22 +219,27 @@ class ModeWorkflow:
             await self._change_within(pause, lambda: self.unanswered_since is None, "the client reads the last order")
 
     @staticmethod
-    async def _change_within(left: timedelta, condition: Callable[[], bool], why: str) -> None:
+    async def _change_within(left: timedelta | None, condition: Callable[[], bool], why: str) -> None:
         try:
             await workflow.wait_condition(condition, timeout=left, timeout_summary=why)
         except TimeoutError:
             pass
 
-    async def until(self, condition: Callable[[], bool], within: timedelta, why: str) -> bool:
+    async def until(self, condition: Callable[[], bool], within: timedelta | None, why: str) -> bool:
         """Waits for a condition; False at the limit. A stream that comes back meanwhile gets again what it may lack of the open
-        attempt, under the same uuid: inside its attempt the training side carries out an order once."""
-        deadline = workflow.now() + within
+        attempt, under the same uuid: inside its attempt the training side carries out an order once.
+
+        Args:
+            within: None, where the condition has a limit of its own and a timer would be needless.
+        """
+        deadline = workflow.now() + within if within is not None else None
         while not condition():
-            left = deadline - workflow.now()
-            if left <= timedelta(0):
+            left = deadline - workflow.now() if deadline else None
+            if left is not None and left <= timedelta(0):
                 return False
             if self._stream_lacks_orders():
-                here, patience = self.attachment, min(left, self.context.job.limits.order)
+                limit = self.context.job.limits.order
+                here, patience = self.attachment, limit if left is None else min(left, limit)
                 if not await self._deliver(workflow.now() + patience, condition) and here == self.attachment:
                     self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
                 continue
@@ -254,12 +267,13 @@ class ModeWorkflow:
         """One line of the procedure: shown while it runs, and with its seconds in the post-mortem."""
         began = workflow.now()
         self.current = name
-        workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
+        if workflow.info().typed_search_attributes.get(Attributes.PHASE) != name:  # the first one was given at the start
+            workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
         self._show()
         try:
             yield
-        except CAUGHT:
-            self._close_phase(name, began, "failed")
+        except CAUGHT as error:
+            self._close_phase(name, began, "cancelled" if _is_cancelled(error) else "failed")
             raise
         self._close_phase(name, began, "")
 
@@ -321,6 +335,10 @@ class ModeWorkflow:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(Signals.VERDICT, verdict)
         except FailureError as error:
             workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
 
 
 def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:

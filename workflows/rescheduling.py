@@ -23,7 +23,7 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, Recove
 from rekindle.policy import nodes
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow
+from workflows.mode import NOTHING, Ends, ModeWorkflow
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class JobRescheduling(ModeWorkflow):
     EXPECTS: ClassVar[tuple[ReportKind, ...]] = ()
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.restart = Restart(job_id=context.job.id if context else "", generation=workflow.info().run_id)
         self.ordered = False
@@ -56,7 +56,7 @@ class JobRescheduling(ModeWorkflow):
         """Of the training side before the restart: what still comes from them is no evidence of the new one."""
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
             return await front(self.MODE, request)
         work, was_cancelled = asyncio.create_task(self._ended()), False
@@ -135,7 +135,8 @@ class JobRescheduling(ModeWorkflow):
         )
         if not deleted.count:
             return deleted
-        self.restart = restart = restart.model_copy(update={"youngest": deleted.youngest})
+        youngest = {"youngest": deleted.youngest, "youngest_uids": deleted.youngest_uids}
+        self.restart = restart = restart.model_copy(update=youngest)
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
 
     async def _start(self) -> None:

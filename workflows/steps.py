@@ -305,8 +305,8 @@ async def withdraw_request(request: WithdrawRequest) -> None:
     await workflow.execute_activity_method(JobActivities.withdraw_request, request, **named(WRITE, "withdraw the request"))
 
 
-async def await_recovery_end(workflow_id: str) -> RecoveryEnd:
-    return await workflow.execute_activity_method(
+def await_recovery_end(workflow_id: str) -> ActivityHandle[RecoveryEnd]:
+    return workflow.start_activity_method(
         JobActivities.await_recovery_end, workflow_id, **named(HOLD, f"wait for the end of {workflow_id}")
     )
 

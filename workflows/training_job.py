@@ -8,10 +8,8 @@ an update.
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
@@ -24,7 +22,7 @@ from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registra
 from rekindle.policy import cases, eligibility, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
-from workflows import attachments, memory, page, steps
+from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
 from workflows.broom import Broom
 from workflows.incident import IncidentRun, Memory, look
@@ -45,7 +43,6 @@ class TrainingJob:
         self.incident: IncidentRun | None = None
         self.journal = Journal()
         self._broom = Broom(self.known)
-        self._row: list[SearchAttributeUpdate[Any]] = []
 
     @property
     def state(self) -> JobState:
@@ -117,19 +114,21 @@ class TrainingJob:
 
     async def _look(self) -> None:
         """The job as the cluster shows it to us, whatever the watcher does."""
-        if await look(self.known):
+        if await look(self.known, self.journal):
             self._show()
 
     # ---- a case
 
     async def _handle(self, case: Case) -> None:
-        if self.state.lost_recovery and await self._is_settled(self.state.lost_recovery):
+        if self.state.lost_recovery and await lost.is_settled(self.known, self.journal, case):
+            self._show()
             return
         if self._is_to_be_checked(case):
-            while not self.state.ended and not await look(self.known):
+            while not self.state.ended and not await look(self.known, self.journal):
                 await self._pause_for_the_cluster()
             checked = cases.next_case(self.state, workflow.now())
             if checked != case:
+                self._show()
                 return  # it is over, or has become another
         if not case.plan.modes:
             await self._decline(case)
@@ -137,19 +136,6 @@ class TrainingJob:
             await self._observe(case)
         else:
             await self._recover(case)
-
-    async def _is_settled(self, recovery: str) -> bool:
-        """Whether a recovery that an earlier workflow of the job had started came to an end of its own. Otherwise the last mode
-        sweeps what it left behind."""
-        end = await steps.await_recovery_end(recovery)
-        what = "it is settled" if end.settled else "what it left behind is swept"
-        words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
-        self.journal.soon(self.journal.record(self.state, "RecoveryFound", words, warning=not end.settled))
-        if end.settled:
-            self.known.state = memory.settled(self.state, end.verdict)
-            self.journal.soon(self.journal.remember(self._to_remember))
-            self._show()
-        return end.settled
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -204,15 +190,13 @@ class TrainingJob:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        attributes: list[SearchAttributeUpdate[Any]] = [
-            Attributes.JOB.value_set(self.state.job.name),
-            Attributes.PHASE.value_set(page.job_phase(self.state, running)),
-        ]
+        row = {Attributes.JOB: self.state.job.name, Attributes.PHASE: page.job_phase(self.state, running)}
         if self.state.history:
-            attributes.append(Attributes.VERDICT.value_set(self.state.history[-1].verdict))
-        if attributes != self._row:  # each change of the row is an event of the history
-            self._row = attributes
-            workflow.upsert_search_attributes(attributes)
+            row[Attributes.VERDICT] = self.state.history[-1].verdict
+        known = workflow.info().typed_search_attributes  # those of the run before, too
+        changes = [key.value_set(value) for key, value in row.items() if known.get(key) != value]
+        if changes:  # each time is an event of the history
+            workflow.upsert_search_attributes(changes)
         workflow.set_current_details(page.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end
@@ -241,9 +225,16 @@ class TrainingJob:
         self.known.sightings += 1
         before, real = self.state, self._real_faults()
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
-        if before.problems != self.state.problems:
-            self.journal.problems(self.state, before.problems)
+        self.journal.problems(self.state, before.problems)
+        self._say_if_manager_is_lost(before.manager_lost)
         self._tell_faults(real)
+
+    def _say_if_manager_is_lost(self, before: str) -> None:
+        if self.state.manager_lost in ("", before):
+            return
+        restarts = self.state.job.manager_lost is ManagerLost.RESTART
+        words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
+        self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -263,11 +254,8 @@ class TrainingJob:
         before = self.state.attachment
         lost, real = self.state.manager_lost, self._real_faults()
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        if self.state.manager_lost not in ("", lost):
-            restarts = self.state.job.manager_lost is ManagerLost.RESTART
-            words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
-            self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
-            self._tell_faults(real)
+        self._say_if_manager_is_lost(lost)
+        self._tell_faults(real)
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
@@ -331,8 +319,9 @@ class TrainingJob:
         return Receipt(info="taken")
 
     @report_faults.validator
-    def _ranks_exist(self, report: FaultReport) -> None:
-        if problem := requests.fault_problem(self.state.job, report.faults):
+    def _fits(self, report: FaultReport) -> None:
+        problem = requests.fault_problem(self.state.job, report.faults) or faults.room_problem(self.state, report)
+        if problem:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
 
     def _running(self) -> str:

@@ -115,11 +115,11 @@ def show_downgrade(state: JobState) -> None:
 
 
 def show_incident(incident: Incident) -> None:
-    """A post-mortem of all modes that it took. The node is worth a look only when something was wrong with it."""
+    """A post-mortem of all modes that it took."""
     line = Text(f"incident {incident.number}: {incident.summary} -> ").append_text(outcome(incident.verdict))
     console.print(line.append(f" in {incident.seconds:.2f} s"), soft_wrap=True)
     for verdict in incident.ladder:
-        show_verdict(verdict if incident.faults else verdict.model_copy(update={"look_at": ""}))
+        show_verdict(verdict)
 
 
 def show_verdict(verdict: Verdict) -> None:

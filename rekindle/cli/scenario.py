@@ -268,7 +268,8 @@ class Scenario:
         async def concluded() -> bool:
             status = await self._status()
             found[:] = status.state.history[:1]
-            doing = f"{status.running} runs" if status.running else "waiting for the decision"
+            idle = "the incident ends" if status.state.incidents else "waiting for the decision"
+            doing = f"{status.running} runs" if status.running else idle
             done = measure.last_step(measure.read_steps(self.job_directory))
             self._tell(Step(text=f"{doing}; training, step {done} of {self._options.steps}", step=done))
             return bool(found)
@@ -295,7 +296,7 @@ class Scenario:
     async def _result(self, incident: Incident, reference: Path) -> dict[str, Any]:
         assert self._rekindle is not None
         records = measure.read_steps(self.job_directory)
-        job = (await self._rekindle.status(self.job_id)).state.job
+        job = (await self._rekindle.status(self.job_id, ended=True)).state.job
         workflow_id = ids.recovery_workflow(job, incident.number, incident.ladder[0].mode)
         seen = incident.faults[0].seen_at
         assert seen is not None, "the watcher says when it saw a fault"

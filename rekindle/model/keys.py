@@ -46,11 +46,9 @@ MEMORY = "rekindle.io/memory"
 """Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
-MEMORY = "rekindle.io/memory"
-"""Annotation of a job: what its workflow leaves for a later one, should it be lost."""
 
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
-ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, DOWNGRADED)
+ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, MANAGER_LOST, DOWNGRADED)
 """What the owner of a job may write on its object; what is only close to one of them is a slip."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import (
@@ -31,8 +32,14 @@ from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
+
+QUOTED = 80
+"""Bytes of a wrong value that a refusal quotes."""
+
+TOLD_PROBLEMS = 20
+"""Wrong fields that a refusal names."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
 """Lower-case letters, digits and hyphens, at most 40: names of pods are longer, and must fit into a label."""
@@ -234,7 +241,7 @@ def _one_of(words: type[Word], value: str, where: str, wrong: list[str]) -> Word
     try:
         return words(value)
     except ValueError:
-        wrong.append(f"{where}: {value!r} is not accepted (accepted: {', '.join(words)})")
+        wrong.append(f"{where}: {cut(value, QUOTED)!r} is not accepted (accepted: {', '.join(words)})")
         return None
 
 
@@ -285,4 +292,8 @@ def _unless(wrong: list[str], value: Checked) -> Checked:
 
 
 def _refusal(lines: list[str]) -> BadInput:
-    return BadInput("; ".join(lines) if len(lines) == 1 else "\n".join([f"{len(lines)} fields are wrong:", *lines]))
+    """Of very many it names the first: it becomes an event, a log line or a status."""
+    if len(lines) == 1:
+        return BadInput(lines[0])
+    more = [f"and {len(lines) - TOLD_PROBLEMS} more"] if len(lines) > TOLD_PROBLEMS else []
+    return BadInput("\n".join([f"{len(lines)} fields are wrong:", *lines[:TOLD_PROBLEMS], *more]))

@@ -174,6 +174,8 @@ class VerdictChanges(TypedDict, total=False):
     seconds: float
     phases: tuple[Phase, ...]
     next_mode: Mode | None
+    look_at: str
+    switched: tuple[Switched, ...]
     handled: tuple[str, ...]
     unread: tuple[Report, ...]
 
@@ -212,9 +214,8 @@ class Verdict(Value):
 
 
 class Situation(Value):
-    """What the opening of an incident learnt; travels from mode to mode."""
+    """What is known of an incident; travels from mode to mode."""
 
-    attempt: str = ""
     faults: tuple[Fault, ...] = ()
     tried: tuple[Mode, ...] = ()
     unread: tuple[Report, ...] = ()

@@ -3,7 +3,10 @@
 from datetime import datetime
 from typing import Self, TypedDict, Unpack
 
+from pydantic import AwareDatetime, NonNegativeInt
+
 from rekindle.model.base import Value
+from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Verdict
@@ -31,15 +34,15 @@ class Standing(Value):
 class Remembered(Value):
     """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
 
-    incidents: int = 0
-    recovery: str = ""
+    incidents: NonNegativeInt = 0
+    recovery: Text = ""
     """Workflow id of the recovery that runs; empty: none does."""
 
-    downgrade: str = ""
+    downgrade: Text = ""
     """Why the sub-health policy became `ignore`; empty: it did not."""
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
-    restarts: tuple[datetime, ...] = ()
+    restarts: tuple[AwareDatetime, ...] = ()
     left_behind: tuple[PodRef, ...] = ()
 
 
@@ -83,7 +86,6 @@ class JobStateChanges(TypedDict, total=False):
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
-    generation: str
     manager: str
     faults: tuple[Standing, ...]
     problems: tuple[str, ...]
@@ -125,9 +127,6 @@ class JobState(Value):
     downgrade: Downgrade | None = None
     holders: tuple[str, ...] = ()
     """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
-
-    generation: str = ""
-    """Of these pods."""
 
     manager: str = ""
     """The process of the training side's manager; see `Sighting.manager`."""

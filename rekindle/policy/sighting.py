@@ -7,28 +7,23 @@ here: the same world gives an equal value, whoever looks and however often. docs
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
-from rekindle.model.fault import Fault, FaultKind, Sighting
+from rekindle.model.fault import HOLDER_LENGTH, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
 from rekindle.policy.pod_ranks import RankedPod, problems, ranked
-
-SOURCE = "watcher"
 
 READY, SUB_HEALTHY = "Ready", "SubHealthy"
 """Types of conditions of nodes."""
 
-HOLDER_LENGTH = 8
-"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
-
-UNKNOWN = "?"
-"""Holder of a pod rank that two pods carry."""
-
 MOST_FAULTS = 100
-"""Faults of one kind; the last one of a longer list stands for the rest."""
+MOST_BYTES = 14 * 1024
+"""Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
+workflow, beside 5,000 holders and twenty incidents."""
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
-"""Characters of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
+"""Bytes of somebody else's words that are passed on: two hundred faults have to fit into one payload."""
 
 LONGEST_CODE = 80
 
@@ -74,7 +69,7 @@ def _holders(holding: Sequence[RankedPod], count: int) -> tuple[str, ...]:
     holders = [""] * count
     for one in holding:
         assert one.rank is not None
-        holders[one.rank] = UNKNOWN if holders[one.rank] else one.pod.metadata.uid[:HOLDER_LENGTH]
+        holders[one.rank] = UNKNOWN_HOLDER if holders[one.rank] else one.pod.metadata.uid[:HOLDER_LENGTH]
     return tuple(holders)
 
 
@@ -123,7 +118,7 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
     first = pods[0]
     nodes = {one.pod.spec.node_name for one in pods}
     status = first.pod.status
-    words = (status.message or status.reason or code)[:LONGEST_MESSAGE]
+    words = cut(status.message or status.reason or code, LONGEST_MESSAGE)
     pod_ranks = _pod_ranks(job, pods)
     return Fault(
         id=f"{'backup-failed' if first.backup else 'failed'}/{_generation(first)}/{code}",
@@ -136,15 +131,16 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
         generation=_generation(first),
         backup=first.backup,
         code=code,
-        message=f"{_named(pods)} failed: {words}",
-        source=SOURCE,
+        message=_failed_words(pods, words),
+        source=WATCHER,
     )
 
 
-def _named(pods: Sequence[RankedPod]) -> str:
+def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
+    """Of many pods the names come last: what does not fit is cut."""
     names = ", ".join(one.pod.metadata.name for one in pods[:NAMED_PODS])
     more = f" and {len(pods) - NAMED_PODS} more" if len(pods) > NAMED_PODS else ""
-    return f"{'pod' if len(pods) == 1 else 'pods'} {names}{more}"
+    return f"pod {names} failed: {words}" if len(pods) == 1 else f"{len(pods)} pods failed: {words} ({names}{more})"
 
 
 # ---- nodes
@@ -155,7 +151,7 @@ def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]
     here = _on(nodes, READY, (one for one in pods if not one.backup and (one.lives or one.failed)))
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
-        words = (condition.message or f"node {node.metadata.name} is lost")[:LONGEST_MESSAGE]
+        words = cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE)
         fault = _node_fault(job, node, condition, group)
         faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
     return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
@@ -202,8 +198,8 @@ def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence
         node=node.metadata.name,
         code=code,
         pod_uids=(pods[0].pod.metadata.uid,) if len(pods) == 1 else (),
-        message=condition.message[:LONGEST_MESSAGE],
-        source=SOURCE,
+        message=cut(condition.message, LONGEST_MESSAGE),
+        source=WATCHER,
     )
 
 
@@ -232,10 +228,23 @@ def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
 
 def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
     """The last fault says how many more there are, and carries the pod ranks of all of them."""
-    if not rest:
+    named = _fitting(faults)
+    if named == len(faults) and not rest:
         return faults
-    last = faults[-1]
-    pod_ranks = tuple(sorted({*last.pod_ranks, *_pod_ranks(job, (one for group in rest for one in group))}))
-    message = f"{last.message} (and {len(rest)} more {what})"
+    last, left_out = faults[named - 1], faults[named:]
+    of_the_left_out = (rank for fault in left_out for rank in fault.pod_ranks)
+    of_the_rest = _pod_ranks(job, (one for group in rest for one in group))
+    pod_ranks = tuple(sorted({*last.pod_ranks, *of_the_left_out, *of_the_rest}))
+    message = f"{cut(last.message, LONGEST_MESSAGE)} (and {len(left_out) + len(rest)} more {what})"
     told = last.model_copy(update={"pod_ranks": pod_ranks, "ranks": _ranks(job, pod_ranks), "message": message})
-    return [*faults[:-1], told]
+    return [*faults[: named - 1], told]
+
+
+def _fitting(faults: Sequence[Fault]) -> int:
+    """How many of them, from the first, fit into `MOST_BYTES`; the first one does in any case."""
+    left = MOST_BYTES
+    for number, fault in enumerate(faults):
+        left -= len(fault.model_dump_json())
+        if left < 0:
+            return max(number, 1)
+    return len(faults)

@@ -16,7 +16,6 @@ from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.policy.intake import End, News, Register, Sighted
 from tests.support.cluster import job_object, until_gone, until_running
 from tests.support.watching import Peer, watching
-from workers.watcher import watcher
 from workers.watcher.job_workflows import JobUnknown
 
 
@@ -210,6 +209,19 @@ async def test_a_job_whose_workflow_is_gone_is_registered_again(client: ClusterC
         await peer.until(lambda: peer.attempts > attempts)
 
 
+async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing_changes(
+    client: ClusterClient, cluster: LocalCluster
+) -> None:
+    """Somebody terminated it: nothing in the cluster says so."""
+    peer = Peer()
+    async with watching(cluster, peer):
+        job = await client.submit(job_object())
+        (pod,) = await until_running(client, "demo-worker-0")
+        await peer.until_held(pod)
+        peer.gone.add(job.metadata.uid)
+        await peer.until(lambda: sum(isinstance(one, Register) for one in peer.news) == 2)
+
+
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(
     client: ClusterClient, cluster: LocalCluster
 ) -> None:
@@ -311,22 +323,3 @@ async def test_one_job_that_cannot_be_looked_at_stops_no_other(client: ClusterCl
 
 def _is_about(news: News, job_id: str) -> bool:
     return isinstance(news, Register) and news.registration.job.id == job_id
-
-
-async def test_a_quiet_job_whose_workflow_was_lost_is_registered_again(
-    client: ClusterClient, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing changes in the cluster: that its workflow is gone is found when everything is listed again."""
-    monkeypatch.setattr(watcher, "RELIST", 0.2)
-    peer = Peer()
-    async with watching(cluster, peer):
-        job = await client.submit(job_object())
-        (pod,) = await until_running(client, "demo-worker-0")
-        await peer.until_held(pod)
-        told = len(peer.taken)
-        peer.lost.add(job.metadata.uid)
-        await peer.until(lambda: len(peer.taken) > told)
-    again = peer.news[told]
-    assert isinstance(again, Register)
-    assert again.registration.sighting
-    assert again.registration.sighting.holders == (pod.metadata.uid[:8],)

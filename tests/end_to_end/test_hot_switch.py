@@ -36,6 +36,7 @@ async def test_pod_rank_0_moves_too(product: Product) -> None:
     assert [moved["rank"] for moved in result["switched"]] == [0, 1]
 
 
+@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, on one machine")
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: Product) -> None:
     """The job starts again from its last checkpoint and ends with the same parameters; sub-health is ignored from then on."""
     result = await product.run(backup_fails=True)
@@ -53,6 +54,7 @@ async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(p
     assert (result["steps_lost"], result["policy_after"], result["switched"]) == (0, "ignore", [])
 
 
+@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, on one machine")
 async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Product) -> None:
     """At the limit the mode escalates, and the job recovers from its checkpoint."""
     result = await product.run(pause_hangs=True)
@@ -61,6 +63,7 @@ async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Produ
     assert result["policy_after"] == "ignore"
 
 
+@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, on one machine")
 async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product) -> None:
     """The old pod is gone by then; the job recovers from its checkpoint."""
     result = await product.run(resume_fails=True)

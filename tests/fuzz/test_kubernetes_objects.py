@@ -22,7 +22,7 @@ from activities.kubernetes.pods import (
 )
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
-from rekindle.policy.ranks import problems
+from rekindle.policy.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
 from tests.support.valid_objects import JOBS, namespace, node, pod
 
@@ -82,6 +82,15 @@ def test_a_broken_job_is_refused_by_its_field(kind: Kind, data: st.DataObject) -
     """Whatever is wrong with it, wherever."""
     raw = data.draw(broken(JOBS[kind]))
     reads(lambda: read_job(kind, raw))
+
+
+@pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
+@pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
+def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:
+    """Annotations of 256 KiB are accepted by the API server; what is said of them becomes an event."""
+    own = JOBS[TRAINING_JOB]
+    raw = {**own, "metadata": {**own["metadata"], "labels": {key: words}, "annotations": {key: words}}}
+    assert reads(lambda: read_job(TRAINING_JOB, raw)) is None
 
 
 def read_pod(raw: Object, job: Workload) -> Pod:
@@ -158,4 +167,4 @@ def test_the_contracts_labels_and_annotations_may_say_anything(
     job = reads(lambda: read_job(kind, raw))
     found = reads(lambda: read_pod(of_it, Workload(kind, own)))
     if job and found:
-        problems(JobView(job=job, pods=(found, found)))
+        sight(JobView(job=job, pods=(found, found)))

@@ -19,6 +19,9 @@ from tests.support.plant import Plant, a_job, plant, sub_health, training
 from workers.gateway.server import Gateway
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
+RECOVERY = "recovery/of-the-test"
+"""Workflow id of who gives the orders, where no workflow does."""
+
 
 async def test_keep_alives_carry_the_current_uuid(temporal: WorkflowEnvironment) -> None:
     """Before the first order the uuid is empty, afterwards it is the attempt's; the period is a setting of the gateway."""
@@ -40,7 +43,7 @@ async def test_two_orders_are_never_closer_than_the_gap() -> None:
     stream = streams.open("job", "session")
     assert stream
     serving = asyncio.create_task(stream.serve(writer))
-    await asyncio.gather(*(streams.deliver(orders.migrate("job", f"uuid-{number}")) for number in range(3)))
+    await asyncio.gather(*(streams.deliver(orders.migrate("job", f"uuid-{number}"), RECOVERY) for number in range(3)))
     stream.end("the test is over")
     await serving
     assert [signal.uuid for signal in writer.written] == ["uuid-0", "uuid-1", "uuid-2"]
@@ -65,7 +68,7 @@ async def test_an_order_on_a_broken_stream_is_refused_and_may_be_tried_again() -
     streams = Streams(limit=1)
     stream = streams.open("job", "session")
     assert stream
-    waiting = [asyncio.create_task(streams.deliver(orders.migrate("job", "u"))) for _ in range(2)]
+    waiting = [asyncio.create_task(streams.deliver(orders.migrate("job", "u"), RECOVERY)) for _ in range(2)]
     with pytest.raises(ConnectionError):
         await stream.serve(_Writer(broken=True))
     for refused in await asyncio.gather(*waiting, return_exceptions=True):
@@ -77,13 +80,13 @@ async def test_an_order_for_a_job_that_is_not_here_is_refused_and_may_be_tried_a
     """Neither an unknown job nor one whose stream was ended takes an order; its client is let in first when it comes."""
     streams = Streams(limit=1)
     with pytest.raises(NotAttached):
-        await streams.deliver(orders.migrate("job", "u"))
+        await streams.deliver(orders.migrate("job", "u"), RECOVERY)
     assert streams.wanted == {"job"}
     stream = streams.open("job", "session")
     assert stream
     stream.end("over")
     with pytest.raises(NotAttached):
-        await streams.deliver(orders.migrate("job", "u"))
+        await streams.deliver(orders.migrate("job", "u"), RECOVERY)
 
 
 def test_a_gateway_that_is_full_takes_no_further_job() -> None:

@@ -20,6 +20,7 @@ from temporalio.api.workflowservice.v1 import (
     UpdateWorkflowExecutionRequest,
 )
 
+from rekindle import ids
 from tests.support.proxy import Dropped
 
 POLL_WORKFLOW = "PollWorkflowTaskQueue"
@@ -199,8 +200,9 @@ class Journal:
         return noted
 
     def _workflow(self, workflow_id: str) -> str:
-        kind, _, job = workflow_id.partition("/")
-        return kind if job == self._job else ""
+        if workflow_id == ids.job_workflow(self._job):
+            return "job"
+        return "recovery" if workflow_id.startswith(f"recovery/default.{self._name}/") else ""
 
     def _read_request(self, caller: str, method: str, request: bytes) -> Noted | None:
         if method == DECIDED:

@@ -16,8 +16,8 @@ HEAD = """# Kills
 Written by `make kills`. Each cell is one hot switch, with real processes on one machine, during which a process was killed
 with SIGKILL while a proxy held the call open that is named; it was started again at once. The delay is what the hot switch took
 longer, from the fault to the verdict in the job's history, than an undisturbed one ({seconds:.2f} s). In brackets: of this, until
-the new process asked for work, where it had to be waited for. Numbers are ids of events, in the history of `job/{{jobId}}` from
-the fault on and of `recovery/{{jobId}}`.
+the new process asked for work, where it had to be waited for. Numbers are ids of events, in the history of the job's workflow
+from the fault on and of the recovery's.
 
 Of our training side, in every cell: one backup pod was created, the old pod was deleted once, each order was carried out once,
 and each report was consumed once."""

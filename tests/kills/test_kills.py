@@ -3,11 +3,9 @@
 import os
 import random
 import statistics
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -21,6 +19,7 @@ from tests.kills.events import Happened, Place, happened, places
 from tests.kills.table import Row, Table, does, where
 from tests.kills.trial import Kill, Result, Trials
 from tests.support.processes import CONTROL, GATEWAY, SERVER, processes
+from tests.support.sampling import commit
 
 ALL = os.environ.get("REKINDLE_KILLS") == "all"
 SAMPLE = 6
@@ -227,15 +226,9 @@ def _rank(pod: Pod) -> int:
 def _chosen(kills: Sequence[tuple[Place, tuple[str, ...]]], number: int) -> Sequence[tuple[Place, tuple[str, ...]]]:
     if ALL:
         return kills
-    seed = _commit()
+    seed = commit()
     print(f"a sample of {number} of {len(kills)} kills, seeded by {seed}")
     return random.Random(seed).sample(kills, number)
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "0"
 
 
 def _note(table: Table, place: Place, victims: tuple[str, ...], result: Result, added: float, side: TrainingSide = OURS) -> None:

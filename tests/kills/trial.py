@@ -18,11 +18,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
+from rekindle.model.fault import FaultReport
 from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Incident, Progress, Receipt
+from rekindle.model.recovery import Incident, Mode, Progress, Receipt
 from rekindle.model.state import JobState
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.kills.calls import Journal, Noted, Point, Trap
@@ -176,7 +177,7 @@ class Trials:
     async def _end(self, job: Job) -> None:
         """Leaves nothing that could disturb the next run, also when this one hung."""
         await self._world.cluster.delete_job(job.name, grace=0)
-        for workflow in (ids.recovery_workflow(job.id), ids.job_workflow(job.id)):
+        for workflow in (ids.job_workflow(job.id), *(ids.recovery_workflow(job, 1, mode) for mode in Mode)):
             try:
                 await self._world.client.get_workflow_handle(workflow).terminate("the test is over")
             except RPCError as error:
@@ -229,8 +230,8 @@ class Trials:
         old = await self._holder(job.id, 1)
         self._journal.begin(job.id, job.name, trap)
         began = time.time()
-        fault = sub_health(1, old.spec.node_name, f"episode of {job.name}")
-        telling = asyncio.create_task(Jobs(self._world.client).ask(job.id, ids.Updates.FAULT, fault))
+        report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
+        telling = asyncio.create_task(Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report))
         succeeding = asyncio.create_task(self._succeed(job, peer))
         try:
             async with asyncio.timeout(HANG):
@@ -243,7 +244,7 @@ class Trials:
             await asyncio.gather(succeeding, return_exceptions=True)
             self._journal.end()
         history = await self._history(ids.job_workflow(job.id), described.run_id)
-        recovery = await self._history(ids.recovery_workflow(job.id), _child(history))
+        recovery = await self._history(ids.recovery_workflow(job, 1, Mode.HOT_SWITCH), _child(history))
         return Result(
             incident=incident,
             seconds=ended - began,

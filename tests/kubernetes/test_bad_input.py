@@ -1,7 +1,7 @@
 """What is wrong with a job, a node or an account on Kubernetes is said where somebody looks, and nothing is retried for ever."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,12 @@ class Workflows:
 
     def __init__(self) -> None:
         self.news: asyncio.Queue[News] = asyncio.Queue()
-        self.jobs: set[str] = set()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
-        self.jobs.add(job_id)
         self.news.put_nowait(news)
 
-    async def known(self) -> frozenset[str]:
-        return frozenset(self.jobs)
+    async def lost(self, job_ids: Collection[str]) -> list[str]:
+        return []
 
     async def until_seen(self) -> Sighting:
         """The next sighting. Nothing has ended until then."""

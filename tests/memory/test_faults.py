@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import PodRef
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from workflows import faults, memory
@@ -172,6 +173,15 @@ def test_who_told_a_fault_clears_it_and_a_sighting_does_not() -> None:
     assert ids(told(state, cleared=("n1/slow",))) == []
 
 
+def test_a_sighting_is_no_reason_to_judge_anew_what_others_told() -> None:
+    """A reported fault whose recovery was given up would restart the job at each look at its pods."""
+    state = told(see(STATE), by_a_person(LOST))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.judged(state, case, "given_up: enough")
+    assert [one.judged for one in see(state, at=LATER).faults] == ["given_up: enough"]
+
+
 def test_a_sub_health_of_two_pods_is_decided_rank_by_rank() -> None:
     """The one may be moved while the other stays."""
     state = told(STATE, by_a_person(SLOW).model_copy(update={"pod_ranks": (0, 1)}))
@@ -183,14 +193,41 @@ def test_the_end_of_a_backup_pod_is_no_case() -> None:
     assert cases.next_case(see(STATE, FAILED.model_copy(update={"backup": True})), NOW) is None
 
 
+def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
+    """None is dropped without a word; those of processes merge, and are always taken; what is cleared makes room."""
+    state, told_so_far = STATE, 0
+    while not (problem := faults.room_problem(state, report := a_report(told_so_far))):
+        state = memory.reported(state, report, NOW)
+        told_so_far += 1
+    assert f"1 more do not fit beside the {told_so_far} that stand" in problem
+    assert ids(state) == [f"e{number}" for number in range(told_so_far)]
+    assert not faults.room_problem(state, a_report(0))
+    assert not faults.room_problem(state, FaultReport(faults=(crash(1),)))
+    assert not faults.room_problem(state, report.model_copy(update={"cleared": ("e0", "e1")}))
+
+
+def a_report(number: int) -> FaultReport:
+    return FaultReport(faults=(by_a_person(LOST).model_copy(update={"id": f"e{number}", "message": "x" * 300}),))
+
+
+def test_a_judgement_is_short() -> None:
+    """It stands beside each of perhaps a hundred faults."""
+    state = see(STATE, FAILED)
+    case = cases.next_case(state, NOW)
+    assert case
+    (one,) = memory.judged(state, case, "given_up: " + "x" * 2000).faults
+    assert len(one.judged) == LONGEST_NOTE
+
+
 found = st.lists(st.sampled_from([SLOW, LOST, FAILED]), max_size=3, unique=True).map(tuple)
+World = tuple[tuple[str, ...], tuple[Fault, ...]]
 worlds = st.tuples(st.tuples(*[st.sampled_from(["", uid, uid.upper(), "?"]) for uid in WHOLE]), found)
 
 
 @given(st.lists(worlds, max_size=8), worlds)
-def test_only_the_last_look_at_the_world_counts(before: list[tuple[tuple[str, ...], tuple[Fault, ...]]], last: object) -> None:
+def test_only_the_last_look_at_the_world_counts(before: list[World], last: World) -> None:
     """However the world came to be as it is, the watcher's faults are those of now, and looking again changes nothing."""
-    holders, seen = last  # type: ignore[misc]
+    holders, seen = last
     state = STATE
     for other, others in before:
         state = see(state, *others, holders=other)
@@ -200,7 +237,7 @@ def test_only_the_last_look_at_the_world_counts(before: list[tuple[tuple[str, ..
 
 
 @given(st.lists(worlds, max_size=10))
-def test_every_fault_comes_to_a_case_or_a_judgement(news: list[tuple[tuple[str, ...], tuple[Fault, ...]]]) -> None:
+def test_every_fault_comes_to_a_case_or_a_judgement(news: list[World]) -> None:
     """Working off case after case ends, with nothing left that was not judged."""
     state, now = STATE, NOW
     for holders, seen in news:

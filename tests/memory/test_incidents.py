@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.fault import Fault, FaultKind, FaultReport
-from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.ids import recovery_workflow
+from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
     Attachment,
@@ -115,7 +116,9 @@ def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
 def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
     """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
     state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
-    state = memory.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.settled(state, case, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
     assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
     assert state.holders == ("*", "*", "*")
 
@@ -217,12 +220,13 @@ def test_an_owner_who_writes_another_policy_into_the_label_means_it() -> None:
 
 def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
     """Downgrade with its reason and the policy before it, incidents and restarts counted on, and the recovery that ran."""
-    knew = Remembered(incidents=7, recovery="recovery/x", downgrade="no spare", restarts=(NOW,))
+    runs = recovery_workflow(JOB, 7, Mode.HOT_SWITCH)
+    knew = Remembered(incidents=7, recovery=runs, downgrade="no spare", restarts=(NOW,))
     state = memory.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
-    assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), "recovery/x")
+    assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), runs)
     assert state.downgrade
     assert (state.downgrade.reason, memory.lifted(state).policy) == ("no spare", SubHealthStrategy.HOT_SWITCH)
-    assert memory.to_remember(state, "recovery/x") == knew
+    assert memory.to_remember(state, runs) == knew
     case = cases.next_case(state, NOW)
     assert case
     assert (case.plan.modes, memory.begun(state, case).lost_recovery) == ((Mode.JOB_RESCHEDULING,), "")
@@ -271,3 +275,15 @@ def test_changes_name_every_field() -> None:
     }
     hints = get_type_hints(Verdict)
     assert all(hints[name] == hint for name, hint in get_type_hints(VerdictChanges).items())
+
+
+def test_a_manager_in_a_pod_of_its_own_is_seen_to_be_another_process() -> None:
+    """Before it attaches; of MindIO only, whose new manager knows no rank, and not while all pods start anew."""
+    mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}))
+    first = memory.sighted(mindio, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    assert first.manager_lost == ""
+    lost = memory.sighted(first, Sighting(manager="uid-1/9:00"), NOW, restarting=False)
+    assert (lost.manager_lost, len(lost.faults)) == ("manager uid-1/9:00 is another process", 1)
+    assert memory.sighted(first, Sighting(manager="uid-2/9:00"), NOW, restarting=True).manager_lost == ""
+    ours = memory.sighted(STATE, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
+    assert memory.sighted(ours, Sighting(manager="uid-1/9:00"), NOW, restarting=False).manager_lost == ""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
-from rekindle.model.fault import Fault, FaultKind, Sighting
+from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.sizes import MOST_PODS
-from rekindle.policy.sighting import MOST_FAULTS, UNKNOWN, matters, sight
+from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
 from tests.support.job_views import NOW, job, manager, node, pod, view
 
 PAYLOAD = 256 * 1024
@@ -52,7 +52,7 @@ def test_nobody_else_holds_a_rank(other: Pod) -> None:
 def test_a_rank_that_two_pods_carry_has_no_known_holder() -> None:
     """Which of them trains cannot be told; it is a problem, and no fault."""
     seen = sight(view(pod(0), pod(0, "other")))
-    assert (seen.holders, len(seen.problems), seen.faults) == ((UNKNOWN, ""), 1, ())
+    assert (seen.holders, len(seen.problems), seen.faults) == ((UNKNOWN_HOLDER, ""), 1, ())
 
 
 def test_the_generation_is_that_of_most_holders() -> None:
@@ -104,7 +104,7 @@ def test_pods_that_fail_alike_are_one_fault() -> None:
     assert (found[0].pod, found[0].node) == ("demo-worker-0", "")
     assert found[0].pod_uids == tuple(f"uid-{rank}" for rank in range(10))
     names = ", ".join(f"demo-worker-{rank}" for rank in range(10))
-    assert found[0].message == f"pods {names} and 2 more failed: exit 1"
+    assert found[0].message == f"12 pods failed: exit 1 ({names} and 2 more)"
 
 
 def test_only_a_pod_that_was_not_told_to_end_can_fail() -> None:
@@ -211,7 +211,7 @@ def _node(number: int) -> str:
 
 
 async def test_the_largest_job_at_its_worst_fits_into_one_payload() -> None:
-    """1,250 failed pods and 1,000 sick nodes; nothing of it is left out but names."""
+    """1,250 failed pods and 1,000 sick nodes; nothing of it is left out but names, and how many they are is said."""
     seen = sight(largest(sick=1000))
     (payload,) = await pydantic_data_converter.encode([seen])
     assert len(payload.SerializeToString()) <= PAYLOAD
@@ -219,14 +219,15 @@ async def test_the_largest_job_at_its_worst_fits_into_one_payload() -> None:
     assert read == seen
     lost = [fault for fault in seen.faults if fault.kind is FaultKind.NODE]
     sick = [fault for fault in seen.faults if fault.kind is FaultKind.SUB_HEALTH]
-    assert (len(lost), len(sick)) == (MOST_FAULTS, MOST_FAULTS)
     for found in (lost, sick):
         assert {rank for fault in found for rank in fault.pod_ranks} == set(range(1, 4000, 4))
         assert all(one.node < other.node for one, other in pairwise(found))
-        assert "(and 900 more " in found[-1].message
+        assert sum(len(fault.model_dump_json()) for fault in found[:-1]) <= MOST_BYTES
+        assert 10 < len(found) <= MOST_FAULTS
+        assert f"(and {1000 - len(found)} more " in found[-1].message
     (failed,) = (fault for fault in seen.faults if fault.kind is FaultKind.POD)
     assert failed.pod_ranks == tuple(range(0, MOST_PODS, 4))
-    assert (len(failed.pod_uids), "and 1240 more failed" in failed.message) == (10, True)
+    assert (len(failed.pod_uids), failed.message[:24]) == (10, "1250 pods failed: exit 1")
 
 
 PODS = st.builds(

@@ -32,9 +32,9 @@ class HurriedHotSwitchOfAWorker(HurriedHotSwitch):
     """The same as a worker runs it: what does not fit its history fails it."""
 
     @workflow.init
-    def __init__(self, request: ModeInput) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
 
     @workflow.run
-    async def run(self, request: ModeInput) -> Verdict:
-        return await super().run(request)
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await super().run(request, context)

@@ -40,8 +40,6 @@ class ScriptedJob:
     def _refuses(self, sighting: Sighting) -> None:
         if "refuse" in sighting.problems:
             raise ApplicationError("holders: two are too many", type=ErrorTypes.REQUEST_INVALID)
-        if "known" in sighting.problems:
-            raise ApplicationError("nothing would change", type=ErrorTypes.KNOWN)
 
     @workflow.update(name=Updates.END)
     def end(self, reason: str) -> None:

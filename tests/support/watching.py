@@ -1,7 +1,7 @@
 """A watcher for tests, and a scripted peer in the place of the jobs' workflows."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -25,8 +25,8 @@ class Peer:
         self.attempted: list[type[News]] = []
         self.failures: list[Exception] = []
         self.refuses: Callable[[News], Exception | None] = lambda _: None
-        self.lost: set[str] = set()
-        """Jobs whose workflows somebody terminated."""
+        self.gone: set[str] = set()
+        """Jobs whose workflow is lost."""
         self._changed = asyncio.Condition()
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
@@ -40,11 +40,12 @@ class Peer:
                 raise error
             self.taken.append((job_id, news))
             self.taken_at.append(now())
-            if isinstance(news, Register):
-                self.lost.discard(job_id)
 
-    async def known(self) -> frozenset[str]:
-        return frozenset({job_id for job_id, _ in self.taken} - self.lost)
+    async def lost(self, job_ids: Collection[str]) -> list[str]:
+        """Says once of a job that its workflow is gone."""
+        gone = [job_id for job_id in job_ids if job_id in self.gone]
+        self.gone -= set(gone)
+        return gone
 
     @property
     def attempts(self) -> int:
@@ -95,7 +96,7 @@ class Peer:
 @asynccontextmanager
 async def watching(cluster: Cluster, peer: Peer) -> AsyncIterator[None]:
     """A watcher, until the block ends."""
-    task = asyncio.create_task(Watcher(cluster, peer, Limits()).run())
+    task = asyncio.create_task(Watcher(cluster, peer, Limits(), look_for_lost=0.05).run())
     try:
         yield
     finally:

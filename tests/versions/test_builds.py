@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rekindle import deployment
-from workers.versions import digest_of
+from workers.versions import Silences, digest_of
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -24,13 +24,22 @@ def _version(build_id: str, *, age: int, current: bool = False, served: bool = F
         ((_version("a", age=5, current=True),), True),
         ((_version("a", age=5, current=True), _version("b", age=1)), True),
         ((_version("a", age=5, current=True), _version("b", age=1, served=True)), False),
-        ((_version("a", age=100, current=True), _version("b", age=1, served=True)), True),
     ],
-    ids=["the first one", "unknown", "new", "was current", "the current one has no worker"],
+    ids=["the first one", "unknown", "new", "was current"],
 )
 def test_which_version_takes_over_by_itself(versions: tuple[deployment.Version, ...], takes_over: bool) -> None:
-    """A new version does, and any other one only where the current one has no worker any more."""
-    assert deployment.Deployment(versions=versions).yields_to("b", NOW) is takes_over
+    """A new version does, and any other one only where none is current."""
+    assert deployment.Deployment(versions=versions).yields_to("b") is takes_over
+
+
+def test_a_version_has_lost_its_workers_when_it_is_seen_without_any_for_a_while() -> None:
+    """A server that was started again knows of no worker for a moment: that is no loss."""
+    silences, later = Silences(), NOW + timedelta(seconds=20)
+    silent, asking = _version("a", age=100), _version("a", age=-19)
+    assert not silences.confirm(silent, NOW)
+    assert not silences.confirm(asking, NOW + timedelta(seconds=10))
+    assert not silences.confirm(silent, later)
+    assert silences.confirm(silent, later + timedelta(seconds=20))
 
 
 def test_the_same_code_has_the_same_build_and_other_code_another(tmp_path: Path) -> None:

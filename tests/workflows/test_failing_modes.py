@@ -123,13 +123,12 @@ async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: Wo
 
 async def test_a_hundred_lost_nodes_with_long_names_leave_the_job_its_workflow(temporal: WorkflowEnvironment) -> None:
     """The server ends a workflow that starts a child with more than 2 kB of one search attribute: what fits is searched for."""
-    later = datetime.now(UTC) + timedelta(minutes=1)
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase(RESUMES)
         for number in range(100):
             name = f"node-{number:03}-{'of-a-large-cluster' * 5}"
-            await world.fault(node_fault(name, name, later))
+            await world.fault(node_fault(name, name))
         await world.first_step("life-2")
         assert (await world.restarted(2, "life-3")).verdict is Outcome.RECOVERED
         assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING

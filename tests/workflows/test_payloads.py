@@ -4,7 +4,7 @@ Every model that a workflow or an activity takes or answers has its largest exam
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -18,18 +18,26 @@ from temporalio.workflow import _Definition as WorkflowDefinition
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
-from rekindle.model import asks, recovery, state
-from rekindle.model.cluster import ClusterEvent, JobPhase, PodPhase
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model import asks, recovery
+from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultsNow, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, PodRef
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS
-from rekindle.model.state import JobState
-from rekindle.policy import incidents, nodes
+from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
+from rekindle.policy import cases, nodes
+from rekindle.policy.cases import Case
+from rekindle.policy.pod_ranks import TOLD_PROBLEMS
+from rekindle.policy.sighting import sight
+from tests.support.job_views import job as a_job_object
+from tests.support.job_views import node as a_node
+from tests.support.job_views import pod as a_pod
 from tests.support.scripted_cluster import ScriptedCluster
-from workers.control import WORKFLOWS, activities_of
-from workflows.climb import Climb
+from workers.control import MODES, activities_of
+from workflows import faults, memory
+from workflows.incident import LOOKED_AT, IncidentRun, Memory
+from workflows.training_job import TrainingJob
 
 LARGEST = 256 * 1024
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
@@ -50,35 +58,46 @@ JOBS = {
 }
 
 
-def pod_fault(job: Job, number: int) -> Fault:
+def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> Fault:
+    """With everything in it that a fault may have."""
     return Fault(
-        episode=f"{'u' * 36}-{number}/failed",
-        kind=FaultKind.POD,
+        id=f"{'u' * 36}/{number}/{'c' * 80}/2026-01-01T00:00:00+00:00",
+        kind=kind,
         pod_ranks=(number,),
         ranks=tuple(job.ranks_of(number)),
         node=a_name(number),
         pod=a_name(number),
-        pod_uid="u" * 36,
+        pod_uids=("u" * 36,),
+        generation="g" * 36,
+        code="c" * 80,
         message=TEXT,
         seen_at=NOW,
-        source="watcher",
+        source=source,
     )
 
 
-def node_fault(number: int, kind: FaultKind = FaultKind.NODE) -> Fault:
-    return Fault(episode=f"{number}", kind=kind, node=a_name(number), message=TEXT, seen_at=NOW, source="watcher")
+def process_fault(ranks: Sequence[int]) -> Fault:
+    """As the training side tells it."""
+    details = (FaultyRanks(ranks=tuple(ranks), device="d" * 64, code="c" * 80),)
+    return Fault(id="processes", kind=FaultKind.PROCESS, ranks=tuple(ranks), details=details, message=TEXT, source=TRAINING_SIDE)
 
 
-def process_fault(job: Job) -> Fault:
-    """Every second rank of the job, which is the longest text."""
-    return Fault(
-        episode="e",
-        kind=FaultKind.PROCESS,
-        ranks=tuple(range(0, job.ranks, 2)),
-        message=TEXT,
-        seen_at=NOW,
-        source="training-side",
-    )
+def worst_view(job: Job) -> JobView:
+    """A quarter of the pods failed, and the nodes of all others are lost and sub-healthy at once."""
+    failed = dict.fromkeys(range(0, job.pods, 4), PodPhase.FAILED)
+    pods = [
+        a_pod(
+            number,
+            f"{number:08x}".ljust(36, "u"),
+            name=a_name(number),
+            node=a_name(number),
+            phase=failed.get(number, PodPhase.RUNNING),
+            message=TEXT,
+        )
+        for number in range(job.pods)
+    ]
+    nodes = [a_node(a_name(number), sick="c" * 80, ready="False", words=TEXT) for number in range(1, job.pods, 4)]
+    return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=tuple(pods), nodes=tuple(nodes))
 
 
 def verdict(job: Job, outcome: Outcome = Outcome.RECOVERED) -> recovery.Verdict:
@@ -109,42 +128,59 @@ def reports(job: Job) -> tuple[recovery.Report, ...]:
     )
 
 
-def worn(job: Job) -> JobState:
-    """The state of a job that had twenty bad incidents, and that a quarter of its pods fail again."""
+def incident_of(number: int, job: Job, case: Case, policy: SubHealthStrategy) -> Incident:
+    """Escalated, and recovered by a restart."""
+    ladder = tuple(verdict(job, outcome).with_(unread=()) for outcome in (Outcome.ESCALATE, Outcome.RECOVERED))
+    return Incident(
+        number=number,
+        summary=case.summary,
+        started_at=NOW,
+        seconds=1.0,
+        verdict=Outcome.RECOVERED,
+        ladder=ladder,
+        policy_after=policy,
+        faults=case.faults,
+    )
+
+
+def worn(job: Job, sighting: Sighting) -> JobState:
+    """The state of a job that had twenty bad incidents and as many requests, and that is as bad as it can be again."""
     found = JobState.of(job.model_copy(update={"sub_health": SubHealthStrategy.HOT_SWITCH}))
-    for number in range(state.KEPT_INCIDENTS + 1):
-        for failed in range(2 * incidents.KEPT_FAULTS):
-            fault = pod_fault(job, failed)
-            found = incidents.take_fault(found, fault.model_copy(update={"episode": f"{number}/{fault.episode}"}))
-        case = incidents.next_case(found)
+    for number in range(KEPT_INCIDENTS + 1):
+        found = bad(found, sighting)
+        case = cases.next_case(found.with_(problems=()), NOW)
         assert case
-        found = incidents.without(found, case)
-        ladder = (verdict(job, Outcome.ESCALATE), verdict(job))
-        incident = recovery.Incident(
-            number=number,
-            summary=case.summary,
-            started_at=NOW,
-            seconds=1.0,
-            verdict=Outcome.RECOVERED,
-            ladder=tuple(one.model_copy(update={"unread": ()}) for one in ladder),
-            policy_after=found.policy,
-            faults=case.faults,
-        )
-        found = incidents.concluded(found, incident)
-    for failed in range(FAILED_PODS):
-        found = incidents.take_fault(found, pod_fault(job, failed))
-    problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(21))
-    return found.model_copy(update={"problems": problems})
-
-
-def mode_inputs(job: Job, found: JobState) -> list[recovery.ModeInput]:
-    """As the entity gives them: pods failed, and all nodes are lost or sub-healthy."""
-    many = tuple(node_fault(number) for number in range(MOST_PODS))
-    ill = tuple(node_fault(number, FaultKind.SUB_HEALTH) for number in range(MOST_PODS))
-    case = incidents.next_case(found.model_copy(update={"problems": ()}))
+        found = memory.concluded(memory.begun(found, case), case, incident_of(number, job, case, found.policy))
+        found = memory.answered(found, "r" * 36, verdict(job))
+    found = bad(found, sighting)
+    case = cases.next_case(found.with_(problems=()), NOW)
     assert case
-    given = [Climb(case.model_copy(update={"faults": faults}), found)._input(found) for faults in (case.faults, many, ill)]
-    return [*given, recovery.ModeInput(job_id=job.id)]
+    return memory.judged(found, case, f"given_up: {TEXT}")
+
+
+def bad(found: JobState, sighting: Sighting) -> JobState:
+    """As the watcher, the training side and people see it."""
+    job = found.job
+    problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(TOLD_PROBLEMS + 1))
+    found = memory.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
+    of_failed_pods = [rank for pod_rank in range(0, job.pods, 4) for rank in job.ranks_of(pod_rank)]
+    found = memory.reported(found, FaultReport(faults=(process_fault(of_failed_pods),)), NOW)
+    for number in range(40):
+        for kind in (FaultKind.NODE, FaultKind.SUB_HEALTH):
+            report = FaultReport(faults=(long_fault(job, number, kind),))
+            if not faults.room_problem(found, report):
+                found = memory.reported(found, report, NOW)
+    return found
+
+
+def of_a_recovery(job: Job, found: JobState) -> list[Any]:
+    """What the entity gives to a mode, and tells it while it runs."""
+    case = cases.next_case(found.with_(problems=(), faults=tuple(Standing(fault=one.fault) for one in found.faults)), NOW)
+    assert case
+    run = IncidentRun.__new__(IncidentRun)
+    run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
+    run._situation = recovery.Situation(faults=case.faults, unread=reports(job)[:1])
+    return [run._context(), FaultsNow(faults=case.faults)]
 
 
 async def answers(job: Job, phase: PodPhase) -> list[Any]:
@@ -169,21 +205,29 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
 async def examples(job: Job) -> list[Any]:
     """The largest of everything."""
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
-    avoided = nodes.to_avoid((node_fault(number) for number in range(MOST_PODS)), SubHealthStrategy.IGNORE)
+    everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
+    avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = asks.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
-    found, request = worn(job), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT, front=TEXT)
+    sighting, request = sight(worst_view(job)), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT)
+    found = worn(job, sighting)
+    remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
+    looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
     largest = [await answers(job, phase) for phase in (PodPhase.PENDING, PodPhase.FAILED)]
     return [
-        *mode_inputs(job, found),
+        *of_a_recovery(job, found),
         *(answer for some in largest for answer in some),
         *reports(job),
-        pod_fault(job, 1),
-        node_fault(1),
-        process_fault(job),
+        FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank is the longest text
+        sighting,
         found,
-        state.JobStatus(state=found, running=Mode.JOB_RESCHEDULING),
-        state.Registration.of(job, found.problems),
-        state.Problems(found=found.problems),
+        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT),
+        Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
+        Registration(job=job, sighting=sighting, remembered=remembered),
+        asks.Survey(exists=True, sighting=sighting, nodes=looked_at),
+        asks.SurveyRequest(job_id=job.id, nodes=looked_at),
+        asks.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
+        asks.RememberRequest(job_id=job.id, memory=remembered),
+        asks.WithdrawRequest(job_id=job.id, request_id=TEXT),
         verdict(job),
         request,
         recovery.Order(
@@ -192,7 +236,7 @@ async def examples(job: Job) -> list[Any]:
         recovery.Receipt(info=TEXT),
         recovery.Attachment(queue=TEXT, session=TEXT, since=NOW),
         recovery.Progress(incarnation=TEXT, step=1),
-        asks.AskRequest(job_id=job.id, request=request),
+        asks.AskRequest(job_id=job.id, request=request, request_id=TEXT),
         asks.Backup(old=pod_ref(1), backup=pod_ref(2)),
         asks.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
         asks.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
@@ -216,7 +260,7 @@ async def examples(job: Job) -> list[Any]:
 
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in WORKFLOWS:
+    for workflow in (TrainingJob, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):

@@ -5,15 +5,13 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.cli.output import console, show_status
-from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import JobId, SubHealthStrategy
-from rekindle.model.keys import CAPABILITIES, SUB_HEALTHY_STRATEGY
-from rekindle.model.limits import Limits
+from rekindle.model.fault import Sighting
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.policy.intake import Tell, TellKind
+from rekindle.model.state import JobStatus, Registration
+from rekindle.policy.intake import Register, Sighted
 from tests.support.peer import Script
 from tests.support.plant import Plant, a_job, node_fault, sub_health, training
-from workers.telling import TemporalTeller
+from workers.watcher.job_workflows import TemporalJobWorkflows
 
 UNRANKED = "pod gpt-1 carries no rank: expected annotation hccl/rankIndex"
 OUTSIDE = "pod rank 7 of pod x is outside 0 to 1"
@@ -25,7 +23,7 @@ async def problems(world: Plant, *found: str) -> None:
 
 
 async def declined(world: Plant, count: int) -> JobStatus:
-    """Waits until so many real faults were declined."""
+    """Waits until so many faults were declined."""
     return await world.settled(lambda status: len([one for one in status.state.faults if one.judged]) == count)
 
 
@@ -44,8 +42,8 @@ async def test_a_sub_health_waits_until_the_problems_are_over(temporal: Workflow
         assert (await world.event("JobProblemsOver")).type == "Normal"
 
 
-async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) -> None:
-    """It is declined once for each reason, kept, and is an incident together with a second one when the problems are over."""
+async def test_a_real_fault_waits_until_the_problems_are_over(temporal: WorkflowEnvironment) -> None:
+    """It is declined once for each reason, stands, and is an incident together with a second one when the problems are over."""
     async with training(temporal, a_job()) as (world, _peer):
         await problems(world, UNRANKED)
         await world.fault(node_fault("node-0", "first"))
@@ -61,9 +59,9 @@ async def test_a_real_fault_waits_in_the_backlog(temporal: WorkflowEnvironment) 
         assert [fault.id for fault in incident.faults] == ["first", "second"]
         assert incident.verdict is Outcome.RECOVERED
         assert (await world.status()).state.faults == ()
-        declined = [event.message for event in world.cluster.events if event.reason == "RecoveryRefused"]
-        assert len([words for words in declined if UNRANKED in words]) == 2
-        assert len([words for words in declined if OUTSIDE in words]) == 1
+        refused = [event.message for event in world.cluster.events if event.reason == "RecoveryRefused"]
+        assert len([words for words in refused if UNRANKED in words]) == 2
+        assert len([words for words in refused if OUTSIDE in words]) == 1
 
 
 async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> None:
@@ -93,7 +91,8 @@ async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironme
 
 
 async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
-    """A problem that appears during a recovery, which moves pods about, does not disturb it."""
+    """A problem that appears during a recovery, which moves pods about, does not disturb it. Behind it the job is looked at again
+    and what is over by then is told to be over."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -102,8 +101,7 @@ async def test_what_runs_goes_on(temporal: WorkflowEnvironment) -> None:
         assert (await world.status()).running is Mode.HOT_SWITCH
         await peer.pause()
         assert (await world.incident()).verdict is Outcome.RECOVERED
-        await world.fault(node_fault("node-0"))
-        await declined(world, 1)
+        await world.event("JobProblemsOver")
 
 
 async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> None:
@@ -122,32 +120,22 @@ async def test_many_problems_are_few_events(temporal: WorkflowEnvironment) -> No
 
 
 async def test_the_watchers_own_way_of_telling(temporal: WorkflowEnvironment) -> None:
-    """A registration brings problems, a change replaces them, a repeated tell is taken once, another watcher starts from its own
-    view; a registration by somebody who does not look at pods leaves them alone."""
+    """A registration brings problems, a sighting replaces them, a repeated one is taken once, another watcher tells its own view;
+    a registration by somebody who does not look at pods leaves them alone."""
     async with training(temporal, a_job()) as (world, _peer):
-        job, here = _as_an_object(world), str(world.job.id)
+        here, watcher = str(world.job.id), TemporalJobWorkflows(world.client)
 
         async def found() -> tuple[str, ...]:
             return (await world.status()).state.problems
 
-        teller = TemporalTeller(world.client, Limits())
-        await teller.tell(here, Tell(kind=TellKind.REGISTER, problems=(UNRANKED,)), job)
+        registration = Registration(job=world.job, sighting=Sighting(problems=(UNRANKED,)))
+        await watcher.send(here, Register(registration=registration), "one")
         assert await found() == (UNRANKED,)
         for _ in range(2):
-            await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(OUTSIDE,), change=1), job)
+            await watcher.send(here, Sighted(sighting=Sighting(problems=(OUTSIDE,))), "two")
         assert await found() == (OUTSIDE,)
-        await teller.tell(here, Tell(kind=TellKind.PROBLEMS, problems=(UNRANKED,), change=2), job)
-        await world.tell(ids.Updates.REGISTER, world.job)
-        assert await found() == (UNRANKED,)
-        await TemporalTeller(world.client, Limits()).tell(here, Tell(kind=TellKind.REGISTER), job)
+        await watcher.send(here, Register(registration=Registration(job=world.job)), "three")
+        assert await found() == (OUTSIDE,)
+        await TemporalJobWorkflows(world.client).send(here, Sighted(sighting=Sighting()), "four")
         assert await found() == ()
-        assert (await world.status()).state.job.pods == world.job.pods
-
-
-def _as_an_object(world: Plant) -> JobObject:
-    job = world.job
-    labels, annotations = {SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH.value}, {CAPABILITIES: ",".join(job.capabilities)}
-    return JobObject(
-        metadata=ObjectMeta(name=job.name, uid=JobId(job.id), labels=labels, annotations=annotations),
-        spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",))),
-    )
+        assert len([event for event in world.cluster.events if event.reason == "JobProblem"]) == 2

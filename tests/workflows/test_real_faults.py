@@ -1,15 +1,16 @@
 """A real fault, or a second sub-health, while a hot switch runs."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy
+from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.peer import Script
-from tests.support.plant import a_job, node_fault, pod_fault, sub_health, training
+from tests.support.plant import RESUMES, a_job, node_fault, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 
@@ -69,7 +70,7 @@ async def test_a_real_fault_behind_the_deletion_waits_for_the_end(temporal: Work
 
 
 async def test_the_end_of_the_old_pod_is_no_fault(temporal: WorkflowEnvironment) -> None:
-    """Neither while the hot switch runs nor when it is seen late does the deletion of the old pod start an incident."""
+    """The deletion of the old pod, told while the hot switch runs, starts no incident behind it."""
     async with training(temporal, a_job(), Script(resumes=False)) as (world, peer):
         old = world.cluster.holder(1)
         await world.fault(sub_health())
@@ -77,7 +78,6 @@ async def test_the_end_of_the_old_pod_is_no_fault(temporal: WorkflowEnvironment)
         await world.fault(pod_fault(old.metadata.name, old.metadata.uid))
         await peer.resume()
         await world.incident(1)
-        await world.fault(pod_fault(old.metadata.name, old.metadata.uid).model_copy(update={"id": "seen late"}))
         status = await world.status()
         assert (status.state.faults, status.state.incidents, status.running) == ((), 1, None)
 
@@ -100,24 +100,33 @@ async def test_a_second_sub_health_queues(temporal: WorkflowEnvironment) -> None
 
 
 async def test_faults_that_come_together_are_one_incident(temporal: WorkflowEnvironment) -> None:
-    """What was seen before the pods started anew is done with; what was seen after is the next incident."""
-    async with training(temporal, a_job()) as (world, _peer):
+    """What was told before the pods started anew is done with; what was told after is the next incident."""
+    job = a_job(limits=Limits(pods_stopped=timedelta(seconds=3)))
+    cluster = ScriptedCluster(job)
+    cluster.ends_only_by_force.add(cluster.holder(1).metadata.name)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
         await world.fault(node_fault("node-0", "lost"))
-        await world.phase("training resumes from its last checkpoint")
-        await world.fault(node_fault("node-1", "seen before the restart"))
-        await world.fault(node_fault("node-2", "seen after it", datetime.now(UTC) + timedelta(minutes=1)))
+        await world.phase("all pods stop")
+        await world.fault(node_fault("node-1", "told before the restart"))
+        await world.phase(RESUMES)
+        await world.fault(node_fault("node-2", "told after it"))
         await world.first_step("life-2")
         first = await world.incident(1)
         assert [fault.id for fault in first.faults] == ["lost"]
+        cluster.ends_only_by_force.clear()
         second = await world.restarted(2, "life-3")
-        assert [fault.id for fault in second.faults] == ["seen after it"]
+        assert [fault.id for fault in second.faults] == ["told after it"]
 
 
-async def test_an_episode_is_taken_once(temporal: WorkflowEnvironment) -> None:
-    """The watcher may repeat a fault at will: a known episode is acknowledged and changes nothing, across incidents too."""
+async def test_a_fault_that_is_told_again_while_it_stands_is_no_news(temporal: WorkflowEnvironment) -> None:
+    """Whoever told it may repeat it at will: it keeps the time at which it was taken, and is one incident."""
     async with training(temporal, a_job()) as (world, _peer):
-        assert (await world.fault(node_fault("node-0"))).info == "taken"
-        assert (await world.fault(node_fault("node-0"))).info == "known"
+        await world.fault(node_fault("node-0"))
+        (first,) = (await world.status()).state.faults
+        await world.phase(RESUMES)
+        await world.fault(node_fault("node-0"))
+        (again,) = (await world.status()).state.faults
+        assert again.fault == first.fault
         await world.restarted()
-        assert (await world.fault(node_fault("node-0"))).info == "known"
-        assert (await world.status()).state.incidents == 1
+        status = await world.status()
+        assert (status.state.faults, status.state.incidents) == ((), 1)

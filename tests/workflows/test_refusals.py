@@ -76,8 +76,6 @@ async def test_without_a_stream_it_is_refused_and_judged_again_at_the_attach(tem
 
 async def test_a_new_description_of_the_job_is_a_reason_to_judge_again(temporal: WorkflowEnvironment) -> None:
     """A job whose owner turns the watchdog off is hot-switched without another fault."""
-    from tests.support.plant import register
-
     job = a_job(capabilities=(C.WATCHDOG,))
     async with training(temporal, job) as (world, _peer):
         await world.fault(sub_health())

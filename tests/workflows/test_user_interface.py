@@ -1,15 +1,26 @@
 """What a recovery looks like in the Temporal UI is a feature: summaries, ticked phases, search attributes."""
 
 import asyncio
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle import ids
+from rekindle.model.fault import Sighting
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
 from tests.support.peer import Script
-from tests.support.plant import NOW, Plant, a_job, sub_health, training
+from tests.support.plant import Plant, a_job, node_fault, sub_health, training
 
+SOON = timedelta(seconds=0.3)
+UPSERT = "EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"
 METADATA = "__temporal_workflow_metadata"
 
 
@@ -41,7 +52,8 @@ async def test_a_running_recovery_says_what_it_does(temporal: WorkflowEnvironmen
         assert attributes.get(Attributes.JOB) == world.job.name
         assert attributes.get(Attributes.MODE) == "hot switch"
         assert attributes.get(Attributes.NODE) == ["node-1"]
-        assert attributes.get(Attributes.FAULT_AT) == NOW
+        (fault,) = (await world.status()).state.faults
+        assert attributes.get(Attributes.FAULT_AT) == fault.fault.accepted_at
         assert attributes.get(Attributes.PHASE) == "backup loads, training pauses"
         assert (await world.entity.describe()).typed_search_attributes.get(Attributes.PHASE) == "recovering"
         await peer.pause()
@@ -53,7 +65,7 @@ async def test_a_finished_recovery_reads_as_a_post_mortem(temporal: WorkflowEnvi
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(sub_health())
         verdict = (await world.incident()).ladder[0]
-        attributes = (await (await world.running()).describe()).typed_search_attributes
+        attributes = (await world.recovery.describe()).typed_search_attributes
         assert attributes.get(Attributes.VERDICT) == "recovered"
         assert attributes.get(Attributes.SECONDS) == verdict.seconds > 0
         assert verdict.look_at == "node node-1"
@@ -74,6 +86,7 @@ async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: Work
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
+        await world.running()
         async with asyncio.timeout(20):
             while "wait for the report of the pause" not in await _summaries(world):
                 await asyncio.sleep(0.03)
@@ -92,6 +105,65 @@ async def test_every_activity_and_timer_has_a_line_in_the_history(temporal: Work
             f"{pod}-hot-0001 takes over pod rank 1",
         ):
             assert line in summaries
+
+
+async def test_how_a_recovery_ended_is_its_status_in_the_list(temporal: WorkflowEnvironment) -> None:
+    """Recovered is Completed, cancelled is Canceled, given up is Failed; each under an id that says job, incident and mode."""
+    job = a_job(limits=Limits(restart=SOON))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        asked = await world.front(force=True)
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await asked.cancel()
+        cancelled = await world.incident(1)
+        assert await _row(world) == (f"recovery/default.{job.name}/1-hot-switch/{job.id[:8]}", Status.CANCELED, "cancelled")
+        (verdict,) = cancelled.ladder
+        assert [phase.note for phase in verdict.phases if phase.note] == ["cancelled"]
+        peer.script = Script()
+        await world.fault(sub_health())
+        await world.incident(2)
+        assert await _row(world) == (f"recovery/default.{job.name}/2-hot-switch/{job.id[:8]}", Status.COMPLETED, "recovered")
+        await world.fault(node_fault("node-0"))
+        await world.incident(3)
+        assert await _row(world) == (f"recovery/default.{job.name}/3-job-rescheduling/{job.id[:8]}", Status.FAILED, "given_up")
+
+
+async def _row(world: Plant) -> tuple[str, Status | None, str | None]:
+    """Of the last recovery."""
+    described = await world.recovery.describe()
+    return described.id, described.status, described.typed_search_attributes.get(Attributes.VERDICT)
+
+
+async def test_a_pod_that_is_moved_at_a_wish_leaves_no_node_to_look_at(temporal: WorkflowEnvironment) -> None:
+    """Nobody reported anything of its node."""
+    async with training(temporal, a_job()) as (world, _peer):
+        verdict = await (await world.front(force=True)).result()
+        assert (verdict.outcome, verdict.look_at) == (Outcome.RECOVERED, "")
+
+
+async def test_a_fault_costs_few_events_of_a_history(temporal: WorkflowEnvironment) -> None:
+    """For one hot switch the job's workflow writes about 45 and its recovery about 80, of which 2 and 8 renew their rows in the
+    list: the row of a job is written only when it changes. A server keeps 51,200 of a run."""
+    async with training(temporal, a_job()) as (world, _peer):
+        first = world.client.get_workflow_handle(world.entity.id, run_id=(await world.entity.describe()).run_id)
+        before = await _events(first)
+        for _ in range(3):
+            await world.tell(ids.Updates.SIGHTING, Sighting())
+        quiet = await _events(first)
+        assert quiet[UPSERT] == before[UPSERT]
+        await world.fault(sub_health())
+        await world.incident()
+        async with asyncio.timeout(20):
+            while (await first.describe()).status is Status.RUNNING:
+                await asyncio.sleep(0.03)
+        entity, recovery = await _events(first) - quiet, await _events(world.recovery)
+        assert (entity[UPSERT], recovery[UPSERT]) == (2, 8)
+        assert entity.total() <= 60
+        assert recovery.total() <= 110
+
+
+async def _events(handle: WorkflowHandle[Any, Any]) -> Counter[str]:
+    """How many of which kind are in a history."""
+    return Counter(EventType.Name(event.event_type) for event in (await handle.fetch_history()).events)
 
 
 async def _summaries(world: Plant) -> list[str]:

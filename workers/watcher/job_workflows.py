@@ -1,12 +1,14 @@
 """How news reach a job's workflow: as updates, each with an id of its own, so that a repeated one is taken once."""
 
 import asyncio
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Protocol
 
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowExecutionStatus,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
@@ -39,10 +41,11 @@ class JobWorkflows(Protocol):
         """
         ...
 
-    async def known(self) -> frozenset[str]:
-        """Ids of all jobs that have a workflow, perhaps without those that have had one for a moment only.
+    async def lost(self, job_ids: Collection[str]) -> list[str]:
+        """Those of these jobs whose workflow does not run, though it did.
 
-        Raises: Unavailable.
+        Raises:
+            Unavailable: nobody knows.
         """
         ...
 
@@ -70,12 +73,23 @@ class TemporalJobWorkflows:
         except RuntimeError as error:  # how a client that never connected says so
             raise Unavailable(f"Temporal: {error}") from error
 
-    async def known(self) -> frozenset[str]:
+    async def lost(self, job_ids: Collection[str]) -> list[str]:
+        """The list of running workflows is a second late and may lack a new one: what it lacks is asked by itself."""
         query = f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
         try:
-            return frozenset([run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query)])
+            running = {run.id async for run in self._client.list_workflows(query)}
+            return [job_id for job_id in job_ids if job_workflow(job_id) not in running and not await self._runs(job_id)]
         except (RPCError, RuntimeError) as error:
             raise Unavailable(f"Temporal: {error}") from error
+
+    async def _runs(self, job_id: str) -> bool:
+        try:
+            found = await self._client.get_workflow_handle(job_workflow(job_id)).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return found.status is WorkflowExecutionStatus.RUNNING
 
     async def _send(self, job_id: str, news: News, update_id: str) -> None:
         if isinstance(news, Register):

@@ -13,7 +13,7 @@ from rekindle.policy import intake
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
 from workers.watcher.job_workflows import JobUnknown, JobWorkflows
 
-AT_ONCE = 0.01
+AT_ONCE = 0.005
 """Seconds in which several changes become one update, when the job was quiet: a node is lost, and with it its pods."""
 
 GATHERED, QUIET = 0.05, 1.0
@@ -60,8 +60,8 @@ class Reconciler:
         self._hurried.set()
 
     def forget(self) -> None:
-        """Its workflow is lost: whatever it had acknowledged is told again."""
-        self.acknowledged = Acknowledged()
+        """Its workflow is gone, and with it all that it had acknowledged."""
+        self._attempt, self.acknowledged = None, Acknowledged()
 
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""

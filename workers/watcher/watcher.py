@@ -18,11 +18,13 @@ from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
 RELIST = 600.0
-"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all. Lost
-workflows of jobs are found then too."""
+"""Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
 
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
+
+LOST = 30.0
+"""Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
 
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
@@ -31,10 +33,12 @@ logger = logging.getLogger("watcher")
 
 
 class Watcher:
-    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, workflows: JobWorkflows, limits: Limits, look_for_lost: float = LOST) -> None:
         """Args:
         limits: of the installation; a job's own come before them.
+        look_for_lost: seconds between two looks for jobs whose workflow is lost.
         """
+        self._look_for_lost = look_for_lost
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex()
         self._reconcilers: dict[str, Reconciler] = {}
@@ -48,6 +52,7 @@ class Watcher:
         """Until it is cancelled."""
         pause = REWATCH
         async with self._tasks:
+            self._tasks.create_task(self._keep_registered())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -67,11 +72,27 @@ class Watcher:
                 async for one in changes:
                     if isinstance(one, Snapshot):
                         self._begin_anew(one)
-                        self._tasks.create_task(self._find_lost())
                     else:
                         self._take(one)
         except TimeoutError:
             return
+
+    async def _keep_registered(self) -> None:
+        """A job whose workflow was terminated is registered again, also while nothing of it changes in the cluster."""
+        while True:
+            await asyncio.sleep(self._look_for_lost)
+            known = [
+                job_id for job_id, one in self._reconcilers.items() if one.acknowledged.reached and job_id in self._index.jobs
+            ]
+            try:
+                lost = await self._workflows.lost(known)
+            except Unavailable as error:
+                logger.info("not known which workflows run", extra={"error": str(error)})
+                continue
+            for job_id in lost:
+                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
+                self._reconcilers[job_id].forget()
+                self._changed(job_id, calm=False)
 
     def _begin_anew(self, everything: Snapshot) -> None:
         self.problem = ""
@@ -80,20 +101,6 @@ class Watcher:
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes)
         for job_id in {*self._index.jobs, *self._reconcilers}:
             self._changed(job_id, calm=False)
-
-    async def _find_lost(self) -> None:
-        """Of a job that is quiet its workflow may have been terminated long ago, and nobody would be told so."""
-        registered = [job_id for job_id, reconciler in self._reconcilers.items() if reconciler.acknowledged.job]
-        try:
-            known = await self._workflows.known() if registered else frozenset()
-        except Unavailable as error:
-            logger.warning("lost workflows of jobs could not be looked for", extra={"error": str(error)})
-            return
-        for job_id in registered:
-            if job_id not in known and (reconciler := self._reconcilers.get(job_id)):
-                logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
-                reconciler.forget()
-                self._changed(job_id, calm=False)
 
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)

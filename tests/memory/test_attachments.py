@@ -7,10 +7,10 @@ import pytest
 from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Attachment, Progress
 from rekindle.model.state import JobState
-from rekindle.policy import attachments
-from rekindle.policy.attachments import KEPT_SESSIONS, Standing
+from workflows import attachments
+from workflows.attachments import KEPT_SESSIONS, Standing
 
-STATE = JobState.of(Job(id=JobId("j"), name="gpt", pods=((0,), (1,))))
+STATE = JobState.of(Job(id=JobId("j"), name="gpt", pods=2))
 STEP = Progress(incarnation="life-1", step=1)
 
 
@@ -18,11 +18,15 @@ def at(session: str, progress: Progress | None = None) -> Attachment:
     return Attachment(queue=f"gateway/of-{session}", session=session, since=datetime(2020, 1, 1, tzinfo=UTC), progress=progress)
 
 
+def attached(state: JobState, attachment: Attachment) -> JobState:
+    return attachments.attached(state, attachment, restarting=False)
+
+
 def after(*sessions: str) -> JobState:
     """The state when these were attached, one after the other."""
     state = STATE
     for session in sessions:
-        state = attachments.attached(state, at(session))
+        state = attached(state, at(session))
     return state
 
 
@@ -36,7 +40,7 @@ def test_the_first_attachment_introduces_the_job() -> None:
 
 def test_the_same_attachment_again_changes_nothing() -> None:
     """Also with the progress that is known already, and with an older one."""
-    state = after("a").model_copy(update={"progress": STEP})
+    state = after("a").with_(progress=STEP)
     for progress in (None, STEP, Progress(incarnation="life-0", step=1)):
         assert attachments.standing(state, at("a", progress)) is Standing.KNOWN
 
@@ -44,15 +48,15 @@ def test_the_same_attachment_again_changes_nothing() -> None:
 def test_a_lost_progress_is_news_and_is_taken() -> None:
     """The attachment that stays in the state carries none: modes compare attachments."""
     assert attachments.standing(after("a"), at("a", STEP)) is Standing.NEWS
-    state = attachments.attached(after("a"), at("a", STEP))
+    state = attached(after("a"), at("a", STEP))
     assert (state.progress, state.attachment) == (STEP, at("a"))
 
 
 def test_a_progress_that_an_attachment_brings_never_replaces_a_known_one() -> None:
     """A gateway that the job left and came back to may have heard of an older life only."""
     newer = Progress(incarnation="life-2", step=7)
-    state = after("a").model_copy(update={"progress": newer})
-    assert attachments.attached(state, at("b", STEP)).progress == newer
+    state = after("a").with_(progress=newer)
+    assert attached(state, at("b", STEP)).progress == newer
 
 
 def test_a_session_that_was_detached_never_comes_back() -> None:
@@ -68,7 +72,7 @@ def test_a_session_that_was_replaced_comes_back_only_when_the_other_has_gone() -
     assert attachments.standing(state, at("a")) is Standing.OVER
     alone = attachments.detached(state, "b")
     assert attachments.standing(alone, at("a")) is Standing.NEWS
-    assert attachments.attached(alone, at("a")).replaced == ()
+    assert attached(alone, at("a")).replaced == ()
 
 
 def test_the_end_of_another_session_leaves_the_own_one() -> None:

@@ -1,0 +1,69 @@
+"""The annotation that an earlier workflow of a job left on its object: a person may have written over it. A job is registered
+with what can be read of it rather than not at all."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.model.job import Job, JobId
+from rekindle.model.keys import MEMORY
+from rekindle.model.sizes import LONGEST_TEXT
+from rekindle.model.state import JobState, Registration, Remembered
+from rekindle.policy import cases
+from rekindle.policy.intake import _remembered
+from tests.fuzz.broken import broken, fuzzed, reads, text
+from workflows import memory
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+JOB = Job(id=JobId("job"), name="gpt", pods=1)
+
+KEPT = {
+    "incidents": 3,
+    "recovery": "recovery/default.gpt/3-hot-switch/0a1b2c3d",
+    "downgrade": "no spare",
+    "policy_before": "hotSwitch",
+    "restarts": ["2026-01-01T00:00:00Z"],
+}
+
+
+def remembered(written: str) -> Remembered:
+    found = reads(lambda: _remembered({MEMORY: written}))
+    assert isinstance(found, Remembered)
+    state = memory.registered(JobState.of(JOB), Registration(job=JOB, remembered=found), NOW)
+    cases.next_case(state, NOW)
+    assert len(state.model_dump_json()) < 10_000
+    return found
+
+
+@given(kept=broken(KEPT))
+@fuzzed
+def test_what_is_broken_is_read_or_is_nothing(kept: Any) -> None:
+    """It crosses Temporal as it was read, and the job's workflow takes it."""
+    found = remembered(json.dumps(kept))
+    assert Remembered.model_validate_json(found.model_dump_json()) == found
+
+
+@given(st.one_of(text, st.text(max_size=200), st.integers(0, 100).map(lambda length: json.dumps(KEPT)[:length])))
+@fuzzed
+def test_any_text_is_read_or_is_nothing(written: str) -> None:
+    """Also one that was cut off."""
+    remembered(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"restarts": ["2026-01-01T00:00:00"]}, {"incidents": -1}],
+    ids=["a time without a zone", "a number below 0"],
+)
+def test_what_no_workflow_wrote_is_nothing(written: dict[str, Any]) -> None:
+    """The job's workflow would stumble over it."""
+    assert remembered(json.dumps({**KEPT, **written})) == Remembered()
+
+
+def test_a_text_that_is_too_long_is_cut() -> None:
+    """It would travel with the job's state for ever."""
+    assert len(remembered(json.dumps({**KEPT, "downgrade": "x" * 100_000})).downgrade) == LONGEST_TEXT

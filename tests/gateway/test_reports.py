@@ -1,0 +1,65 @@
+"""Whom a report reaches: the recovery that gave the last order on the stream, otherwise the one that the job's workflow names."""
+
+import asyncio
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.ids import ErrorTypes, Updates, recovery_workflow
+from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from tests.support.peer import Script
+from tests.support.plant import Plant, a_job, plant, sub_health, training
+
+STATUS = Report(kind=ReportKind.STATUS)
+
+
+async def refusal(world: Plant) -> tuple[str | None, str]:
+    """Type and words with which the job's workflow refuses a report now."""
+    with pytest.raises(WorkflowUpdateFailedError) as raised:
+        await world.tell(Updates.REPORT, STATUS)
+    assert isinstance(raised.value.cause, ApplicationError)
+    return raised.value.cause.type, raised.value.cause.message
+
+
+async def until_storing(world: Plant) -> None:
+    async with asyncio.timeout(10):
+        while not world.gateway.storing:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_gateway_that_was_restarted_behind_an_order_finds_who_waits_for_the_report(temporal: WorkflowEnvironment) -> None:
+    """It gave no order and has no stream when the report comes: the job's workflow names the recovery, which goes on."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await peer.cut()
+        await world.gateway.stop()
+        await world.gateway.start()
+        assert await refusal(world) == (ErrorTypes.REPORT_ELSEWHERE, recovery_workflow(world.job, 1, Mode.HOT_SWITCH))
+        await peer.pause()
+        assert peer.answers == [0]
+        await peer.attach()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: WorkflowEnvironment) -> None:
+    """The recovery that gave the last order has ended, and none runs yet: the report is held, and the next mode answers it."""
+    async with plant(temporal, a_job()) as world, world.peer(Script(offers=("exit",))) as peer:
+        await world.first_step()
+        world.cluster.takes_metadata.clear()
+        await world.fault(sub_health())
+        await asyncio.wait_for(world.cluster.metadata_is_written.wait(), 20)
+        assert await refusal(world) == (ErrorTypes.BETWEEN_MODES, "between two modes, try again")
+        before = len(peer.answers)
+        reporting = asyncio.create_task(peer.report_status(0))
+        await until_storing(world)
+        assert len(peer.answers) == before
+        world.cluster.takes_metadata.set()
+        assert await reporting == 401
+        following = recovery_workflow(world.job, 1, Mode.JOB_RESCHEDULING)
+        await world.settled(lambda status: status.recovery == following)
+        assert await refusal(world) == (ErrorTypes.REPORT_ELSEWHERE, following)
+        assert (await world.restarted()).verdict is Outcome.RECOVERED

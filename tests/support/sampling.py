@@ -1,0 +1,36 @@
+"""Tests that prove the same path are sampled: of each such group one runs, chosen by the commit; `make test-all` runs every one.
+
+    @pytest.mark.same_path("a failed hot switch ends in job rescheduling")
+
+A test whose parameters prove the same path is marked once, and one of its cases runs.
+"""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ALL = os.environ.get("REKINDLE_TEST_ALL") == "1"
+
+
+def commit() -> str:
+    """What samples are seeded by: everybody who runs this commit's tests runs the same ones."""
+    command = ["git", "rev-parse", "HEAD"]
+    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "0"
+
+
+def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests that run, and those that are left out. A test that is asked for by its own name is never left out."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if marker := item.get_closest_marker("same_path"):
+            groups.setdefault(marker.args[0], []).append(item)
+    seed = commit()
+    left_out = set()
+    for name, group in sorted(groups.items()):
+        chosen = random.Random(f"{seed} {name}").choice(sorted(group, key=lambda item: item.nodeid))
+        left_out |= {item.nodeid for item in group if item is not chosen}
+    return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]

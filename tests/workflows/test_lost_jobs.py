@@ -1,0 +1,330 @@
+"""A job's workflow that is lost (somebody terminated it) is registered again and goes on; one that is cancelled does not care."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.model.cluster import JobObject, JobView
+from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, Outcome, Progress
+from rekindle.model.state import Registration, Remembered
+from rekindle.policy import intake
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import RESUMES, Plant, a_job, node_fault, plant, sub_health
+from tests.support.scripted_cluster import ScriptedCluster
+from workers.watcher.job_workflows import register
+
+OFTEN = 0.2
+"""Seconds in which the gateway offers its attachment again."""
+
+
+@asynccontextmanager
+async def _training(
+    env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
+) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+    """A job that trains; its gateway knows of its first step, and offers its attachment again and again."""
+    async with plant(env, job, cluster, offer_again=OFTEN) as world, world.peer(script) as peer:
+        assert await peer.report_progress(Progress(incarnation="life-1", step=1)) == 0
+        yield world, peer
+        assert not peer.exited, peer.exited
+
+
+def _remembered(cluster: ScriptedCluster) -> Remembered:
+    """What stands on the job's object."""
+    return Remembered.model_validate_json(cluster.labels.get(MEMORY) or "{}")
+
+
+async def _noted(world: Plant, condition: Callable[[Remembered], bool]) -> Remembered:
+    """Waits until the job's object says what must be found again."""
+    async with asyncio.timeout(30):
+        while not condition(_remembered(world.cluster)):
+            await asyncio.sleep(0.03)
+    return _remembered(world.cluster)
+
+
+async def _lost_and_registered_again(world: Plant) -> None:
+    """Somebody terminates the job's workflow, and the watcher finds that the job has none. Also returns when its gateway has
+    offered its stream to the new one."""
+    await world.entity.terminate("by mistake")
+    await _register(world)
+    await world.settled(lambda status: status.state.attachment is not None and status.state.progress is not None)
+
+
+async def _register(world: Plant, *, observe: bool = False) -> None:
+    """As the watcher does, with what the job's object says by now."""
+    written = {key: text for key, text in world.cluster.labels.items() if text is not None}
+    found = await world.cluster.job(world.job.id)
+    shown = _shown(world, found.model_copy(update={"metadata": found.metadata.model_copy(update={"annotations": written})}))
+    policy = SubHealthStrategy(written.get(SUB_HEALTHY_STRATEGY, world.job.sub_health))
+    job = world.job.model_copy(update={"sub_health": policy, "annotations": written, "observe": observe})
+    registration = Registration(job=job, sighting=shown.sighting, remembered=shown.remembered)
+    await register(world.client, registration, uuid.uuid4().hex)
+
+
+# ---- lost while nothing runs
+
+
+async def test_a_job_whose_workflow_was_lost_is_recovered_as_before(temporal: WorkflowEnvironment) -> None:
+    """Its gateway offers stream and first step again; incidents are counted on, and the next fault is recovered."""
+    async with _training(temporal, a_job()) as (world, peer):
+        await world.fault(sub_health())
+        await world.incident(1)
+        await _noted(world, lambda known: known.incidents == 1 and not known.recovery)
+        await _lost_and_registered_again(world)
+        status = await world.status()
+        assert (status.state.incidents, status.state.lost_recovery, status.running) == (1, "", None)
+        await world.fault(sub_health(node="node-2", name="again"))
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"] * 2
+
+
+def _without_a_spare() -> tuple[Job, ScriptedCluster]:
+    job = a_job(limits=Limits(backup_scheduled=timedelta(seconds=0.3)))
+    cluster = ScriptedCluster(job)
+    cluster.spare = False
+    return job, cluster
+
+
+async def _downgraded(world: Plant) -> str:
+    """A hot switch that finds no spare lowers the policy; why, as it stands on the job's object."""
+    await world.fault(sub_health())
+    await world.incident(1)
+    return (await _noted(world, lambda known: bool(known.downgrade) and not known.recovery)).downgrade
+
+
+async def test_a_downgrade_outlives_the_jobs_workflow_and_is_lifted_afterwards(temporal: WorkflowEnvironment) -> None:
+    """With its reason and the policy before it: sub-health stays ignored until an operator lifts it, and then the pod moves."""
+    job, cluster = _without_a_spare()
+    async with _training(temporal, job, cluster=cluster) as (world, _peer):
+        reason = await _downgraded(world)
+        await _lost_and_registered_again(world)
+        downgrade = (await world.status()).state.downgrade
+        assert downgrade
+        assert (downgrade.reason, downgrade.before) == (reason, SubHealthStrategy.HOT_SWITCH)
+        await world.fault(sub_health())
+        assert f"the policy was downgraded to ignore: {reason}" in await world.judged()
+        cluster.spare = True
+        assert (await world.tell(ids.Updates.LIFT)).info == "the sub-health policy is hotSwitch again"
+        assert (cluster.labels[SUB_HEALTHY_STRATEGY], cluster.labels[DOWNGRADED]) == ("hotSwitch", None)
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_downgrade_is_found_on_the_jobs_object_also_without_its_memory(temporal: WorkflowEnvironment) -> None:
+    """The annotation with the reason of a downgrade is enough to lift it: only `hotSwitch` is ever lowered."""
+    job, cluster = _without_a_spare()
+    async with _training(temporal, job, cluster=cluster) as (world, _peer):
+        reason = await _downgraded(world)
+        cluster.labels[MEMORY] = "nothing that can be read"
+        await _lost_and_registered_again(world)
+        downgrade = (await world.status()).state.downgrade
+        assert downgrade
+        assert downgrade.reason == reason
+        assert (await world.tell(ids.Updates.LIFT)).info == "the sub-health policy is hotSwitch again"
+
+
+async def test_restarts_are_counted_on(temporal: WorkflowEnvironment) -> None:
+    """A workflow that is lost between them does not make the sixth restart of an hour the first."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        (restarted,) = (await world.restarted()).ladder
+        await _noted(world, lambda known: known.restarts == (restarted.restarted_at,))
+        await _lost_and_registered_again(world)
+        assert (await world.status()).state.restarts == (restarted.restarted_at,)
+
+
+async def test_a_job_that_was_restarted_too_often_stays_so(temporal: WorkflowEnvironment) -> None:
+    """Five restarts within the hour that its object remembers: the next fault is given up, and nothing is touched."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        restarts = (datetime.now(UTC) - timedelta(minutes=1),) * 5
+        world.cluster.labels[MEMORY] = Remembered(incidents=5, restarts=restarts).model_dump_json()
+        await _lost_and_registered_again(world)
+        await world.fault(node_fault("node-0"))
+        incident = await world.incident(6)
+        assert (incident.verdict, world.cluster.writes) == (Outcome.GIVEN_UP, [])
+
+
+# ---- lost while a recovery runs
+
+
+async def _runs(world: Plant) -> WorkflowHandle[Any, Any]:
+    """The recovery that runs, once the job's object says so."""
+    recovery = await world.running()
+    await _noted(world, lambda known: known.recovery == recovery.id)
+    return recovery
+
+
+async def _found(world: Plant, recovery: WorkflowHandle[Any, Any], words: str) -> None:
+    """Waits until the job's new workflow says what became of the recovery that the old one had started."""
+    message = (await world.event("RecoveryFound")).message
+    assert message.startswith(f"{recovery.id} ran when the job's workflow was lost; {words}"), message
+    await world.settled(lambda status: not status.state.lost_recovery)
+
+
+async def _is_told_what_the_watcher_sees(world: Plant) -> None:
+    """The watcher tells the job as it is by now, twice: nothing of it is a fault."""
+    shown = _shown(world, await world.cluster.job(world.job.id))
+    for _ in range(2):
+        await world.tell(ids.Updates.SIGHTING, shown.sighting)
+    status = await world.settled(lambda status: status.running is None)
+    assert status.state.faults == ()
+
+
+def _shown(world: Plant, job: JobObject) -> intake.Shown:
+    return intake.shown(JobView(job=job, pods=tuple(world.cluster.pods_by_name.values())), Limits())
+
+
+async def test_a_hot_switch_that_is_lost_before_the_pause_is_undone(temporal: WorkflowEnvironment) -> None:
+    """Nobody could take its verdict: it is cancelled with the job's workflow, training was never touched, and the sub-health that
+    is told again is recovered."""
+    async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        before = dict(world.cluster.pods_by_name)
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        recovery = await _runs(world)
+        await _lost_and_registered_again(world)
+        await _found(world, recovery, "it is settled")
+        assert world.cluster.pods_by_name == before
+        assert peer.carried_out == ["hot switch", "new pod running", "stop switch"]
+        await _noted(world, lambda known: known.incidents == 1 and not known.recovery)
+        peer.script.pauses = True
+        await world.fault(sub_health())
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_hot_switch_that_is_lost_behind_the_pause_goes_to_its_end(temporal: WorkflowEnvironment) -> None:
+    """Training waits for it. What it did is found again: the rank has another holder, and no fault comes of that."""
+    async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        recovery = await _runs(world)
+        await _lost_and_registered_again(world)
+        await peer.resume()
+        await _found(world, recovery, "it is settled: recovered: pod rank 1 moved from node-1 to node-2")
+        assert (await world.incident(1)).ladder[0].switched[0].pod_rank == 1
+        await _is_told_what_the_watcher_sees(world)
+        assert (await world.status()).state.incidents == 1
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+async def test_a_lost_hot_switch_that_fails_is_swept(temporal: WorkflowEnvironment) -> None:
+    """There is no incident any more that would go on with its next mode: the last one does, and nothing is left behind."""
+    async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        recovery = await _runs(world)
+        await _lost_and_registered_again(world)
+        await peer.resume(406)
+        await _is_swept(world, recovery)
+
+
+async def test_a_recovery_that_was_terminated_with_its_job_is_swept(temporal: WorkflowEnvironment) -> None:
+    """No undo of it ran, training may stand: all pods start anew."""
+    async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        recovery = await _runs(world)
+        await world.control.stop()
+        await recovery.terminate("by mistake")
+        await world.entity.terminate("by mistake")
+        await world.control.start()
+        await _register(world)
+        await _is_swept(world, recovery)
+
+
+async def _is_swept(world: Plant, recovery: WorkflowHandle[Any, Any]) -> None:
+    incident = await world.restarted(2)
+    assert [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == [(Mode.JOB_RESCHEDULING, Outcome.RECOVERED)]
+    assert incident.summary == f"recovery {recovery.id} was lost with the job's workflow"
+    await _found(world, recovery, "what it left behind is swept")
+    name = world.job.name
+    assert sorted(world.cluster.pods_by_name) == [f"{name}-worker-0", f"{name}-worker-1"]
+    await _noted(world, lambda known: known.incidents == 2 and not known.recovery)
+    await _is_told_what_the_watcher_sees(world)
+
+
+async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: WorkflowEnvironment) -> None:
+    """It has stopped the pods, and one of its kind is enough: it hears of the first step, not of that of the life before, and its
+    restart counts."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.pods_are_placed = False
+    async with _training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(node_fault("node-0"))
+        await world.phase("pods start on healthy nodes")
+        recovery = await _runs(world)
+        await _lost_and_registered_again(world)
+        for name in list(cluster.pods_by_name):
+            cluster.run(name)
+        await world.phase(RESUMES)
+        assert (await world.status()).recovery == recovery.id
+        await world.first_step("life-2", steps_lost=3)
+        await _found(world, recovery, "it is settled: recovered: the job runs again")
+        verdict = (await world.incident(1)).ladder[0]
+        assert verdict.steps_lost == 3
+        assert (await world.status()).state.restarts == (verdict.restarted_at,)
+        await _is_told_what_the_watcher_sees(world)
+        assert (await world.status()).state.incidents == 1
+
+
+@pytest.mark.parametrize("recovery", ["a/workflow/of/somebody", "recovery/elsewhere.gpt/1-hot-switch/job-1"])
+async def test_what_is_no_recovery_of_the_job_is_not_waited_for(temporal: WorkflowEnvironment, recovery: str) -> None:
+    """Anybody may write on a job's object: it must not make one job's workflow wait for another's, or tell that one anything."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        world.cluster.labels[MEMORY] = Remembered(incidents=1, recovery=recovery).model_dump_json()
+        await _lost_and_registered_again(world)
+        status = await world.status()
+        assert (status.state.lost_recovery, status.recovery) == ("", "")
+        await world.fault(sub_health())
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_job_that_is_only_observed_by_now_is_not_swept(temporal: WorkflowEnvironment) -> None:
+    """What would be done is shown once, and nothing is written any more."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        lost = ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH)
+        world.cluster.labels[MEMORY] = Remembered(incidents=1, recovery=lost).model_dump_json()
+        await world.entity.terminate("by mistake")
+        await _register(world, observe=True)
+        status = await world.settled(lambda status: not status.state.lost_recovery)
+        assert (status.running, world.cluster.writes) == (None, [])
+        assert "observed" in (await world.incident(2)).ladder[0].reason
+
+
+# ---- cancelled
+
+
+async def test_a_job_that_is_cancelled_lives_on(temporal: WorkflowEnvironment) -> None:
+    """A button in the UI is not the end of a job: an event says so, recoveries go on, and its real end ends it."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        await world.entity.cancel()
+        assert "it ends with its job" in (await world.event("CancellationIgnored")).message
+        await world.fault(sub_health())
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
+        await world.tell(ids.Updates.END, "the job was deleted")
+        assert await world.entity.result() == "the job was deleted"
+
+
+async def test_a_job_that_is_cancelled_in_the_middle_of_a_recovery_finishes_it(temporal: WorkflowEnvironment) -> None:
+    """The running mode hears nothing of it."""
+    async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.entity.cancel()
+        await world.event("CancellationIgnored")
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        kinds = {event.event_type for event in (await world.recovery.fetch_history()).events}
+        assert EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED not in kinds
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]

@@ -1,0 +1,300 @@
+"""The update `recover`: how a job is asked for a mode, by any client or by a front, and is so once for each request."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from activities.heartbeat import beating
+from activities.jobs import JobActivities
+from rekindle import ids
+from rekindle.model.asks import AskRequest
+from rekindle.model.keys import MEMORY
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.temporal import TASK_TIMEOUT
+from tests.support.peer import Script
+from tests.support.plant import Plant, a_job, register, training
+from tests.support.scripted_cluster import ScriptedCluster
+from workflows.hot_switch import HotSwitch
+
+_numbers = itertools.count(1)
+FORCED = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, force=True, requested_by="ada")
+
+
+async def _ask(world: Plant, request: ModeRequest = FORCED, request_id: str = "r1") -> Verdict:
+    """Asks as any client of Temporal may, and waits for the verdict."""
+    verdict: Verdict = await world.entity.execute_update(ids.Updates.RECOVER, request, id=request_id, result_type=Verdict)
+    return verdict
+
+
+async def _continued(world: Plant, before: str | None) -> None:
+    """Waits until the job's workflow has continued as new."""
+    async with asyncio.timeout(30):
+        while (await world.entity.describe()).run_id == before:
+            await asyncio.sleep(0.03)
+
+
+# ---- by the update itself
+
+
+async def test_any_client_asks_by_one_update_and_is_answered_with_the_verdict(temporal: WorkflowEnvironment) -> None:
+    """No workflow of the client's own is needed: the recovery is the job's child, and says who asked."""
+    async with training(temporal, a_job()) as (world, peer):
+        verdict = await _ask(world)
+        assert (verdict.mode, verdict.outcome) == (Mode.HOT_SWITCH, Outcome.RECOVERED)
+        assert "pod rank 1 moved from node-1 to node-2" in verdict.reason
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert (await world.incident()).summary == "hot switch of pod rank 1, requested by ada"
+
+
+async def test_a_request_that_is_repeated_after_its_incident_is_answered_and_runs_nothing(temporal: WorkflowEnvironment) -> None:
+    """The job's workflow has continued as new by then, so that the server does not know the update any more: the job does."""
+    async with training(temporal, a_job()) as (world, peer):
+        run = (await world.entity.describe()).run_id
+        verdict = await _ask(world)
+        await _continued(world, run)
+        assert await _ask(world) == verdict
+        assert await _ask(world, FORCED.model_copy(update={"pod_rank": 0})) == verdict
+        status = await world.status()
+        assert (status.state.incidents, status.running, status.state.request) == (1, None, None)
+        assert peer.carried_out.count("hot switch") == 1
+
+
+async def test_two_calls_with_one_id_are_one_request(temporal: WorkflowEnvironment) -> None:
+    """A client that lost its connection asks again while the mode runs: it is not busy with itself."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        first = asyncio.create_task(_ask(world))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        again = asyncio.create_task(_ask(world))
+        await peer.pause()
+        assert await first == await again
+        assert (await world.status()).state.incidents == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "words"),
+    [
+        (ModeRequest(pod_rank=1), ids.ErrorTypes.REQUEST_INVALID, "mode: missing, accepted are hot switch, job rescheduling"),
+        (ModeRequest(mode=Mode.HOT_SWITCH), ids.ErrorTypes.REQUEST_INVALID, "pod_rank: missing, accepted are 0 to 1"),
+        (ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1), ids.ErrorTypes.REQUEST_REFUSED, "pod rank 1 is healthy"),
+    ],
+    ids=["no mode", "no pod rank", "a healthy pod"],
+)
+async def test_what_is_wrong_with_a_request_is_said_at_once(
+    temporal: WorkflowEnvironment, request_: ModeRequest, kind: str, words: str
+) -> None:
+    """The update is rejected with a type to branch on, and nothing is stored of it."""
+    async with training(temporal, a_job()) as (world, peer):
+        with pytest.raises(WorkflowUpdateFailedError) as raised:
+            await _ask(world, request_)
+        cause = raised.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, words in cause.message) == (kind, True)
+        status = await world.status()
+        assert (status.state.answers, status.state.incidents, peer.orders) == ((), 0, [])
+
+
+async def test_a_withdrawal_that_overtakes_its_request_prevents_it(temporal: WorkflowEnvironment) -> None:
+    """Two messages of one client may change places on their way: what was withdrawn never begins."""
+    async with training(temporal, a_job()) as (world, peer):
+        await world.tell(ids.Updates.WITHDRAW, "r1")
+        verdict = await _ask(world)
+        assert (verdict.outcome, verdict.reason) == (Outcome.CANCELLED, "cancelled by request, before it began")
+        assert ((await world.status()).state.incidents, peer.orders) == (0, [])
+
+
+async def test_a_withdrawal_of_another_request_changes_nothing(temporal: WorkflowEnvironment) -> None:
+    """What runs was asked for by somebody else."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        asking = asyncio.create_task(_ask(world))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.tell(ids.Updates.WITHDRAW, "another")
+        await peer.pause()
+        assert (await asking).outcome is Outcome.RECOVERED
+
+
+class SlowToRemember(ScriptedCluster):
+    """Takes what the job's workflow has to remember only when it is told to."""
+
+    def __init__(self, job: Any) -> None:
+        super().__init__(job)
+        self.remembers = asyncio.Event()
+        self.remembers.set()
+        self.is_asked_to_remember = asyncio.Event()
+
+    async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        if MEMORY in annotations and not self.remembers.is_set():
+            self.is_asked_to_remember.set()
+            await self.remembers.wait()
+        await super().ensure_job_metadata(job_id, labels, annotations)
+
+
+async def test_a_request_that_comes_while_the_last_incident_is_noted_begins_at_once(temporal: WorkflowEnvironment) -> None:
+    """The job's workflow would continue as new behind its notes, and does not before the request is served."""
+    job = a_job()
+    cluster = SlowToRemember(job)
+    async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
+        first = asyncio.create_task(_ask(world))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        cluster.remembers.clear()
+        peer.script.pauses = True
+        await peer.pause()
+        assert (await first).outcome is Outcome.RECOVERED
+        await asyncio.wait_for(cluster.is_asked_to_remember.wait(), 30)
+        second = asyncio.create_task(_ask(world, request_id="r2"))
+        await peer.until(lambda: peer.orders.count("hot switch") == 2)
+        cluster.remembers.set()
+        assert (await second).outcome is Outcome.RECOVERED
+
+
+# ---- by a front
+
+
+async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
+    """Why a front failed."""
+    with pytest.raises(WorkflowFailureError) as raised:
+        await front.result()
+    cause = raised.value.cause
+    assert isinstance(cause, ActivityError)
+    assert isinstance(cause.cause, ApplicationError)
+    return cause.cause
+
+
+async def _listed(world: Plant, name: str, count: int) -> None:
+    """Waits until the server lists so many jobs of this name."""
+    query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindleJob = '{name}'"
+    async with asyncio.timeout(30):
+        while (await world.client.count_workflows(query)).count != count:
+            await asyncio.sleep(0.03)
+
+
+async def test_a_front_finds_its_job_by_name(temporal: WorkflowEnvironment) -> None:
+    """People know names; ids are accepted as well."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await _listed(world, world.job.name, 1)
+        verdict = await (await world.front(job_id=world.job.name, force=True)).result()
+        assert verdict.outcome is Outcome.RECOVERED
+        assert (await world.status()).state.incidents == 1
+
+
+@pytest.mark.parametrize("name", ["nobody", "no'body", "job/with/slashes", "x" * 2_000])
+async def test_a_name_that_no_job_has_is_refused(temporal: WorkflowEnvironment, name: str) -> None:
+    """The error is `job.unknown` and says what is accepted, whatever somebody wrote."""
+    async with training(temporal, a_job()) as (world, _peer):
+        front = await world.client.start_workflow(
+            ids.Workflows.HOT_SWITCH,
+            ModeRequest(job=name, pod_rank=1),
+            id=f"request/of-a-strange-name/{next(_numbers)}",
+            task_queue=ids.CONTROL_QUEUE,
+            task_timeout=TASK_TIMEOUT,
+            result_type=Verdict,
+        )
+        refusal = await _refusal(front)
+        assert (refusal.type, "accepted is the id or the name of a" in refusal.message) == (ids.ErrorTypes.JOB_UNKNOWN, True)
+
+
+async def test_a_name_that_two_jobs_have_is_refused_with_their_ids(temporal: WorkflowEnvironment) -> None:
+    """None is chosen for its client; by its id each can be asked."""
+    async with training(temporal, a_job()) as (world, peer):
+        namesake = a_job(name=world.job.name, namespace="elsewhere")
+        await register(world.client, namesake)
+        await _listed(world, world.job.name, 2)
+        refusal = await _refusal(await world.front(job_id=world.job.name, force=True))
+        assert refusal.type == ids.ErrorTypes.JOB_UNKNOWN
+        assert world.job.id in refusal.message
+        assert namesake.id in refusal.message
+        assert peer.orders == []
+
+
+class HeldUp(JobActivities):
+    """The request of a front stays on its way until it is let go."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self.is_on_its_way, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    @activity.defn
+    async def hold_request(self, asked: AskRequest) -> Verdict:
+        self.is_on_its_way.set()
+        async with beating():
+            await self.goes_on.wait()
+        return await super().hold_request(asked)
+
+
+@asynccontextmanager
+async def _fronts(client: Client, queue: str) -> AsyncIterator[HeldUp]:
+    """A worker for fronts alone, whose requests are held up."""
+    jobs = HeldUp(client)
+    asking: list[Callable[..., Any]] = [jobs.find_job, jobs.hold_request, jobs.withdraw_request]
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(client, task_queue=queue, workflows=[HotSwitch], activities=asking, workflow_runner=runner):
+        yield jobs
+
+
+async def test_a_front_that_is_cancelled_while_its_request_is_on_its_way_starts_nothing(temporal: WorkflowEnvironment) -> None:
+    """The request arrives behind its withdrawal: no mode runs that nobody waits for, and the front says so."""
+    async with training(temporal, a_job()) as (world, peer):
+        queue = f"fronts-of-{world.job.id}"
+        async with _fronts(world.client, queue) as jobs:
+            request = ModeRequest(job=world.job.id, pod_rank=1, force=True)
+            front: WorkflowHandle[Any, Verdict] = await world.client.start_workflow(
+                ids.Workflows.HOT_SWITCH,
+                request,
+                id=ids.request_workflow(world.job.id, "held-up"),
+                task_queue=queue,
+                task_timeout=TASK_TIMEOUT,
+                result_type=Verdict,
+            )
+            await asyncio.wait_for(jobs.is_on_its_way.wait(), 30)
+            await front.cancel()
+            await world.settled(lambda status: len(status.state.answers) == 1)
+            jobs.goes_on.set()
+            assert (await front.result()).outcome is Outcome.CANCELLED
+        status = await world.status()
+        assert (status.state.incidents, status.running, peer.orders) == (0, None, [])
+
+
+async def test_a_front_gets_its_verdict_although_its_worker_died_meanwhile(temporal: WorkflowEnvironment) -> None:
+    """Another worker asks again, under the same id: it finds the mode that runs, and nothing runs twice."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        front = await world.front(force=True)
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.control.stop()
+        await world.control.start()
+        await peer.pause()
+        assert (await front.result()).outcome is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+        assert (await world.status()).state.incidents == 1
+
+
+async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verdict(temporal: WorkflowEnvironment) -> None:
+    """The verdict is given while nobody holds the request; asked again across runs of the job's workflow, it is still there."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        queue = f"fronts-of-{world.job.id}"
+        run = (await world.entity.describe()).run_id
+        async with _fronts(world.client, queue) as jobs:
+            jobs.goes_on.set()
+            front: WorkflowHandle[Any, Verdict] = await world.client.start_workflow(
+                ids.Workflows.HOT_SWITCH,
+                ModeRequest(job=world.job.id, pod_rank=1, force=True),
+                id=ids.request_workflow(world.job.id, "left-alone"),
+                task_queue=queue,
+                task_timeout=TASK_TIMEOUT,
+                result_type=Verdict,
+            )
+            await peer.until(lambda: "new pod running" in peer.orders)
+        await peer.pause()
+        await world.incident()
+        await _continued(world, run)
+        async with _fronts(world.client, queue) as jobs:
+            jobs.goes_on.set()
+            assert (await front.result()).outcome is Outcome.RECOVERED
+        assert (await world.status()).state.incidents == 1
