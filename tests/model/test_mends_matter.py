@@ -8,11 +8,10 @@ import pytest
 from rekindle.policy import ladder
 from tests.model.test_entity import EXAMPLES, SEEDS
 from tests.support.model_walk import Walk, kinds
-from workflows import attachments, incident
+from workflows import attachments
 from workflows.broom import Broom
 from workflows.incident import IncidentRun
 from workflows.rescheduling import JobRescheduling
-from workflows.training_job import TrainingJob
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -20,16 +19,6 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def a_withdrawal_ends_the_incident(patch: pytest.MonkeyPatch) -> None:
     """Also the restart that has to follow what was asked for."""
     patch.setattr(IncidentRun, "withdraw", lambda run, request_id: run.end())
-
-
-def faults_are_not_checked_again(patch: pytest.MonkeyPatch) -> None:
-    """What was told counts, whatever has become of it."""
-
-    async def looked(known: object) -> bool:
-        return True
-
-    patch.setattr(TrainingJob, "_is_to_be_checked", staticmethod(lambda case: False))
-    patch.setattr(incident, "look", looked)
 
 
 def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +52,6 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
         "a front that is cancelled behind the pause does not cancel the restart that has to follow",
         "given up",
     ),
-    (faults_are_not_checked_again, "the old node dies while training resumes on the backup", "needless"),
     (former_lives_are_believed, "the report of a crash arrives when the restart that it led to is over", "needless"),
     (any_step_is_of_the_new_life, "the first step of the old life arrives while the new one starts", "untrue"),
     (
