@@ -18,7 +18,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def a_withdrawal_ends_the_incident(patch: pytest.MonkeyPatch) -> None:
     """Also the restart that has to follow what was asked for."""
-    patch.setattr(IncidentRun, "withdraw", lambda run, request_id: run.end())
+    patch.setattr(IncidentRun, "withdraw", lambda run, _: run.end())
 
 
 def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
@@ -28,13 +28,13 @@ def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
     """Whoever told it."""
-    patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda mode, progress: True)
+    patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda *_: True)
 
 
 def two_pods_of_one_rank_block_every_mode(patch: pytest.MonkeyPatch) -> None:
     """Also the one that would sweep them, and nobody tries to delete the other one again."""
     what_is_left_behind_stays(patch)
-    patch.setattr(ladder, "blocked", lambda state, mode: "; ".join(state.problems[:1]))
+    patch.setattr(ladder, "blocked", lambda state, _: "; ".join(state.problems[:1]))
 
 
 def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
