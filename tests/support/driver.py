@@ -230,7 +230,7 @@ class Driver:
             self.post(successor, job)
 
     def _close(self, run: Run, status: str, result: Payload | None, failure: Failure | None) -> None:
-        run.status, run.result, run.ended = status, result, self.now
+        run.status, run.result, run.failure, run.ended = status, result, failure, self.now
         for timer in run.timers.values():
             timer[2] = None
         for update in run.updates.values():

@@ -61,6 +61,7 @@ class Run:
     status: str = "running"
     ended: datetime | None = None
     result: Payload | None = None
+    failure: Failure | None = None
     inbox: list[act.WorkflowActivationJob] = field(default_factory=list)
     due: bool = False
     """A workflow task is on its way."""

@@ -57,6 +57,8 @@ class ControlPlane:
             if run.status == "failed":
                 self._shortage = sum(node.ready for node in self.world.nodes.values()) < self.world.knobs.pods
             self.world.moment(f"{mode} ended")
+        elif run.status == "failed" and run.failure and not run.failure.HasField("activity_failure_info"):
+            self.found.append(f"the front failed by itself: {run.failure.message}")
 
     def _recovered(self, run: Run, mode: str) -> None:
         """The verdict rests on what this very recovery brought about."""

@@ -1,0 +1,71 @@
+"""The model finds a defect that is put back: what it calls well is not well because it looks the other way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from rekindle.policy import ladder
+from tests.model.test_entity import EXAMPLES, SEEDS
+from tests.support.model_walk import Walk, kinds
+from workflows import attachments
+from workflows.broom import Broom
+from workflows.incident import IncidentRun
+from workflows.rescheduling import JobRescheduling
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def a_withdrawal_ends_the_incident(patch: pytest.MonkeyPatch) -> None:
+    """Also the restart that has to follow what was asked for."""
+    patch.setattr(IncidentRun, "withdraw", lambda run, _: run.end())
+
+
+def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """A restart forgets which streams were of the life before it."""
+    patch.setattr(attachments, "restarted", lambda state: state)
+
+
+def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
+    """Whoever told it."""
+    patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda *_: True)
+
+
+def two_pods_of_one_rank_block_every_mode(patch: pytest.MonkeyPatch) -> None:
+    """Also the one that would sweep them, and nobody tries to delete the other one again."""
+    what_is_left_behind_stays(patch)
+    patch.setattr(ladder, "blocked", lambda state, _: "; ".join(state.problems[:1]))
+
+
+def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
+    """Nobody tries again."""
+
+    async def swept(broom: Broom, interrupted: object) -> bool:
+        return True
+
+    patch.setattr(Broom, "sweep", swept)
+
+
+DEFECTS: tuple[tuple[Patch, str, str], ...] = (
+    (
+        a_withdrawal_ends_the_incident,
+        "a front that is cancelled behind the pause does not cancel the restart that has to follow",
+        "given up",
+    ),
+    (former_lives_are_believed, "the report of a crash arrives when the restart that it led to is over", "needless"),
+    (any_step_is_of_the_new_life, "the first step of the old life arrives while the new one starts", "untrue"),
+    (
+        two_pods_of_one_rank_block_every_mode,
+        "an old pod that was left behind does not keep a lost node from being recovered",
+        "dead",
+    ),
+    (what_is_left_behind_stays, "an old pod that could not be deleted is deleted later", "left behind"),
+)
+
+
+@pytest.mark.parametrize(("put_back", "name", "finds"), DEFECTS, ids=[put_back.__name__ for put_back, _, _ in DEFECTS])
+def test_a_defect_that_is_put_back_is_found(put_back: Patch, name: str, finds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example that stays mended finds it again, for some seed."""
+    put_back(monkeypatch)
+    one = next(one for one in EXAMPLES if one.name == name)
+    assert any(finds in kinds(Walk(replace(one.script, seed=seed)).run()) for seed in range(SEEDS))
