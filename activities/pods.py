@@ -39,10 +39,11 @@ from rekindle.model.asks import (
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import HOLDER_LENGTH, end_of, sight
+from rekindle.policy.sighting import end_of, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
