@@ -11,6 +11,7 @@ import pytest
 import yaml
 from temporalio.testing import ActivityEnvironment
 
+from activities.cluster import Cluster
 from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.kubernetes.direct import delete_pod
@@ -143,7 +144,7 @@ async def recover(world: KubernetesWorld, marker: Path) -> str:
     return job
 
 
-async def look_and_remember(cluster: KubernetesCluster, job: str) -> None:
+async def look_and_remember(cluster: Cluster, job: str) -> None:
     """What workflows do without any recovery: they look at the job, its pods and some nodes, and leave a note on it."""
     pods, run = PodActivities(cluster), ActivityEnvironment().run
     survey: Survey = await run(pods.survey, SurveyRequest(job_id=job, nodes=NODES))
