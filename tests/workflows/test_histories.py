@@ -34,7 +34,18 @@ async def test_one_task_of_the_job_and_one_of_the_recovery_lie_before_the_first_
         ]
         recovery = await _names(world.recovery)
         assert recovery[: recovery.index("ACTIVITY_TASK_SCHEDULED")] == ["WORKFLOW_EXECUTION_STARTED", *TASK]
-        assert recovery.count("TIMER_STARTED") == recovery.count("TIMER_CANCELED") == 0
+
+
+async def test_a_wait_that_its_activity_limits_has_no_timer(temporal: WorkflowEnvironment) -> None:
+    """The backup pod is waited for by activities that know how long; no timer stands beside them."""
+    async with training(temporal, a_job()) as (world, _peer):
+        await world.fault(sub_health())
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        history = await _events(world.recovery)
+        scheduled = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history]
+        runs = scheduled.index("await_running")
+        timers = [event for event in history[: runs + 2] if event.HasField("timer_started_event_attributes")]
+        assert not timers
 
 
 @pytest.mark.parametrize(("mode", "fault"), [(Mode.HOT_SWITCH, sub_health()), (Mode.JOB_RESCHEDULING, node_fault("node-1"))])
