@@ -14,9 +14,10 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Ca
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import beating
-from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow
+from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.asks import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.recovery import Outcome, Receipt, Verdict
+from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 
 
@@ -102,7 +103,9 @@ class JobActivities:
             try:
                 verdict = await handle.result()
             except WorkflowFailureError as error:
-                return RecoveryEnd(settled=isinstance(error.cause, CancelledError), words=str(error.cause))
+                stops_pods = runs_mode(workflow_id, LAST.mode)  # cancelled half-way it leaves the job without them
+                settled = isinstance(error.cause, CancelledError) and not stops_pods
+                return RecoveryEnd(settled=settled, words=str(error.cause))
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise

@@ -17,7 +17,16 @@ def job_workflow(job_id: str) -> str:
 def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
     """Id that people read in a list: which job, which incident, which mode. The end of it tells jobs of one name apart."""
     begins, ends = _of_every_recovery(job)
-    return f"{begins}{incident}-{mode.replace(' ', '-')}{ends}"
+    return f"{begins}{incident}-{_slug(mode)}{ends}"
+
+
+def runs_mode(recovery: str, mode: Mode) -> bool:
+    """Whether the id of a recovery says that it runs this mode."""
+    return recovery.rsplit("/", 2)[-2].endswith(f"-{_slug(mode)}")
+
+
+def _slug(mode: Mode) -> str:
+    return mode.replace(" ", "-")
 
 
 def is_recovery_of(job: Job, workflow_id: str) -> bool:

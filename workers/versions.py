@@ -37,6 +37,9 @@ EVERY = 5.0
 CONFIRMED = timedelta(seconds=20)
 """How long a version must be seen without workers until it counts as lost."""
 
+UNANSWERED = timedelta(seconds=60)
+"""How long a worker that drains stays while the server does not say what runs on its version."""
+
 NOT_YET = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
 """The server has not seen our worker yet, or another one has changed the deployment at the same time."""
 
@@ -158,40 +161,53 @@ class Upgrades:
         lost = self._has_no_workers(other)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
-                await deployment.move(self._client, workflow, self._build_id)
-                logger.warning("moved, its version has no worker", extra={"workflow": workflow.id, "from": other.build_id})
+                await self._move(workflow, other)
             elif workflow.workflow_type == Workflows.TRAINING_JOB and workflow.run_id not in self._woken:
                 await self._wake(workflow)
+
+    async def _move(self, workflow: WorkflowExecution, other: Version) -> None:
+        words = {"workflow": workflow.id, "from": other.build_id}
+        try:
+            await deployment.move(self._client, workflow, self._build_id)
+        except RPCError as error:  # the others are moved none the less, and this one at the next look
+            logger.warning("not moved", extra={**words, "error": error.message})
+        else:
+            logger.warning("moved, its version has no worker", extra=words)
 
     def _has_no_workers(self, version: Version) -> bool:
         return self._alone or self._silences.confirm(version, _now())
 
     async def _wake(self, job: WorkflowExecution) -> None:
-        self._woken.add(job.run_id)
         try:
             await self._client.get_workflow_handle(job.id, run_id=job.run_id).signal(Signals.UPGRADED)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has moved on already
-                raise
+                logger.warning("not woken", extra={"workflow": job.id, "error": error.message})
+                return
+        self._woken.add(job.run_id)
 
     async def drain(self) -> None:
         """Returns when our workers are not needed: at once where ours is current and the only version with workers, since another
         worker of it goes on; otherwise when nothing runs on ours any more."""
+        unanswered_since: datetime | None = None
         while True:
-            if not await self._is_needed():
-                return
+            try:
+                if not await self._is_needed():
+                    return
+                unanswered_since = None
+            except RPCError as error:
+                unanswered_since = unanswered_since or _now()
+                if _now() - unanswered_since >= UNANSWERED:
+                    logger.warning("it is not known what runs on this version", extra={"error": error.message})
+                    return
             await asyncio.sleep(PAUSE)
 
     async def _is_needed(self) -> bool:
-        try:
-            known = await deployment.read_deployment(self._client)
-            others = [version for version in known.versions if version.build_id != self._build_id]
-            if self._alone or not any(other.current or other.has_workers(_now()) for other in others):
-                return False
-            return await deployment.count_open(self._client, self._build_id) > 0
-        except RPCError as error:
-            logger.warning("it is not known what runs on this version", extra={"error": error.message})
+        known = await deployment.read_deployment(self._client)
+        others = [version for version in known.versions if version.build_id != self._build_id]
+        if self._alone or not any(other.current or other.has_workers(_now()) for other in others):
             return False
+        return await deployment.count_open(self._client, self._build_id) > 0
 
 
 def _now() -> datetime:

@@ -65,10 +65,12 @@ def _manager_lost(state: JobState, client: str) -> str:
 
 
 def restarted(state: JobState) -> JobState:
-    """The state when all pods have started anew: sessions other than the current one were of the training side before."""
+    """The state when all pods have started anew: sessions other than the current one were of the training side before, and so was
+    its manager."""
     current = state.attachment.session if state.attachment else ""
     former = tuple(session for session in sessions(state) if session != current)
-    return state.with_(former=former[-2 * KEPT_SESSIONS :])
+    client = state.client if state.attachment else ""
+    return state.with_(former=former[-2 * KEPT_SESSIONS :], client=client, manager="")
 
 
 def sessions(state: JobState) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Deletes the pods that recoveries left behind, when the cluster lets it. `TrainingJob` uses it while nothing else is to be done."""
+"""Deletes the pods that recoveries left behind, when the cluster lets it. `TrainingJob` uses it while there is nothing else to do."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -25,6 +25,7 @@ from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
 
 Key = tuple[str, str, tuple[int, ...]]
+Occurrence = tuple[Key, datetime | None]
 
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
@@ -52,6 +53,7 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     changed = [] if restarting else _changed(holders, sighting)
     if changed and _is_another_life(holders, sighting.holders):
         holders, changed = _grown((), sighting.holders), []
+        state = state.with_(client="", manager=sighting.manager, manager_lost="", progress=None)
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
@@ -70,6 +72,8 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
     lasting = (told for told in report.faults if told.session not in state.former)
     for fault in (part for told in lasting for part in _split(told)):
         same = standing.pop(_key(fault), None)
+        if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
+            same = None  # of other processes than those that were reported before
         standing[_key(fault)] = _taken(same, _merged(same.fault, fault) if same else fault, now)
     return _after_news(state.with_(faults=tuple(standing.values())), known)
 
@@ -123,7 +127,7 @@ def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
     if before is None:
         return Standing(fault=fault.model_copy(update={"accepted_at": now}))
     stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
-    if stamped.same_as(before.fault) or _is_part(stamped, before.fault):
+    if stamped.is_part_of(before.fault):
         return Standing(fault=stamped, judged=before.judged)
     return Standing(fault=fault.model_copy(update={"accepted_at": now}))
 
@@ -135,10 +139,6 @@ def _key(fault: Fault) -> Key:
 
 def _by_key(standing: Iterable[Standing]) -> dict[Key, Standing]:
     return {_key(one.fault): one for one in standing}
-
-
-def _is_part(fault: Fault, of: Fault) -> bool:
-    return set(fault.pod_ranks) <= set(of.pod_ranks) and set(fault.ranks) <= set(of.ranks)
 
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
@@ -206,8 +206,17 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
 
 def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
     short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
-    keys = {_key(fault) for fault in about}
-    return [Standing(fault=one.fault, judged=short) if _key(one.fault) in keys else one for one in standing]
+    same = _occurrences(about)
+    return [Standing(fault=one.fault, judged=short) if _occurrence(one.fault) in same else one for one in standing]
+
+
+def _occurrences(faults: Iterable[Fault]) -> set[Occurrence]:
+    return {_occurrence(fault) for fault in faults}
+
+
+def _occurrence(fault: Fault) -> Occurrence:
+    """What came back, or has grown, since is another one."""
+    return _key(fault), fault.accepted_at
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
@@ -215,20 +224,32 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
     handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
-    about = {_key(fault) for fault in case.faults}
+    about = _occurrences(case.faults)
     moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
 
     def is_over(one: Standing) -> bool:
         fault = one.fault
         if fault.source == WATCHER or not recovered:
             return False
-        if fault.id in handled or _key(fault) in about:
+        if fault.id in handled or _occurrence(fault) in about:
             return True
         if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
     return [one for one in state.faults if not is_over(one)]
+
+
+def of_a_new_life(state: JobState) -> JobState:
+    """All processes of the job are new, and nobody here made them: somebody restarted it. What was reported of those before is
+    over, and who holds the ranks that had lost their pod is right."""
+    lost = {rank for one in state.faults if one.fault.id == HOLDERS for rank in one.fault.pod_ranks}
+    holders = tuple(EXPECTED_HOLDER if rank in lost else uid for rank, uid in enumerate(state.holders))
+
+    def is_over(fault: Fault) -> bool:
+        return fault.id == HOLDERS or (fault.source != WATCHER and fault.kind is not FaultKind.SUB_HEALTH)
+
+    return state.with_(holders=holders, faults=tuple(one for one in state.faults if not is_over(one.fault)))
 
 
 def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:

@@ -4,13 +4,14 @@ Run by `TrainingJob`, one at a time. It never fails: whatever a mode does become
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
-from rekindle.model.fault import not_among
+from rekindle.model.fault import Fault, FaultKind, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
@@ -22,6 +23,9 @@ from workflows.journal import Journal
 
 GIVEN = 64
 """Faults that a mode is given; more of them lead to the same procedure."""
+
+UNANSWERED = timedelta(seconds=10)
+"""Before a look is repeated that the cluster did not answer."""
 
 LOOKED_AT = 100
 """Nodes that one look of our own asks for: as many as a sighting names."""
@@ -45,7 +49,8 @@ class IncidentRun:
         self._known, self._journal, self._show = known, journal, shown
         self._child: Child | None = None
         self._situation = Situation(faults=case.faults)
-        self._began, self._met = workflow.now(), known.state.attachment
+        self._met: tuple[Fault, ...] = ()
+        self._began, self._attachment = workflow.now(), known.state.attachment
         self._ending = False
 
     # ---- what the entity passes on
@@ -98,15 +103,22 @@ class IncidentRun:
         while mode := self._next_mode(verdicts):
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
+            if _was_interrupted(verdicts[-1]) and not await self._is_broken():
+                break
         await self._conclude(verdicts)
+
+    async def _is_broken(self) -> bool:
+        """Whether what interrupted a mode is still so: the one below it ends processes."""
+        while not self._known.state.ended and not await look(self._known, self._journal):
+            await pause_for_the_cluster(self._known)
+        return bool(cases.counting(self._known.state, workflow.now()))
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next one of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
-        interrupted = last.outcome is Outcome.CANCELLED and last.next_mode is not None
-        if self._ending or not (last.outcome is Outcome.ESCALATE or interrupted):
+        if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or _was_interrupted(last)):
             return None
         left = [mode for mode in self.case.plan.modes if mode not in self._situation.tried]
         return last.next_mode if last.next_mode in left else next(iter(left), None)
@@ -133,8 +145,10 @@ class IncidentRun:
     def _context(self) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
-        standing = [one.fault for one in state.faults]
+        sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
+        standing = (*sub_healths, *cases.counting(state, workflow.now()))
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
+        self._met = everything
         return RecoveryContext(
             job=state.job,
             incident=self._number,
@@ -177,11 +191,12 @@ class IncidentRun:
             faults=self.case.faults,
         )
         known = self._known
-        known.state = memory.concluded(known.state, self.case, incident)
+        known.state = memory.concluded(known.state, self.case, incident, self._met)
         self._show()
-        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
+        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._attachment):
             known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
-        if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
+        touched = any(verdict.switched or verdict.restarted_at for verdict in verdicts) or LAST.mode in self._situation.tried
+        if touched and not known.state.ended:
             await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
@@ -202,6 +217,18 @@ class IncidentRun:
         if verdict.outcome is Outcome.CANCELLED and self._known.state.ended:
             return verdict.with_(reason=f"{self._known.state.ended} before the recovery ended")
         return verdict
+
+
+def _was_interrupted(verdict: Verdict) -> bool:
+    """By a real fault."""
+    return verdict.outcome is Outcome.CANCELLED and verdict.next_mode is not None
+
+
+async def pause_for_the_cluster(known: Memory) -> None:
+    try:
+        await workflow.wait_condition(lambda: bool(known.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster")
+    except TimeoutError:
+        pass
 
 
 async def look(known: Memory, journal: Journal) -> bool:

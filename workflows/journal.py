@@ -21,6 +21,7 @@ class Journal:
     def __init__(self) -> None:
         # Writes of one kind follow one another, and each writes what holds when its turn comes: the last one stays.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
+        self._is_memory_due = False
         self._writing: list[asyncio.Task[None]] = []
 
     @property
@@ -52,8 +53,12 @@ class Journal:
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
     async def remember(self, now: Callable[[], RememberRequest]) -> None:
-        """Writes onto the job's object what a later workflow of the job must find."""
+        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn already writes for all."""
+        if self._is_memory_due:
+            return
+        self._is_memory_due = True
         async with self._one_memory:
+            self._is_memory_due = False
             await steps.remember(now())
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:

@@ -31,6 +31,9 @@ from workflows import attachments, faults
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
 
+OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
+"""What a look finds at nodes, and not at the job's pods."""
+
 SHORT = 120
 """Bytes of a note of a phase, and of the texts of an older incident."""
 
@@ -42,7 +45,7 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
     job = registration.job
     if not state.registered:
-        state = _remembered(state, registration, now).with_(registered=True)
+        state = _remembered(state, registration, now).with_(registered=True, holders=registration.holders)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
@@ -65,6 +68,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
     down = state.downgrade
     return Remembered(
         incidents=state.incidents,
+        job=state.job.id,
         recovery=recovery,
         downgrade=down.reason if down else "",
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
@@ -116,10 +120,13 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
     return _manager_is_lost(state, state.manager_lost, attachment.session, now)
 
 
-def progressed(state: JobState, progress: Progress) -> JobState:
+def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobState:
     """The first completed step of one life of the training side. One that has ended since says nothing of the job any more."""
     if progress.session in state.former:
         return state
+    before = state.progress
+    if before and before.incarnation != progress.incarnation and not recovering:
+        state = faults.of_a_new_life(state)
     return faults.rejudged(state.with_(progress=progress))
 
 
@@ -167,7 +174,7 @@ def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
 
 def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
     """The world as we looked at it ourselves. What is known of nodes that were not looked at holds."""
-    elsewhere = [one.fault for one in state.faults if one.fault.source == WATCHER and one.fault.node]
+    elsewhere = [one.fault for one in state.faults if one.fault.source == WATCHER and one.fault.kind in OF_NODES]
     kept = tuple(fault for fault in elsewhere if fault.node not in survey.nodes)
     sighting = survey.sighting
     whole = Sighting(
@@ -241,8 +248,12 @@ def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobStat
     return state.with_(incidents=incident.number, history=_kept((*state.history, incident)), lost_recovery="")
 
 
-def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
-    """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over."""
+def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fault] = ()) -> JobState:
+    """An incident has ended: it is in the history, ranks have the holders that it gave them, and what it dealt with is over.
+
+    Args:
+        met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
+    """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     state = state.with_(
         history=_kept((*state.history, incident)),
@@ -255,7 +266,11 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     if restarts:
         state = attachments.restarted(state)
     last = incident.ladder[-1]
-    return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
+    if last.outcome is Outcome.RECOVERED:
+        return state
+    why = f"{last.outcome}: {last.reason}"
+    state = judged(state, case, why)
+    return state.with_(faults=tuple(faults.judged(state.faults, met, why)))
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:

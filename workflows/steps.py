@@ -57,6 +57,12 @@ READ = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=5)),
 )
+LOOK = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=1),  # the pods of a job of 5,000, page by page
+    schedule_to_close_timeout=timedelta(minutes=3),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=5)),
+)
 WRITE = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=15),
     schedule_to_close_timeout=timedelta(minutes=2),
@@ -257,7 +263,7 @@ async def await_answer(job_id: str) -> None:
 
 async def survey(job_id: str, nodes: tuple[str, ...]) -> Survey:
     request = SurveyRequest(job_id=job_id, nodes=nodes)
-    return await workflow.execute_activity_method(PodActivities.survey, request, **named(READ, "look at the job's pods"))
+    return await workflow.execute_activity_method(PodActivities.survey, request, **named(LOOK, "look at the job's pods"))
 
 
 async def publish_policy(request: PolicyRequest) -> None:

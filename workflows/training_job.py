@@ -25,14 +25,11 @@ from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
 from workflows.broom import Broom
-from workflows.incident import IncidentRun, Memory, look
+from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
-
-UNANSWERED = timedelta(seconds=10)
-"""Before a look is repeated that the cluster did not answer; a case that waits for it is kept."""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -43,6 +40,8 @@ class TrainingJob:
         self.incident: IncidentRun | None = None
         self.journal = Journal()
         self._broom = Broom(self.known)
+        self._told: tuple[Fault, ...] = ()
+        self._declined: dict[int | None, str] = {}
 
     @property
     def state(self) -> JobState:
@@ -70,8 +69,7 @@ class TrainingJob:
             if case:
                 await self._handle(case)
             elif self.state.incidents != incidents or self._moves_on():
-                await workflow.wait_condition(lambda: self._is_quiet() or self._has_work())
-                if not self._has_work():
+                if await self._is_at_rest():
                     # Here and nowhere else a job changes to a newer version: an incident ends with the code that began it.
                     workflow.continue_as_new(
                         self.state, initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
@@ -81,6 +79,20 @@ class TrainingJob:
         await self._dismiss_request()
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
+
+    async def _is_at_rest(self) -> bool:
+        """Waits until all is written; False: there is something to do before."""
+        now = workflow.now()
+        due = cases.next_due(self.state, now)
+        try:
+            await workflow.wait_condition(
+                lambda: self._is_quiet() or self._has_work(),
+                timeout=due - now if due else None,
+                timeout_summary="a fault is given time",
+            )
+        except TimeoutError:
+            return False
+        return not self._has_work()
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and self.journal.is_quiet
@@ -125,13 +137,14 @@ class TrainingJob:
             return
         if self._is_to_be_checked(case):
             while not self.state.ended and not await look(self.known, self.journal):
-                await self._pause_for_the_cluster()
+                await pause_for_the_cluster(self.known)
             checked = cases.next_case(self.state, workflow.now())
-            if checked != case:
+            if self.state.ended or checked is None:
                 self._show()
-                return  # it is over, or has become another
+                return
+            case = checked
         if not case.plan.modes:
-            await self._decline(case)
+            self._decline(case)
         elif self.state.job.observe:
             await self._observe(case)
         else:
@@ -143,22 +156,30 @@ class TrainingJob:
         itself: it begins with the pod that holds the rank."""
         return any(fault.source == WATCHER and fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults)
 
-    async def _pause_for_the_cluster(self) -> None:
-        try:
-            await workflow.wait_condition(
-                lambda: bool(self.state.ended), timeout=UNANSWERED, timeout_summary="wait for the cluster"
-            )
-        except TimeoutError:
-            pass
-
     async def _recover(self, case: Case) -> None:
         """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
         self.incident = IncidentRun(case, self.known, self.journal, self._show)
+        telling = asyncio.create_task(self._tell_what_comes_due())
         try:
             await self.incident.run()
         finally:
+            telling.cancel()
             self.incident = None
         self._show()
+
+    async def _tell_what_comes_due(self) -> None:
+        """A fault that was given time counts in the middle of an incident, too."""
+        while True:
+            now = workflow.now()
+            due = cases.next_due(self.state, now)
+            try:
+                await workflow.wait_condition(
+                    lambda due=due: cases.next_due(self.state, workflow.now()) != due,  # type: ignore[misc]
+                    timeout=due - now if due else None,
+                    timeout_summary="a fault is given time",
+                )
+            except TimeoutError:
+                self._tell_faults()
 
     async def _observe(self, case: Case) -> None:
         """Decided and shown, and nothing is begun. The same decision is told once, however often it is made."""
@@ -170,7 +191,7 @@ class TrainingJob:
             self._show()
             await self.journal.record(self.state, "RecoveryObserved", f"{case.summary}: {would}", warning=False)
 
-    async def _decline(self, case: Case) -> None:
+    def _decline(self, case: Case) -> None:
         """Nothing is done: noted with its reason; it is judged again when something changes."""
         outcome = Outcome.IGNORED if case.plan.ignored else Outcome.REFUSED
         why = case.plan.ignored or case.plan.refused
@@ -179,7 +200,10 @@ class TrainingJob:
             verdict = Verdict(mode=case.mode, outcome=outcome, reason=why)
             self.known.state = memory.answered(self.state, case.request.id, verdict)
         self._show()
-        await self.journal.record(self.state, f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
+        if case.request or self._declined.get(case.pod_rank) != why:  # it is judged again at every attach
+            self._declined[case.pod_rank] = why
+            words = f"{case.summary}: {why}"
+            self.journal.soon(self.journal.record(self.state, f"Recovery{outcome.capitalize()}", words, warning=True))
 
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:
@@ -223,11 +247,11 @@ class TrainingJob:
 
     def _sighted(self, sighting: Sighting) -> None:
         self.known.sightings += 1
-        before, real = self.state, self._real_faults()
+        before = self.state
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
         self._say_if_manager_is_lost(before.manager_lost)
-        self._tell_faults(real)
+        self._tell_faults()
 
     def _say_if_manager_is_lost(self, before: str) -> None:
         if self.state.manager_lost in ("", before):
@@ -252,10 +276,10 @@ class TrainingJob:
     def attach(self, attachment: Attachment) -> Receipt:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
         before = self.state.attachment
-        lost, real = self.state.manager_lost, self._real_faults()
+        lost = self.state.manager_lost
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
         self._say_if_manager_is_lost(lost)
-        self._tell_faults(real)
+        self._tell_faults()
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")
             self.journal.soon(steps.end_session(before.queue, ended))
@@ -292,8 +316,10 @@ class TrainingJob:
 
     @workflow.update(name=Updates.PROGRESS)
     def progress(self, progress: Progress) -> Receipt:
-        self.known.state = memory.progressed(self.state, progress)
+        recovering = bool(self.incident or self.state.lost_recovery)
+        self.known.state = memory.progressed(self.state, progress, recovering=recovering)
         self._tell(Signals.PROGRESSED, progress)
+        self._tell_faults()
         self._show()
         return Receipt(info="noted")
 
@@ -313,9 +339,8 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     def report_faults(self, report: FaultReport) -> Receipt:
-        real = self._real_faults()
         self.known.state = memory.reported(self.state, report, workflow.now())
-        self._tell_faults(real)
+        self._tell_faults()
         return Receipt(info="taken")
 
     @report_faults.validator
@@ -328,13 +353,11 @@ class TrainingJob:
         """Workflow id of the recovery that runs, or of one that an earlier workflow of the job had started; empty: none does."""
         return self.incident.recovery if self.incident else self.state.lost_recovery
 
-    def _real_faults(self) -> tuple[Fault, ...]:
+    def _tell_faults(self) -> None:
         """What is broken now: the running mode hears of it, and of what has healed."""
-        return tuple(one.fault for one in self.state.faults if one.fault.kind is not FaultKind.SUB_HEALTH)
-
-    def _tell_faults(self, before: tuple[Fault, ...]) -> None:
-        now = self._real_faults()
-        if now != before:
+        now = cases.counting(self.state, workflow.now())
+        if now != self._told:
+            self._told = now
             self._tell(Signals.FAULTS, FaultsNow(faults=now))
 
     def _tell(self, signal: str, payload: Value) -> None:

@@ -99,11 +99,19 @@ class Fault(Value):
         """The difference itself, whenever it was seen."""
         return self.model_copy(update={"seen_at": None, "accepted_at": None})
 
+    def is_part_of(self, other: "Fault") -> bool:
+        """Whether it is this other one, seen again and no bigger. Words about it may have changed."""
+        if (self.source, self.id) != (other.source, other.id):
+            return False
+        return set(self.pod_ranks) <= set(other.pod_ranks) and set(self.ranks) <= set(other.ranks)
+
 
 def not_among(faults: Iterable[Fault], known: Iterable[Fault]) -> list[Fault]:
     """The faults that are not among those that are known, seen again."""
-    untimed = {fault.untimed() for fault in known}
-    return [fault for fault in faults if fault.untimed() not in untimed]
+    before: dict[tuple[str, str], list[Fault]] = {}
+    for one in known:
+        before.setdefault((one.source, one.id), []).append(one)
+    return [fault for fault in faults if not any(map(fault.is_part_of, before.get((fault.source, fault.id), ())))]
 
 
 class FaultReport(Value):

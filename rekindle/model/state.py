@@ -1,9 +1,9 @@
 """The state of the entity `TrainingJob`: argument of its workflow, carried from run to run."""
 
 from datetime import datetime
-from typing import Self, TypedDict, Unpack
+from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import AwareDatetime, NonNegativeInt
+from pydantic import AwareDatetime, Field
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text
@@ -13,6 +13,8 @@ from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Pod
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
+MOST_INCIDENTS = 10**9
+"""Incidents of a job that its object may tell of."""
 
 
 class Downgrade(Value):
@@ -34,7 +36,10 @@ class Standing(Value):
 class Remembered(Value):
     """What stands on the job's object (annotation `rekindle.io/memory`) for a later workflow, should this one be lost."""
 
-    incidents: NonNegativeInt = 0
+    job: Text = ""
+    """Id of the job whose workflow wrote it: objects are copied with all that stands on them."""
+
+    incidents: Annotated[int, Field(ge=0, le=MOST_INCIDENTS)] = 0
     recovery: Text = ""
     """Workflow id of the recovery that runs; empty: none does."""
 
@@ -54,7 +59,8 @@ class Registration(Value):
     """None: who registers it does not look at its pods."""
 
     remembered: Remembered = Remembered()
-    """Counts for a workflow that was just started only."""
+    holders: tuple[str, ...] = ()
+    """Who held the ranks before the job's workflow was lost, as `Sighting.holders`; empty: it was not, or nobody knows."""
 
 
 class Pending(Value):

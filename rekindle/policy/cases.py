@@ -45,6 +45,8 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return _lost_recovery(state)
     if real := _real_faults_due(state, now):
         return _real_faults(state, real)
+    if next_due(state, now):
+        return None  # what is begun now would be ended in its middle
     if state.request:
         return _request(state, state.request)
     for standing in state.faults:
@@ -59,6 +61,13 @@ def next_due(state: JobState, now: datetime) -> datetime | None:
     patience = _patience(state, real)
     later = [due for one in real if not one.judged and (due := _due(one.fault, patience)) > now]
     return min(later, default=None)
+
+
+def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
+    """What is broken now, as a running mode is told: of the real faults those that are given no more time, and backup pods."""
+    patience = _patience(state, _real(state))
+    broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH)
+    return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)
 
 
 def _real(state: JobState) -> list[Standing]:

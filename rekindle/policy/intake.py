@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rekindle.errors import BadInput
 from rekindle.model.base import Value
-from rekindle.model.cluster import LOOSE_PODS, JobView
+from rekindle.model.cluster import LOOSE_PODS, JobObject, JobView
 from rekindle.model.fault import Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
@@ -67,6 +67,9 @@ class Acknowledged(Value):
     reached: bool = False
     """Something was sent to it, though perhaps not confirmed: it must learn of the job's end."""
 
+    lost: tuple[str, ...] = ()
+    """Holders of the ranks, as a workflow knew them that is lost: the next one is told."""
+
     declined: Job | None = None
     """What its workflow refused to register: it is not repeated until the job's object says something else."""
 
@@ -80,19 +83,21 @@ def shown(view: JobView, installation: Limits) -> Shown:
     ended = end_of(view.job)
     if ended or view.job is None:
         return Shown(ended=ended)
-    known = Shown(observe=view.job.observe, sighting=sight(view), remembered=_remembered(view.job.metadata.annotations))
+    known = Shown(observe=view.job.observe, sighting=sight(view), remembered=_remembered(view.job))
     try:
         return known.model_copy(update={"job": job_of(view.job, installation)})
     except BadInput as error:
         return known.model_copy(update={"refused": str(error)})
 
 
-def _remembered(annotations: dict[str, str]) -> Remembered:
-    """What an earlier workflow of the job left on its object. People may write there too: what cannot be read is nothing."""
+def _remembered(job: JobObject) -> Remembered:
+    """What an earlier workflow of the job left on its object. People may write there too, and copy another job's object: what cannot
+    be read, or is of another one, is nothing."""
     try:
-        return Remembered.model_validate_json(annotations[MEMORY])
+        remembered = Remembered.model_validate_json(job.metadata.annotations[MEMORY])
     except (KeyError, ValidationError):
         return Remembered()
+    return remembered if remembered.job == job.metadata.uid else Remembered()
 
 
 def due(now: Shown, acknowledged: Acknowledged) -> News | None:
@@ -102,7 +107,8 @@ def due(now: Shown, acknowledged: Acknowledged) -> News | None:
     job = _said(now.job, acknowledged.job) if now.job else None
     accepted = job is not None and job != acknowledged.declined
     if job and accepted and job != acknowledged.job:
-        return Register(registration=Registration(job=job, sighting=now.sighting, remembered=now.remembered))
+        registration = Registration(job=job, sighting=now.sighting, remembered=now.remembered, holders=acknowledged.lost)
+        return Register(registration=registration)
     if not accepted and now.observe and not (acknowledged.job and acknowledged.job.observe):
         return None  # the workflow does not know that nothing is to be done for the job, and cannot be told
     return Sighted(sighting=now.sighting) if _differs(now.sighting, acknowledged.sighting) else None
@@ -176,7 +182,7 @@ def unconfirmed(acknowledged: Acknowledged, news: News) -> Acknowledged:
     """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before."""
     if isinstance(news, Sighted):
         return acknowledged.model_copy(update={"sighting": None, "reached": True})
-    return Acknowledged(reached=True)
+    return Acknowledged(reached=True, lost=acknowledged.lost)
 
 
 def decline(acknowledged: Acknowledged, news: News) -> Acknowledged:
@@ -191,4 +197,10 @@ def unknown(now: Shown, acknowledged: Acknowledged, news: News) -> Acknowledged:
     can be told until it does."""
     if isinstance(news, Sighted) and (now.job is None or acknowledged.declined is not None):
         return Acknowledged(sighting=news.sighting, declined=acknowledged.declined)
-    return Acknowledged()
+    return forgotten(acknowledged)
+
+
+def forgotten(acknowledged: Acknowledged) -> Acknowledged:
+    """Its workflow is gone, and with it all that it had acknowledged."""
+    known = acknowledged.sighting
+    return Acknowledged(lost=known.holders if known else acknowledged.lost)

@@ -14,6 +14,7 @@ TWICE = "carry pod rank"
 TOLD_PROBLEMS = 20
 """Problems of a job that are told; those of all pods would fit into no payload."""
 MORE_PROBLEMS = "there are more problems like these: they are told when these are over"
+MORE_TWICE = f"more pods {TWICE} of another one: they are told when these problems are over"
 
 
 class RankedPod(NamedTuple):
@@ -75,7 +76,10 @@ def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:
         elif first.setdefault(one.rank, one) is not one:
             more.setdefault(one.rank, [first[one.rank]]).append(one)
     found = (*sorted(filter(None, wrong)), *(_claimed(rank, more[rank]) for rank in sorted(more)))
-    return found if len(found) <= TOLD_PROBLEMS else (*found[:TOLD_PROBLEMS], MORE_PROBLEMS)
+    if len(found) <= TOLD_PROBLEMS:
+        return found
+    only_twice = all(map(is_rank_carried_twice, found[TOLD_PROBLEMS:]))
+    return (*found[:TOLD_PROBLEMS], MORE_TWICE if only_twice else MORE_PROBLEMS)
 
 
 def _wrong_rank(one: RankedPod, last: int) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Job, JobId
 from rekindle.model.keys import MEMORY
 from rekindle.model.sizes import LONGEST_TEXT
@@ -22,6 +23,7 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=1)
 
 KEPT = {
+    "job": JOB.id,
     "incidents": 3,
     "recovery": "recovery/default.gpt/3-hot-switch/0a1b2c3d",
     "downgrade": "no spare",
@@ -30,8 +32,13 @@ KEPT = {
 }
 
 
+def an_object(written: str) -> JobObject:
+    metadata = ObjectMeta(name=JOB.name, uid=JOB.id, annotations={MEMORY: written})
+    return JobObject(metadata=metadata, spec=JobSpec(pods=1, ranks_per_pod=1, template=PodTemplate(command=("train",))))
+
+
 def remembered(written: str) -> Remembered:
-    found = reads(lambda: _remembered({MEMORY: written}))
+    found = reads(lambda: _remembered(an_object(written)))
     assert isinstance(found, Remembered)
     state = memory.registered(JobState.of(JOB), Registration(job=JOB, remembered=found), NOW)
     cases.next_case(state, NOW)
@@ -56,8 +63,8 @@ def test_any_text_is_read_or_is_nothing(written: str) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [{"restarts": ["2026-01-01T00:00:00"]}, {"incidents": -1}],
-    ids=["a time without a zone", "a number below 0"],
+    [{"restarts": ["2026-01-01T00:00:00"]}, {"incidents": -1}, {"incidents": 10**12}, {"job": "another"}],
+    ids=["a time without a zone", "a number below 0", "a number beyond all bounds", "of the job whose object was copied"],
 )
 def test_what_no_workflow_wrote_is_nothing(written: dict[str, Any]) -> None:
     """The job's workflow would stumble over it."""

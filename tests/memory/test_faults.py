@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import PodRef
+from rekindle.model.recovery import PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -266,3 +266,58 @@ def test_behind_a_restart_every_rank_has_to_be_held() -> None:
     assert [(one.fault.id, one.fault.pod_ranks) for one in state.faults] == [(faults.HOLDERS, (1,))]
     assert state.holders == ("aaaa", "*", "cccc")
     assert see(state).faults == ()
+
+
+def test_what_is_reported_of_other_processes_is_another_fault() -> None:
+    """What came of the first report says nothing of them."""
+    first, second = (crash(1).model_copy(update={"session": session}) for session in ("s1", "s2"))
+    state = told(STATE, first)
+    state = state.with_(faults=tuple(Standing(fault=one.fault, judged="given up") for one in state.faults))
+    assert told(state, first, at=LATER).faults == state.faults
+    state = told(state, second, at=LATER)
+    assert [(one.judged, one.fault.ranks, one.fault.accepted_at) for one in state.faults] == [("", (1,), LATER)]
+
+
+def step(incarnation: str) -> Progress:
+    return Progress(incarnation=incarnation, step=1, session=incarnation)
+
+
+def test_the_first_step_of_a_new_life_ends_what_was_reported_of_the_last() -> None:
+    """Somebody restarted the job in its pods, or replaced a pod: it trains."""
+    state = memory.progressed(see(STATE), step("one"), recovering=False)
+    state = told(see(state, holders=("aaaa", "new", "cccc")), crash(1))
+    assert ids(state) == ["holders", "processes"]
+    assert memory.progressed(state, step("one"), recovering=False).faults
+    trains = memory.progressed(state, step("two"), recovering=False)
+    assert ids(see(trains, holders=("aaaa", "new", "cccc"))) == []
+    assert ids(memory.progressed(state, step("two"), recovering=True)) == ["holders", "processes"]
+
+
+def test_another_life_has_another_manager() -> None:
+    """All pods are others, without our doing: what was known of the manager was of the old ones."""
+    state = see(STATE).with_(client="taskd/1", manager="m1", manager_lost="lost", progress=step("one"))
+    state = see(state, holders=("dddd", "eeee", "ffff"))
+    assert (state.client, state.manager_lost, state.progress, state.faults) == ("", "", None, ())
+
+
+def test_a_fault_that_is_given_time_neither_ends_a_mode_nor_lets_one_begin() -> None:
+    """A node that is not ready for a moment is no reason to restart; what is begun meanwhile would be ended in its middle."""
+    state = see(STATE, LOST, SLOW)
+    due = NOW + JOB.limits.node_lost
+    assert (cases.counting(state, NOW), cases.next_case(state, NOW)) == ((), None)
+    assert [fault.id for fault in cases.counting(state, due)] == [LOST.id]
+    healed = cases.next_case(see(state, SLOW), NOW)
+    assert healed
+    assert healed.faults[0].id == SLOW.id
+
+
+def test_beside_a_dead_pod_a_lost_node_counts_at_once() -> None:
+    """The job stands, whether it comes back or not."""
+    assert [fault.id for fault in cases.counting(see(STATE, LOST, FAILED), NOW)] == [LOST.id, FAILED.id]
+
+
+def test_words_alone_make_no_fault_a_new_one() -> None:
+    """A running mode that is told of it again goes on; of one that has grown it must hear."""
+    warmer = LOST.model_copy(update={"message": "95 degrees"})
+    wider = LOST.model_copy(update={"pod_ranks": (1, 2)})
+    assert (not_among([warmer], [LOST]), not_among([wider], [LOST])) == ([], [wider])

@@ -221,7 +221,7 @@ def test_an_owner_who_writes_another_policy_into_the_label_means_it() -> None:
 def test_a_workflow_that_was_lost_is_rebuilt_from_the_jobs_object() -> None:
     """Downgrade with its reason and the policy before it, incidents and restarts counted on, and the recovery that ran."""
     runs = recovery_workflow(JOB, 7, Mode.HOT_SWITCH)
-    knew = Remembered(incidents=7, recovery=runs, downgrade="no spare", restarts=(NOW,))
+    knew = Remembered(job=JOB.id, incidents=7, recovery=runs, downgrade="no spare", restarts=(NOW,))
     state = memory.registered(JobState.of(LABELLED), Registration(job=LABELLED, remembered=knew), NOW)
     assert (state.incidents, state.restarts, state.lost_recovery) == (7, (NOW,), runs)
     assert state.downgrade
@@ -287,3 +287,43 @@ def test_a_manager_in_a_pod_of_its_own_is_seen_to_be_another_process() -> None:
     assert memory.sighted(first, Sighting(manager="uid-2/9:00"), NOW, restarting=True).manager_lost == ""
     ours = memory.sighted(STATE, Sighting(manager="uid-1/8:00"), NOW, restarting=False)
     assert memory.sighted(ours, Sighting(manager="uid-1/9:00"), NOW, restarting=False).manager_lost == ""
+
+
+def test_what_the_last_mode_was_given_and_did_not_mend_begins_no_incident_either() -> None:
+    """A second fault came while the restart was under way, which was given up: another one would end alike."""
+    state = told(STATE, a_fault("first"))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("second"))
+    met = [one.fault for one in state.faults]
+    state = memory.concluded(state, case, an_incident(a_verdict(outcome=Outcome.GIVEN_UP)), met)
+    assert [one.judged for one in state.faults] == ["given_up: r"] * 2
+    assert cases.next_case(state, NOW) is None
+
+
+def test_a_restart_by_us_knows_no_manager_from_before() -> None:
+    """The new one is another process on purpose, and may be seen only behind the incident."""
+    mindio = JOB.model_copy(update={"training_side": TrainingSide.MINDIO})
+    state = memory.attached(
+        JobState.of(mindio),
+        Attachment(queue="q", session="s1", client="10.0.0.7 one 2026-01-01T00:00:00Z", since=NOW),
+        NOW,
+        restarting=False,
+    )
+    state = memory.sighted(state, Sighting(manager="m1/1"), NOW, restarting=False)
+    case = cases.next_case(told(state, a_fault()), NOW)
+    assert case
+    state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW)))
+    state = memory.sighted(state, Sighting(manager="m2/2"), NOW, restarting=False)
+    state = memory.attached(
+        state, Attachment(queue="q", session="s2", client="10.0.0.8 two 2026-01-01T00:00:00Z", since=NOW), NOW, restarting=False
+    )
+    assert (state.manager, state.manager_lost) == ("m2/2", "")
+
+
+def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_knew() -> None:
+    """Nobody may have seen the pod go, but somebody held the rank."""
+    now_held = Sighting(holders=("aaaa", "", "cccc"))
+    knew = Registration(job=JOB, sighting=now_held, holders=("aaaa", "bbbb", "cccc"))
+    state = memory.sighted(memory.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
+    assert [one.fault.pod_ranks for one in state.faults] == [(1,)]

@@ -60,8 +60,8 @@ class Reconciler:
         self._hurried.set()
 
     def forget(self) -> None:
-        """Its workflow is gone, and with it all that it had acknowledged."""
-        self._attempt, self.acknowledged = None, Acknowledged()
+        """Its workflow is gone."""
+        self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
 
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
