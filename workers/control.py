@@ -34,6 +34,11 @@ CACHED_WORKFLOWS = 8_000
 the server's largest cost. An idle job takes 60 kB here, as measured, so that these are 0.5 GiB of the 1 GiB that the deployment
 grants; jobs beyond them are read back, or belong to a second control worker."""
 
+TASKS = 8
+"""Workflow tasks at once. Python works on one at a time: a task that was taken and has to wait for the others runs into its
+time-out, and its workflow is read back from its history. With the SDK's hundred, a burst of 60 faults took up to three times as
+long to its first orders. What is more waits at the server."""
+
 logger = logging.getLogger("control")
 
 
@@ -88,6 +93,7 @@ def control_worker(
         workflows=[TrainingJob, *modes],
         activities=activities_of(PodActivities(cluster), JobActivities(client)),
         max_concurrent_activities=SLOTS,
+        max_concurrent_workflow_tasks=TASKS,
         max_cached_workflows=CACHED_WORKFLOWS,
         workflow_runner=runner,
         deployment_config=version,
