@@ -1,4 +1,4 @@
-"""Deletes the pods that recoveries left behind, when the cluster lets it. `TrainingJob` uses it while there is nothing else to do."""
+"""Deletes the pods that recoveries left behind, when the cluster lets it; for `TrainingJob` while nothing else is due."""
 
 from collections.abc import Callable
 from datetime import timedelta

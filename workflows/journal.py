@@ -53,7 +53,7 @@ class Journal:
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
     async def remember(self, now: Callable[[], RememberRequest]) -> None:
-        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn already writes for all."""
+        """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn writes for all."""
         if self._is_memory_due:
             return
         self._is_memory_due = True

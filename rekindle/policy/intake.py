@@ -91,8 +91,8 @@ def shown(view: JobView, installation: Limits) -> Shown:
 
 
 def _remembered(job: JobObject) -> Remembered:
-    """What an earlier workflow of the job left on its object. People may write there too, and copy another job's object: what cannot
-    be read, or is of another one, is nothing."""
+    """What an earlier workflow of the job left on its object. People write there too, and copy another job's object: what
+    cannot be read, or is of another one, is nothing."""
     try:
         remembered = Remembered.model_validate_json(job.metadata.annotations[MEMORY])
     except (KeyError, ValidationError):

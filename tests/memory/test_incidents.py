@@ -26,7 +26,7 @@ from rekindle.model.recovery import (
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
-from workflows import faults, memory
+from workflows import attachments, faults, memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
@@ -303,21 +303,16 @@ def test_what_the_last_mode_was_given_and_did_not_mend_begins_no_incident_either
 
 def test_a_restart_by_us_knows_no_manager_from_before() -> None:
     """The new one is another process on purpose, and may be seen only behind the incident."""
-    mindio = JOB.model_copy(update={"training_side": TrainingSide.MINDIO})
-    state = memory.attached(
-        JobState.of(mindio),
-        Attachment(queue="q", session="s1", client="10.0.0.7 one 2026-01-01T00:00:00Z", since=NOW),
-        NOW,
-        restarting=False,
-    )
+    mindio = JobState.of(JOB.model_copy(update={"training_side": TrainingSide.MINDIO}))
+    old = Attachment(queue="q", session="s1", client="10.0.0.7 one 2026-01-01T00:00:00Z", since=NOW)
+    new = Attachment(queue="q", session="s2", client="10.0.0.8 two 2026-01-01T00:00:00Z", since=NOW)
+    state = attachments.detached(memory.attached(mindio, old, NOW, restarting=False), "s1")
     state = memory.sighted(state, Sighting(manager="m1/1"), NOW, restarting=False)
     case = cases.next_case(told(state, a_fault()), NOW)
     assert case
     state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW)))
     state = memory.sighted(state, Sighting(manager="m2/2"), NOW, restarting=False)
-    state = memory.attached(
-        state, Attachment(queue="q", session="s2", client="10.0.0.8 two 2026-01-01T00:00:00Z", since=NOW), NOW, restarting=False
-    )
+    state = memory.attached(state, new, NOW, restarting=False)
     assert (state.manager, state.manager_lost) == ("m2/2", "")
 
 
