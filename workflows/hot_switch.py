@@ -31,8 +31,9 @@ from rekindle.model.recovery import (
 from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
+from workflows.dialogue import abandon
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, Ends, ModeWorkflow, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
