@@ -15,8 +15,8 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
 from rekindle.model.job import TrainingSide
-from rekindle.model.recovery import Attachment, Mode, Order, Receipt, RecoveryContext, Report, ReportKind
-from rekindle.policy import orders
+from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind
+from rekindle.policy import orders, reports
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
 
@@ -34,11 +34,14 @@ class Dialogue:
         self._context = context
         self.attachment: Attachment | None = context.attachment if context else None
         self.inbox: list[Report] = list(context.situation.unread) if context else []
-        self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
+        self.taken: list[Heard] = list(context.situation.heard) if context else []  # the last reports, to know them again
+        self.answers = 0  # so many reports were taken
+        self.asked: list[ReportKind] = []  # what the orders of the open attempt are answered by
         self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
         self.delivered = 0  # so many of them were written
         self.delivered_on: Attachment | None = None  # on this stream
         self.touched = False  # an order may have reached the training side
+        self.answered_at: datetime | None = None  # when a report was last taken
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
@@ -52,10 +55,16 @@ class Dialogue:
 
     @workflow.update(name=Updates.REPORT)
     def take_report(self, report: Report) -> Receipt:
-        if report not in self.taken:
-            self.taken.append(report)
+        """A report says neither which order it answers nor how often it was sent: what nobody asked for in this attempt is of an
+        earlier one, and what was heard in it already is a repetition."""
+        update = workflow.current_update_info()
+        assert update is not None
+        heard = Heard(id=update.id, mark=reports.mark(report))
+        if report.kind in self.asked and not reports.is_repeated(heard, self.taken):
+            self.taken = [*self.taken, heard][-reports.KEPT :]
+            self.answers += 1
             self.inbox.append(report)
-            self.unanswered_since = None
+            self.unanswered_since, self.answered_at = None, workflow.now()
         return Receipt(info=f"receive report of {report.kind}")
 
     @take_report.validator
@@ -81,8 +90,24 @@ class Dialogue:
     # ---- orders
 
     def new_attempt(self) -> str:
+        """Nothing that was said before answers any order from here on."""
         self.take_back_orders()
+        self.inbox.clear()
+        self.asked.clear()
+        self.taken = reports.of_an_earlier_attempt(self.taken)
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
+
+    def go_on_with(self, given: list[Order], told_on: str) -> None:
+        """The orders of an attempt that an earlier mode opened, all of them written on one stream.
+
+        Args:
+            told_on: its session; ours is told all of them again on another one. MindIO only ever goes forward.
+        """
+        self.attempt = list(given)
+        self.asked = [answer for order in given if (answer := reports.answer_to(order))]
+        here = self.attachment
+        if here and (here.session == told_on or self._speaks_mindio):
+            self.delivered, self.delivered_on = len(given), here
 
     @property
     def _speaks_mindio(self) -> bool:
@@ -90,7 +115,8 @@ class Dialogue:
 
     async def order(self, order: Order, within: timedelta) -> bool:
         """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
-        self.taken.clear()
+        if answer := reports.answer_to(order):
+            self.asked.append(answer)
         self.attempt.append(order)
         return await self._deliver(workflow.now() + within, lambda: False)
 
@@ -134,7 +160,7 @@ class Dialogue:
         return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
 
     async def _write(self, order: Order, here: Attachment, within: timedelta, needless: Callable[[], bool]) -> bool:
-        delivery, answers, was_touched = steps.deliver(order, here.queue, within), len(self.taken), self.touched
+        delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
         self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
         try:
             await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())
@@ -149,7 +175,7 @@ class Dialogue:
             written = True
         else:
             self.touched = was_touched or not _never_began(failure)
-        if self.touched and len(self.taken) == answers:
+        if self.touched and self.answers == answers:
             self.unanswered_since = workflow.now()
         return written
 

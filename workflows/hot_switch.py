@@ -261,8 +261,6 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
-        while self.next_report(ReportKind.STATUS):
-            workflow.logger.warning("a status came before the order that it could answer")
         first_tried_on = self.attachment
         if not await self.order(orders.migrate(job.id, self.uuid), latest - workflow.now()):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")

@@ -126,8 +126,9 @@ class IncidentRun:
         finally:
             self._child = None
         tried = (*self._situation.tried, mode)
-        self._situation = Situation(attempt=self._situation.attempt, faults=self.case.faults, tried=tried, unread=verdict.unread)
-        return verdict
+        learnt = verdict.situation or self._situation
+        self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
+        return verdict.with_(situation=None)
 
     def _context(self) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
@@ -139,16 +140,12 @@ class IncidentRun:
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
-            situation=Situation(
-                attempt=self._situation.attempt,
-                faults=everything[:GIVEN],
-                tried=self._situation.tried,
-                unread=self._situation.unread,
-            ),
+            situation=self._situation.with_(faults=everything[:GIVEN]),
             incarnation=state.progress.incarnation if state.progress else "",
             policy=state.policy,
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),
+            holders=state.holders,
         )
 
     def _to_remember(self) -> RememberRequest:

@@ -23,6 +23,7 @@ from rekindle.model.recovery import (
     Phase,
     Progress,
     RecoveryContext,
+    Situation,
     Verdict,
 )
 from rekindle.temporal import Attributes
@@ -55,6 +56,7 @@ class ModeWorkflow(Dialogue):
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
         super().__init__(context)
         self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self.situation = context.situation if context else Situation()
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
@@ -134,7 +136,8 @@ class ModeWorkflow(Dialogue):
             cancelled: the workflow was asked to cancel.
         """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
-        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=tuple(self.inbox))
+        left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
+        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=tuple(self.inbox), situation=left)
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         if verdict.outcome is Outcome.GIVEN_UP:
             raise ApplicationError(verdict.reason, verdict, type=ErrorTypes.GIVEN_UP, non_retryable=True)
