@@ -53,15 +53,11 @@ class _Opening:
     def situation(self) -> Situation:
         return self.mode.situation
 
-    def told(self) -> Situation:
-        """The situation with what is broken by now."""
-        faults, reported = self.mode.faults, self.situation.reported
-        here = self.mode.delivered_on
-        self.mode.situation = self.situation.with_(
-            faults=faults,
-            faulty=opening.faulty(self.job, faults, reported),
-            told_on=here.session if here else self.situation.told_on,
-        )
+    def told(self, report: Report | None = None) -> Situation:
+        """The situation with what is broken by now, also by the training side's answer."""
+        here, named = self.mode.delivered_on, report.fault_ranks if report else ()
+        situation = opening.updated(self.job, self.situation, self.mode.faults, named)
+        self.mode.situation = situation.with_(told_on=here.session if here else situation.told_on)
         return self.mode.situation
 
     # ---- the procedure
@@ -196,9 +192,7 @@ class _Opening:
 
     def _take(self, report: Report | None) -> None:
         """What the training side named, and until when it waits."""
-        reported = opening.together((*self.situation.reported, *(report.fault_ranks if report else ())))
-        self.mode.situation = self.situation.with_(reported=reported, answer_by=self._patience() if report else None)
-        self.told()
+        self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
 
     def _patience(self) -> datetime | None:
         if not self.mindio or self.mode.answered_at is None:

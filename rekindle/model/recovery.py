@@ -192,6 +192,7 @@ class SituationChanges(TypedDict, total=False):
     faults: tuple[Fault, ...]
     faulty: tuple[FaultRank, ...]
     reported: tuple[FaultRank, ...]
+    healed: tuple[int, ...]
     stopped: bool
     announced: tuple[FaultRank, ...]
     leaving: tuple[int, ...]
@@ -217,7 +218,10 @@ class Situation(Value):
     """The ranks that are faulty now, by these faults and by the training side's own word."""
 
     reported: FaultRanks = ()
-    """What the training side named as faulty in its answers."""
+    """What the training side named as faulty by itself. It repeats what was announced to it, which is no word of its own."""
+
+    healed: Ranks = ()
+    """Ranks that were announced and in whose pods nothing is faulty any more."""
 
     stopped: bool = False
     """Training has stopped: the training side said so, or its word was lost in an outage."""
@@ -250,12 +254,6 @@ class Situation(Value):
     unread: tuple[Report, ...] = ()
     heard: tuple[Heard, ...] = ()
     """The last reports that were taken."""
-
-    @property
-    def healed(self) -> tuple[int, ...]:
-        """Ranks that were announced as faulty and are not any more."""
-        faulty = {one.rank for one in self.faulty}
-        return tuple(one.rank for one in self.announced if one.rank not in faulty)
 
     def with_(self, **changes: Unpack[SituationChanges]) -> Self:
         """The situation with these fields changed."""

@@ -4,7 +4,7 @@ which pods leave, how long to wait. Asked by `workflows.opening`."""
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, FaultType
+from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultKind, FaultType
 from rekindle.model.job import Job, TrainingSide
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import FaultRank, Situation, Strategy
@@ -20,10 +20,25 @@ PRESUMED = (Strategy.RECOVER,)
 # ---- what is faulty
 
 
-def faulty(job: Job, faults: Iterable[Fault], reported: Iterable[FaultRank]) -> tuple[FaultRank, ...]:
-    """Every faulty rank once, with its type, by the faults that stand and by what the training side itself named."""
-    found = (*(one for fault in faults for one in _ranks_of(job, fault)), *reported)
-    return together(one for one in found if one.rank < job.ranks)
+def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequence[FaultRank] = ()) -> Situation:
+    """The situation with the faults that stand now.
+
+    Args:
+        named: what the training side names in an answer.
+    """
+    told = [one for fault in faults if fault.source == TRAINING_SIDE for one in _ranks_of(job, fault)]
+    reported = together((*situation.reported, *_own_words(situation, (*told, *named))))
+    seen = [one for fault in faults if fault.source != TRAINING_SIDE for one in _ranks_of(job, fault)]
+    faulty = together(one for one in (*seen, *reported) if one.rank < job.ranks)
+    pods = {one.rank // job.ranks_per_pod for one in faulty}
+    healed = tuple(one.rank for one in situation.announced if one.rank // job.ranks_per_pod not in pods)
+    return situation.with_(faults=tuple(faults), faulty=faulty, reported=reported, healed=healed)
+
+
+def _own_words(situation: Situation, told: Iterable[FaultRank]) -> list[FaultRank]:
+    """Behind an announcement the training side repeats what it was told; what is more has been found by itself."""
+    announced = {one.rank for one in situation.announced}
+    return [one for one in told if one.rank not in announced]
 
 
 def together(found: Iterable[FaultRank]) -> tuple[FaultRank, ...]:
@@ -133,4 +148,4 @@ def offers(strategies: Iterable[str]) -> tuple[str, ...]:
 def again(situation: Situation) -> Situation:
     """Behind a retry that failed with 405, with which the training side asks for a new announcement: training stands, and the
     faults are announced under a new uuid. What left has left."""
-    return situation.with_(attempt="", announced=(), offered=False, offers=(), presumed=False)
+    return situation.with_(attempt="", announced=(), healed=(), offered=False, offers=(), presumed=False)

@@ -1,8 +1,7 @@
 """What is wrong with a job, a node or an account on Kubernetes is said where somebody looks, and nothing is retried for ever."""
 
 import asyncio
-from collections.abc import Collection
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
