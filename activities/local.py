@@ -85,7 +85,9 @@ class LocalCluster:
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        return await self._delete(await self.pods(job_id), grace_seconds, lost_nodes)
+        # Managers last: one that goes while workers train is made anew by the cluster.
+        pods = sorted(await self.pods(job_id), key=lambda pod: pod.metadata.labels.get(keys.REPLICA_TYPE) == PodRole.MANAGER)
+        return await self._delete(pods, grace_seconds, lost_nodes)
 
     async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         for pod in pods:

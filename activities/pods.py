@@ -6,6 +6,7 @@ Every write names the state that it ensures, so that a repeated call finds its w
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import activity
@@ -36,9 +37,11 @@ from rekindle.model.asks import (
     SurveyRequest,
     Swap,
     SwapRequest,
+    SweepRequest,
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
+from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
@@ -185,6 +188,14 @@ class PodActivities:
                 return tuple(ref(pod) for pod in pods)
 
     @activity.defn
+    async def sweep(self, request: SweepRequest) -> None:
+        """Deletes the few pods that recoveries left behind."""
+        with crossing():
+            async with beating():
+                for pod in request.pods:
+                    await self._cluster.ensure_deleted(request.job_id, pod.name, pod.uid, 0)
+
+    @activity.defn
     async def delete_pods(self, request: StopRequest) -> PodCount:
         """Deletes all pods of the job, and keeps its controller from making new ones."""
         with crossing():
@@ -203,7 +214,7 @@ class PodActivities:
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
         """Writes the sub-health policy where the scheduler reads it, and why."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.ensure_job_metadata(
                     request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
@@ -232,14 +243,14 @@ class PodActivities:
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:
         """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:
         """Writes an event about the job."""
-        with crossing():
+        with crossing(), suppress(NotFound):  # a job that is gone has no record
             async with beating():
                 await self._cluster.record(request.job_id, request.event)
 
@@ -264,13 +275,17 @@ def _is_new(pod: Pod, restart: Restart) -> bool:
     if pod.metadata.labels.get(GENERATION) == restart.generation or restart.youngest is None:
         return True
     born = pod.metadata.creation_timestamp
+    if born == restart.youngest:
+        return pod.metadata.uid[:HOLDER_LENGTH] not in restart.youngest_uids
     return born is not None and born > restart.youngest
 
 
 def _count(pods: Sequence[Pod]) -> PodCount:
     births = [pod.metadata.creation_timestamp for pod in pods if pod.metadata.creation_timestamp]
     names = tuple(sorted(pod.metadata.name for pod in pods)[:NAMED])
-    return PodCount(count=len(pods), names=names, youngest=max(births, default=None))
+    youngest = max(births, default=None)
+    uids = tuple(pod.metadata.uid[:HOLDER_LENGTH] for pod in pods if pod.metadata.creation_timestamp == youngest)
+    return PodCount(count=len(pods), names=names, youngest=youngest, youngest_uids=uids)
 
 
 def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:

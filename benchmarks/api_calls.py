@@ -1,7 +1,7 @@
 """What a recovery asks of a Kubernetes API server, by the size of the job: `python -P -m benchmarks.api_calls`.
 
-The activities of a hot switch and of a restart of the whole job, in their order, over a real control plane whose kubelets are
-played; without a training side, so that nothing but pods is waited for.
+The activities of a hot switch and of a restart of the whole job after the loss of a node, in their order, over a real control
+plane whose kubelets are played; without a training side, so that nothing but pods is waited for.
 """
 
 import argparse
@@ -33,12 +33,15 @@ from rekindle.model.asks import (
     OldPodsRequest,
     PodCount,
     PodsRequest,
+    RememberRequest,
     Restart,
     StartRequest,
     StopRequest,
+    SurveyRequest,
     SwapRequest,
 )
 from rekindle.model.cluster import ClusterEvent, PodPhase
+from rekindle.model.state import Remembered
 from rekindle.settings import Settings
 from workers.operator import Operator
 
@@ -107,6 +110,7 @@ class Recoveries:
         return self._api.asked.copy(), time.perf_counter() - began
 
     async def hot_switch(self) -> None:
+        await self._remember()
         asked = BackupRequest(job_id=self._job_id, pod_rank=1, name_suffix="0001", avoid_nodes=())
         made: Backup = await _run(self._pods.ensure_backup, asked)
         await _run(self._pods.await_scheduled, self._wait(made.backup))
@@ -115,9 +119,11 @@ class Recoveries:
         await _run(self._pods.swap, swap)
         await _run(self._pods.await_gone, self._wait(made.old))
         await _run(self._pods.promote, swap)
-        await self._tell()
+        await self._conclude()
 
     async def restart(self) -> None:
+        await self._look()
+        await self._remember()
         stopped: PodCount = await _run(self._pods.delete_pods, StopRequest(job_id=self._job_id, grace_seconds=5))
         restart = Restart(job_id=self._job_id, generation="second", youngest=stopped.youngest)
         await _run(self._pods.await_old_gone, OldPodsRequest(restart=restart, within=PATIENCE))
@@ -125,12 +131,20 @@ class Recoveries:
             self._pods.ensure_pods, StartRequest(job_id=self._job_id, generation="second", avoid_nodes=())
         )
         await _run(self._pods.await_new_running, NewPodsRequest(restart=restart, pods=made.count, within=PATIENCE))
-        await self._tell()
+        await self._conclude()
 
     def _wait(self, *pods: Any) -> PodsRequest:
         return PodsRequest(job_id=self._job_id, pods=pods, within=PATIENCE)
 
-    async def _tell(self) -> None:
+    async def _look(self) -> None:
+        await _run(self._pods.survey, SurveyRequest(job_id=self._job_id, nodes=("node-0",)))
+
+    async def _remember(self) -> None:
+        await _run(self._pods.remember, RememberRequest(job_id=self._job_id, memory=Remembered(incidents=1)))
+
+    async def _conclude(self) -> None:
+        await self._look()
+        await self._remember()
         event = ClusterEvent(name="job", kind="TrainingJob", reason="RecoveryRecovered", message="measured")
         await _run(self._pods.record_event, EventRequest(job_id=self._job_id, event=event))
 

@@ -51,6 +51,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         pods.await_gone,
         pods.promote,
         pods.delete_backups,
+        pods.sweep,
         pods.delete_pods,
         pods.await_old_gone,
         pods.ensure_pods,

@@ -166,9 +166,7 @@ class Operator:
 
     async def _reconcile(self, job: Workload) -> None:
         status = job.object.get("status", {})
-        if status.get("message"):
-            return  # what is wrong with it stays wrong
-        if not status.get("phase"):
+        if not status.get("phase") or status.get("message"):  # nothing was begun: its object said what means nothing
             try:
                 job_of(job_object_of(job, observe=False), self._settings.limits)
                 await self._begin(job)

@@ -64,6 +64,19 @@ def _manager_lost(state: JobState, client: str) -> str:
     return f"{client} is another process than {state.client}: it knows no rank, and no fault of a rank is reported"
 
 
+def restarted(state: JobState) -> JobState:
+    """The state when all pods have started anew: sessions other than the current one were of the training side before."""
+    current = state.attachment.session if state.attachment else ""
+    former = tuple(session for session in sessions(state) if session != current)
+    return state.with_(former=former[-2 * KEPT_SESSIONS :])
+
+
+def sessions(state: JobState) -> tuple[str, ...]:
+    """All that are remembered, the current one last."""
+    current = (state.attachment.session,) if state.attachment else ()
+    return tuple(dict.fromkeys((*state.former, *state.replaced, *state.detached, *current)))
+
+
 def end_is_known(state: JobState, session: str) -> bool:
     """Whether the end of a session changes nothing. That of a session that was never seen does: its attachment may come later."""
     return session in state.detached or session in state.replaced

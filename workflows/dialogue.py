@@ -44,6 +44,8 @@ class Dialogue:
         self.answered_at: datetime | None = None  # when a report was last taken
         self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
         self.client = self.attachment.client if self.attachment else ""
+        self.sessions = list(context.sessions) if context else []
+        """Of the training side, so far."""
         self.lost_manager = ""  # MindIO: another process answers as the manager, in words
 
     @property
@@ -80,6 +82,7 @@ class Dialogue:
         if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
             self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
         self.client = attachment.client or self.client
+        self.sessions.append(attachment.session)
         self.attachment = attachment
 
     @workflow.signal(name=Signals.DETACHED)
@@ -185,22 +188,27 @@ class Dialogue:
             await self._change_within(pause, lambda: self.unanswered_since is None, "the client reads the last order")
 
     @staticmethod
-    async def _change_within(left: timedelta, condition: Callable[[], bool], why: str) -> None:
+    async def _change_within(left: timedelta | None, condition: Callable[[], bool], why: str) -> None:
         try:
             await workflow.wait_condition(condition, timeout=left, timeout_summary=why)
         except TimeoutError:
             pass
 
-    async def until(self, condition: Callable[[], bool], within: timedelta, why: str) -> bool:
+    async def until(self, condition: Callable[[], bool], within: timedelta | None, why: str) -> bool:
         """Waits for a condition; False at the limit. A stream that comes back meanwhile gets again what it may lack of the open
-        attempt, under the same uuid: inside its attempt the training side carries out an order once."""
-        deadline = workflow.now() + within
+        attempt, under the same uuid: inside its attempt the training side carries out an order once.
+
+        Args:
+            within: None, where the condition has a limit of its own and a timer would be needless.
+        """
+        deadline = workflow.now() + within if within is not None else None
         while not condition():
-            left = deadline - workflow.now()
-            if left <= timedelta(0):
+            left = deadline - workflow.now() if deadline else None
+            if left is not None and left <= timedelta(0):
                 return False
             if self._stream_lacks_orders():
-                here, patience = self.attachment, min(left, self.context.job.limits.order)
+                limit = self.context.job.limits.order
+                here, patience = self.attachment, limit if left is None else min(left, limit)
                 if not await self._deliver(workflow.now() + patience, condition) and here == self.attachment:
                     self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
                 continue

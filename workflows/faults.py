@@ -10,6 +10,7 @@ from datetime import datetime
 from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
+    HOLDER_LENGTH,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -22,6 +23,8 @@ from rekindle.model.fault import (
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
+
+Key = tuple[str, str, tuple[int, ...]]
 
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
@@ -37,7 +40,7 @@ KEPT_RANKS = 64
 
 def short(uid: str) -> str:
     """How a holder is remembered; see `Sighting.holders`."""
-    return uid[:8]
+    return uid[:HOLDER_LENGTH]
 
 
 # ---- taken
@@ -52,32 +55,40 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
-    taken = [_taken(known, fault, now) for fault in (*sighting.faults, *lost)]
-    after = state.with_(holders=holders, generation=sighting.generation, faults=(*others, *taken))
+    found = [fault for fault in sighting.faults if not _is_of_left_pods(state, fault)]
+    before = _by_key(known)
+    taken = [_taken(before.get(_key(fault)), fault, now) for fault in (*found, *lost)]
+    after = state.with_(holders=holders, faults=(*others, *taken))
     return _after_news(after, state.faults)
 
 
 def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
-    """Faults of a source that sees no whole job. One that is told again is no news."""
+    """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
+    over."""
     known = [one for one in state.faults if one.fault.id not in report.cleared]
-    standing = list(known)
-    for fault in (part for told in report.faults for part in _split(told)):
-        same = next((one for one in standing if _is_same(one.fault, fault)), None)
-        merged = _merged(same.fault, fault) if same else fault
-        if same:
-            standing.remove(same)
-        standing.append(_taken([same] if same else [], merged, now))
-    return _after_news(state.with_(faults=tuple(standing)), known)
+    standing = _by_key(known)
+    lasting = (told for told in report.faults if told.session not in state.former)
+    for fault in (part for told in lasting for part in _split(told)):
+        same = standing.pop(_key(fault), None)
+        standing[_key(fault)] = _taken(same, _merged(same.fault, fault) if same else fault, now)
+    return _after_news(state.with_(faults=tuple(standing.values())), known)
 
 
 def room_problem(state: JobState, report: FaultReport) -> str:
     """Why a report is more than the job's state has room for; empty: it fits."""
     news = [part for told in report.faults if told.kind is not FaultKind.PROCESS for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
-    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and not any(_is_same(fault, new) for new in news)]
+    told_again = {_key(fault) for fault in news}
+    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and _key(fault) not in told_again]
     if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
         return ""
     return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
+
+
+def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
+    """Whether it is only about pods that recoveries replaced and could not delete: whatever becomes of them is no fault."""
+    left = {pod.uid for pod in state.left_behind}
+    return bool(fault.pod_uids) and left.issuperset(fault.pod_uids)
 
 
 def _split(fault: Fault) -> list[Fault]:
@@ -107,9 +118,8 @@ def _merged(known: Fault, told: Fault) -> Fault:
     return told.model_copy(update={"ranks": ranks, "pod_ranks": pod_ranks, "details": details})
 
 
-def _taken(known: Sequence[Standing], fault: Fault, now: datetime) -> Standing:
+def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
     """A fault that stands already keeps its time; what was judged of it holds unless it grew."""
-    before = next((one for one in known if _is_same(one.fault, fault)), None)
     if before is None:
         return Standing(fault=fault.model_copy(update={"accepted_at": now}))
     stamped = fault.model_copy(update={"accepted_at": before.fault.accepted_at})
@@ -118,10 +128,13 @@ def _taken(known: Sequence[Standing], fault: Fault, now: datetime) -> Standing:
     return Standing(fault=fault.model_copy(update={"accepted_at": now}))
 
 
-def _is_same(one: Fault, other: Fault) -> bool:
-    """A sub-health is the same on the same rank only."""
-    same = (one.source, one.id) == (other.source, other.id)
-    return same and (one.kind is not FaultKind.SUB_HEALTH or one.pod_ranks == other.pod_ranks)
+def _key(fault: Fault) -> Key:
+    """What names the same difference, seen again. A sub-health is the same on the same rank only."""
+    return fault.source, fault.id, fault.pod_ranks if fault.kind is FaultKind.SUB_HEALTH else ()
+
+
+def _by_key(standing: Iterable[Standing]) -> dict[Key, Standing]:
+    return {_key(one.fault): one for one in standing}
 
 
 def _is_part(fault: Fault, of: Fault) -> bool:
@@ -130,12 +143,10 @@ def _is_part(fault: Fault, of: Fault) -> bool:
 
 def _after_news(state: JobState, known: Sequence[Standing]) -> JobState:
     """A real fault that is new, or has grown, is a reason to judge the others again, and sub-healths too."""
-    real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
-    return rejudged(state, every=True) if any(_is_news(one.fault, known) for one in real) else state
-
-
-def _is_news(fault: Fault, known: Sequence[Standing]) -> bool:
-    return not any(_is_same(one.fault, fault) and one.fault.accepted_at == fault.accepted_at for one in known)
+    since = {_key(one.fault): one.fault.accepted_at for one in known}
+    real = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
+    is_news = any(since.get(_key(fault)) != fault.accepted_at for fault in real)
+    return rejudged(state, every=True) if is_news else state
 
 
 # ---- who holds a rank
@@ -193,11 +204,10 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
     return state.with_(faults=tuple(again))
 
 
-def judged(standing: Iterable[Standing], about: Sequence[Fault], why: str) -> list[Standing]:
+def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
     short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
-    return [
-        Standing(fault=one.fault, judged=short) if any(_is_same(one.fault, fault) for fault in about) else one for one in standing
-    ]
+    keys = {_key(fault) for fault in about}
+    return [Standing(fault=one.fault, judged=short) if _key(one.fault) in keys else one for one in standing]
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
@@ -205,19 +215,29 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
     handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
+    about = {_key(fault) for fault in case.faults}
     moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
 
     def is_over(one: Standing) -> bool:
         fault = one.fault
         if fault.source == WATCHER or not recovered:
             return False
-        if fault.id in handled or any(_is_same(fault, about) for about in case.faults):
+        if fault.id in handled or _key(fault) in about:
             return True
         if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
     return [one for one in state.faults if not is_over(one)]
+
+
+def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:
+    """What stands after a restart of which an earlier workflow of the job knew what it was for."""
+
+    def is_over(fault: Fault) -> bool:
+        return fault.source != WATCHER and (_before(fault, restarted) or _of_an_older_stream(fault, state))
+
+    return [one for one in state.faults if not is_over(one.fault)]
 
 
 def _before(fault: Fault, moment: datetime) -> bool:

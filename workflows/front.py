@@ -2,23 +2,29 @@
 
 import asyncio
 
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.ids import ErrorTypes, job_workflow
 from rekindle.model.asks import AskRequest, WithdrawRequest
+from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from workflows import steps
 from workflows.mode import to_its_end
 
 
-async def front(mode: Mode, asked: ModeRequest) -> Verdict:
+async def front(mode: Mode, given: object) -> Verdict:
     """Holds one update of the job's workflow until that answers with the verdict of the real mode. Cancelled, it withdraws what
     it asked for and waits for the verdict all the same: the mode may have to go to its end.
 
-    Raises: ActivityError with `job.unknown`, `job.busy` or `request.invalid`; a refusal is a verdict.
+    Args:
+        given: the input as the client wrote it: the SDK decodes the first of two arguments only where both are there.
+
+    Raises: ApplicationError with `request.invalid`; ActivityError with `job.unknown`, `job.busy` or `request.invalid`; a refusal
+    is a verdict.
     """
-    info = workflow.info()
+    info, asked = workflow.info(), _read(given)
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
     job_id = await steps.find_job(asked.job)
     request = ModeRequest(
@@ -31,6 +37,14 @@ async def front(mode: Mode, asked: ModeRequest) -> Verdict:
     except asyncio.CancelledError:
         await to_its_end(steps.withdraw_request(WithdrawRequest(job_id=job_id, request_id=info.run_id)))
         return await to_its_end(_answer(mode, holding))
+
+
+def _read(given: object) -> ModeRequest:
+    try:
+        return ModeRequest.model_validate(given)
+    except ValidationError as error:
+        words = "; ".join(problems(error, ModeRequest))
+        raise ApplicationError(words, type=ErrorTypes.REQUEST_INVALID, non_retryable=True) from error
 
 
 async def _answer(mode: Mode, holding: asyncio.Future[Verdict]) -> Verdict:

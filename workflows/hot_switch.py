@@ -22,6 +22,7 @@ from rekindle.model.recovery import (
     Mode,
     ModeRequest,
     Outcome,
+    PodRef,
     RecoveryContext,
     Report,
     ReportKind,
@@ -33,7 +34,7 @@ from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.dialogue import abandon
 from workflows.front import front
-from workflows.mode import CAUGHT, Ends, ModeWorkflow, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -45,17 +46,18 @@ class HotSwitch(ModeWorkflow):
     EXPECTS = (ReportKind.STRATEGIES, ReportKind.STATUS)
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.uuid = ""
         self.paused = False
         self.replacing = False  # the old pod's end is our doing
         self.backup: Backup | None = None
+        self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, self.request)
+            return await front(self.MODE, request)
         was_cancelled = False
         try:
             verdict = await self._procedure()
@@ -317,11 +319,12 @@ class HotSwitch(ModeWorkflow):
     async def _promote(self, backup: Backup) -> str:
         """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
         job = self.context.job
-        note = ""
+        self.left_behind, note = (backup.old,), ""
         try:
             left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
             if left:
                 note = await self._delete_again(backup)
+            self.left_behind = (backup.old,) if note else ()
             await steps.promote(job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
@@ -350,7 +353,9 @@ class HotSwitch(ModeWorkflow):
         await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
 
     async def _delete_backup(self) -> None:
+        self.left_behind = (self.backup.backup,) if self.backup else ()
         await steps.delete_backups(self.context.job.id)
+        self.left_behind = ()
 
     # ---- helpers of the procedure
 
@@ -361,7 +366,7 @@ class HotSwitch(ModeWorkflow):
 
     async def _unless_in_vain(self, waiting: ActivityHandle[T]) -> T:
         """The result of a wait, which ends early when the switch is in vain."""
-        await self.until(lambda: waiting.done() or self._is_in_vain(), timedelta(days=1), "wait for the pod")
+        await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
             abandon(waiting)
             self._stop_if_in_vain()
@@ -405,6 +410,7 @@ class HotSwitch(ModeWorkflow):
             next_mode=end.next_mode,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
             look_at=self._look_at(),
+            left_behind=self.left_behind,
         )
 
     def _look_at(self) -> str:
@@ -423,6 +429,7 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0,
             look_at=self._look_at(),
             switched=(moved,),
+            left_behind=self.left_behind,
             handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),
         )
 

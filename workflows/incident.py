@@ -10,12 +10,13 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.model.asks import RememberRequest
 from rekindle.model.base import Value
+from rekindle.model.fault import not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
-from workflows import faults, memory, steps
+from workflows import attachments, faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
@@ -134,14 +135,14 @@ class IncidentRun:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         standing = [one.fault for one in state.faults]
-        known = [fault for fault in standing if not any(fault.same_as(about) for about in self.case.faults)]
-        everything = (*self.case.faults, *known)
+        everything = (*self.case.faults, *not_among(standing, self.case.faults))
         return RecoveryContext(
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
             situation=self._situation.with_(faults=everything[:GIVEN]),
             incarnation=state.progress.incarnation if state.progress else "",
+            sessions=attachments.sessions(state),
             policy=state.policy,
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),
@@ -176,16 +177,21 @@ class IncidentRun:
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident)
         self._show()
-        if last.outcome is Outcome.REFUSED and known.state.attachment not in (None, self._met):
-            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to refuse
+        if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._met):
+            known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing
         if any(verdict.switched or verdict.restarted_at for verdict in verdicts) and not known.state.ended:
             await look(known, self._journal)
         if self.case.request:
             known.state = memory.answered(known.state, self.case.request.id, last)
+        self._journal.soon(self._note(last))
+
+    async def _note(self, last: Verdict) -> None:
+        """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
+        next incident must not stand behind that."""
         await self._journal.remember(self._to_remember)
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
-        await self._journal.record(known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""

@@ -40,4 +40,4 @@ async def _conclude(known: Memory, journal: Journal, case: Case, end: RecoveryEn
     job_id = known.state.job.id
     journal.soon(journal.remember(lambda: RememberRequest(job_id=job_id, memory=memory.to_remember(known.state, ""))))
     if end.verdict:
-        await look(known)  # the pods have changed, and by whom was not known until now
+        await look(known, journal)  # the pods have changed, and by whom was not known until now

@@ -12,7 +12,7 @@ from rekindle.model.asks import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Attachment, Incident, Outcome, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Verdict
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
@@ -54,7 +54,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
     recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery)
+    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind)
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
         return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
     return state
@@ -69,6 +69,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         downgrade=down.reason if down else "",
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
+        left_behind=state.left_behind,
     )
 
 
@@ -116,7 +117,9 @@ def attached(state: JobState, attachment: Attachment, now: datetime, *, restarti
 
 
 def progressed(state: JobState, progress: Progress) -> JobState:
-    """The first completed step of one life of the training side."""
+    """The first completed step of one life of the training side. One that has ended since says nothing of the job any more."""
+    if progress.session in state.former:
+        return state
     return faults.rejudged(state.with_(progress=progress))
 
 
@@ -133,10 +136,11 @@ def requested(state: JobState, request: Pending) -> JobState:
 
 
 def answered(state: JobState, request_id: str, verdict: Verdict) -> JobState:
-    """A request has its verdict: it is remembered, so that a repeated one is never begun again."""
-    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE))
+    """A request has its verdict: it is remembered, so that a repeated one is never begun again; the latest say what moved."""
+    answer = Answered(id=request_id, verdict=_short(verdict, LONGEST_NOTE).with_(switched=verdict.switched[:1]))
     waiting = None if state.request and state.request.id == request_id else state.request
-    return state.with_(request=waiting, answers=(*state.answers, answer)[-KEPT_ANSWERS:])
+    known = [Answered(id=one.id, verdict=_short(one.verdict, SHORT)) for one in state.answers[: 1 - KEPT_WHOLE]]
+    return state.with_(request=waiting, answers=(*known, *state.answers[1 - KEPT_WHOLE :], answer)[-KEPT_ANSWERS:])
 
 
 def withdrawn(state: JobState, request_id: str) -> JobState:
@@ -243,20 +247,32 @@ def concluded(state: JobState, case: Case, incident: Incident) -> JobState:
     state = state.with_(
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
-        holders=_held(state, incident),
+        holders=_held(state, incident.ladder),
+        left_behind=_left_behind(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
+    if restarts:
+        state = attachments.restarted(state)
     last = incident.ladder[-1]
     return state if last.outcome is Outcome.RECOVERED else judged(state, case, f"{last.outcome}: {last.reason}")
 
 
-def _held(state: JobState, incident: Incident) -> tuple[str, ...]:
+def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """After a restart whoever is seen first holds a rank, and somebody has to."""
-    if any(verdict.restarted_at for verdict in incident.ladder):
+    ladder = list(verdicts)
+    if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
-    moved = {one.pod_rank: one.after.uid for verdict in incident.ladder for one in verdict.switched}
+    moved = {one.pod_rank: one.after.uid for verdict in ladder for one in verdict.switched}
     return tuple(faults.short(moved[rank]) if rank in moved else uid for rank, uid in enumerate(state.holders))
+
+
+def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:
+    """A restart sweeps all of them."""
+    left = state.left_behind
+    for verdict in verdicts:
+        left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))
+    return left
 
 
 def _kept(history: Iterable[Incident]) -> tuple[Incident, ...]:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from rekindle.ids import ErrorTypes, Signals
 from rekindle.model import bounds
-from rekindle.model.fault import Fault, FaultKind, FaultsNow
+from rekindle.model.fault import Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import (
     Mode,
@@ -30,6 +30,9 @@ from rekindle.temporal import Attributes
 from workflows.dialogue import Dialogue
 
 T = TypeVar("T")
+
+NOTHING = ModeRequest()
+"""What a client asks for who starts a mode without an input: it is told that a job is missing, as for any other wrong input."""
 
 CAUGHT = (Exception, asyncio.CancelledError)
 """What a procedure may catch and answer. Not `GeneratorExit`: a worker that stops drops its workflows, and what answers then runs
@@ -55,7 +58,7 @@ class ModeWorkflow(Dialogue):
 
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
         super().__init__(context)
-        self.request = ModeRequest.model_validate(request)  # the SDK does not decode the first argument without the second
+        self.request = request
         self.situation = context.situation if context else Situation()
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
@@ -66,7 +69,7 @@ class ModeWorkflow(Dialogue):
 
     def new_faults(self) -> list[Fault]:
         """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
-        return [fault for fault in self.faults if not fault.backup and not any(fault.same_as(before) for before in self.met)]
+        return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     # ---- handlers: they append, the procedure does the work
 
@@ -86,7 +89,8 @@ class ModeWorkflow(Dialogue):
         """One line of the procedure: shown while it runs, and with its seconds in the post-mortem."""
         began = workflow.now()
         self.current = name
-        workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
+        if workflow.info().typed_search_attributes.get(Attributes.PHASE) != name:  # the first one was given at the start
+            workflow.upsert_search_attributes([Attributes.PHASE.value_set(name)])
         self._show()
         try:
             yield

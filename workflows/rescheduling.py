@@ -19,11 +19,11 @@ from rekindle.model.bounds import few
 from rekindle.model.cluster import JobPhase
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import TrainingSide
-from rekindle.model.recovery import Attachment, Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, RecoveryContext, ReportKind, Verdict
 from rekindle.policy import nodes
 from workflows import steps
 from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow
+from workflows.mode import NOTHING, Ends, ModeWorkflow
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class JobRescheduling(ModeWorkflow):
     EXPECTS: ClassVar[tuple[ReportKind, ...]] = ()
 
     @workflow.init
-    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.restart = Restart(job_id=context.job.id if context else "", generation=workflow.info().run_id)
         self.ordered = False
@@ -52,12 +52,13 @@ class JobRescheduling(ModeWorkflow):
         self.unanswered = False
         """The cluster does not answer, and is waited for."""
         self.restarted_at: datetime | None = None
-        self.old_attachment: Attachment | None = None
+        self.old_sessions: tuple[str, ...] = ()
+        """Of the training side before the restart: what still comes from them is no evidence of the new one."""
 
     @workflow.run
-    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
         if context is None:
-            return await front(self.MODE, self.request)
+            return await front(self.MODE, request)
         work, was_cancelled = asyncio.create_task(self._ended()), False
         try:
             verdict = await asyncio.shield(work)
@@ -121,8 +122,7 @@ class JobRescheduling(ModeWorkflow):
             left = await self._delete(timedelta(0))
         if left.count:
             raise _give_up(f"pods do not end: {left}")
-        # What the old life still says from here on, said late, is no evidence of the new one.
-        self.progress, self.old_attachment = None, self.attachment
+        self.progress, self.old_sessions = None, tuple(self.sessions)
         self.restarted_at = workflow.now()
 
     async def _delete(self, grace: timedelta) -> PodCount:
@@ -135,7 +135,8 @@ class JobRescheduling(ModeWorkflow):
         )
         if not deleted.count:
             return deleted
-        self.restart = restart = restart.model_copy(update={"youngest": deleted.youngest})
+        youngest = {"youngest": deleted.youngest, "youngest_uids": deleted.youngest_uids}
+        self.restart = restart = restart.model_copy(update=youngest)
         return await self._answered("the pods could not be stopped", lambda: steps.await_old_gone(restart, limits.pods_stopped))
 
     async def _start(self) -> None:
@@ -164,8 +165,11 @@ class JobRescheduling(ModeWorkflow):
     def _trains(self) -> bool:
         """Our training side tells its first step; MindIO's says nothing, so a new stream of its manager has to do."""
         if self.context.job.training_side is TrainingSide.MINDIO:
-            return self.attachment is not None and self.attachment != self.old_attachment
-        return self.progress is not None and self.progress.incarnation != self.context.incarnation
+            return self.attachment is not None and self.attachment.session not in self.old_sessions
+        return self.progress is not None and self._is_of_the_new_life(self.progress)
+
+    def _is_of_the_new_life(self, progress: Progress) -> bool:
+        return progress.incarnation != self.context.incarnation and progress.session not in self.old_sessions
 
     async def _until_unless_a_pod_is_lost(self, condition: Callable[[], bool], within: timedelta, why: str) -> None:
         """A word of a failed pod may be late, and of an old one: it is looked at, and the wait goes on. A pod that vanishes says

@@ -40,6 +40,7 @@ from rekindle.model.asks import (
     SurveyRequest,
     Swap,
     SwapRequest,
+    SweepRequest,
     TerminateRequest,
     WithdrawRequest,
 )
@@ -192,6 +193,12 @@ async def promote(job_id: str, old: PodRef, backup: PodRef) -> None:
 async def delete_backups(job_id: str) -> tuple[PodRef, ...]:
     request = StopRequest(job_id=job_id, grace_seconds=0)
     return await workflow.execute_activity_method(PodActivities.delete_backups, request, **named(WRITE, "delete the backup pod"))
+
+
+def sweep(job_id: str, pods: tuple[PodRef, ...]) -> ActivityHandle[None]:
+    names = ", ".join(pod.name for pod in pods)
+    request = SweepRequest(job_id=job_id, pods=pods)
+    return workflow.start_activity_method(PodActivities.sweep, request, **named(JOURNAL, f"delete {names}, left behind before"))
 
 
 # ---- the pods of a whole job: thousands, so that none of these says which they are

@@ -8,10 +8,8 @@ an update.
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
@@ -26,6 +24,7 @@ from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
+from workflows.broom import Broom
 from workflows.incident import IncidentRun, Memory, look
 from workflows.journal import Journal
 
@@ -43,7 +42,7 @@ class TrainingJob:
         self.known = Memory(state)
         self.incident: IncidentRun | None = None
         self.journal = Journal()
-        self._row: list[SearchAttributeUpdate[Any]] = []
+        self._broom = Broom(self.known)
 
     @property
     def state(self) -> JobState:
@@ -95,18 +94,22 @@ class TrainingJob:
         return bool(self.state.ended) or cases.next_case(self.state, workflow.now()) is not None
 
     async def _wait(self) -> None:
-        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long."""
+        """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
+        that were left behind are deleted."""
         now = workflow.now()
-        due = cases.next_due(self.state, now)
+        due, left = cases.next_due(self.state, now), self.state.left_behind
         heard = self.known.sightings
         try:
             await workflow.wait_condition(
                 lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
-                timeout=due - now if due else LOOKS_AFTER,
-                timeout_summary="a fault is given time" if due else "look at the job",
+                timeout=due - now if due else self._broom.pause if left else LOOKS_AFTER,
+                timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
             )
         except TimeoutError:
-            if not due and heard == self.known.sightings:
+            if left and not due:
+                if await self._broom.sweep(self._has_work):
+                    self.journal.soon(self.journal.remember(self._to_remember))
+            elif not due and heard == self.known.sightings:
                 await self._look()
 
     async def _look(self) -> None:
@@ -187,15 +190,13 @@ class TrainingJob:
         """The job's row and page in the Temporal UI."""
         running = self.incident.mode if self.incident else None
         recovery = self._running()
-        attributes: list[SearchAttributeUpdate[Any]] = [
-            Attributes.JOB.value_set(self.state.job.name),
-            Attributes.PHASE.value_set(page.job_phase(self.state, running)),
-        ]
+        row = {Attributes.JOB: self.state.job.name, Attributes.PHASE: page.job_phase(self.state, running)}
         if self.state.history:
-            attributes.append(Attributes.VERDICT.value_set(self.state.history[-1].verdict))
-        if attributes != self._row:  # each change of the row is an event of the history
-            self._row = attributes
-            workflow.upsert_search_attributes(attributes)
+            row[Attributes.VERDICT] = self.state.history[-1].verdict
+        known = workflow.info().typed_search_attributes  # those of the run before, too
+        changes = [key.value_set(value) for key, value in row.items() if known.get(key) != value]
+        if changes:  # each time is an event of the history
+            workflow.upsert_search_attributes(changes)
         workflow.set_current_details(page.job_page(self.state, running, recovery))
 
     # ---- the watcher: the job, its pods and nodes, its end

@@ -195,14 +195,16 @@ class OperatorDriver:
         self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
-        means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours."""
+        means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours. A pod
+        of a lost node goes at once, and a mark on it would go with it before Volcano looks."""
         await self._switch_recovery(job, "on", "pause")
-        first = min((pod for pod in pods if _holds_rank(pod)), key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
+        stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
+        first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
         for manager in await self._reader.managers(job):
             await delete_pod(self._api, manager, grace_seconds)
         if not grace_seconds or not first or not _would_end_all(await self._group(job), first):
             for pod in pods:
-                await delete_pod(self._api, pod, grace_seconds)
+                await delete_pod(self._api, pod, 0 if is_on(pod, lost_nodes) else grace_seconds)
             return
         for pod in pods:
             if is_backup(pod):

@@ -1,6 +1,8 @@
 """Makes the README's pictures of the Temporal UI from a real run, and asserts what is on them. `make pictures` runs it.
 
-Needs Debian's `chromium` and nothing else: pages are read and drawn by the headless browser itself.
+One job trains for real and is switched to a spare node. Beside it are jobs whose pods only wait and whose training side is
+played, so that the list shows the ends that a recovery may have. Needs Debian's `chromium` and nothing else: pages are read and
+drawn by the headless browser itself.
 """
 
 import asyncio
@@ -8,13 +10,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from rekindle import ids
 from rekindle.cli.scenario import Options, Scenario
-from rekindle.cli.stack import Machine, running
+from rekindle.cli.stack import Machine, Stack, running
+from rekindle.client import Rekindle
+from rekindle.cluster_client import ClusterClient
+from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.job import Capability, SubHealthStrategy
+from rekindle.model.keys import CAPABILITIES, RANK_INDEX, SUB_HEALTHY_STRATEGY
+from rekindle.model.recovery import Mode, Outcome, Progress, Receipt
+from tests.support.peer import Script, ScriptedPeer
 
 HERE = Path(__file__).parent
 FLAGS = (
@@ -30,6 +41,9 @@ FLAGS = (
     "--window-size=1500,1150",
     "--virtual-time-budget=15000",
 )
+LISTED = 'RekindleJob IS NOT NULL AND ExecutionStatus != "ContinuedAsNew"'
+NODES, ACCELERATORS = 3, 2
+PATIENCE = 60.0
 
 
 def browse(url: str, *action: str) -> str:
@@ -52,26 +66,96 @@ def shot(url: str, name: str, *needed: str) -> None:
     print(f"{name}: {', '.join(needed)}")
 
 
+class Stories:
+    """Jobs that only wait, with the training side that a script plays."""
+
+    def __init__(self, stack: Stack, rekindle: Rekindle, cluster: ClusterClient) -> None:
+        self._stack, self._rekindle, self._cluster = stack, rekindle, cluster
+
+    async def ignored(self) -> str:
+        """All nodes have pods of the job: there is no spare for the sub-healthy one."""
+        async with self._job("llama", NODES, Script(), backupScheduled=1) as (job_id, _peer):
+            pods = await self._cluster.pods(job_id)
+            node = next(pod.spec.node_name for pod in pods if pod.metadata.annotations.get(RANK_INDEX) == "1")
+            await self._cluster.degrade(node, "80E18005", "NPU link is degraded")
+            await self._incident(job_id, Outcome.IGNORED)
+            await self._cluster.heal(node)
+        return "recovery/default.llama/1-hot-switch/"
+
+    async def cancelled(self) -> str:
+        """A person asks for a hot switch, and cancels it while the backup loads."""
+        async with self._job("whisper", 2, Script(pauses=False)) as (job_id, peer):
+            asked = await self._rekindle.start(Mode.HOT_SWITCH, job_id, pod_rank=1, force=True, requested_by="ada")
+            await peer.until(lambda: "new pod running" in peer.orders)
+            await asked.cancel()
+            await self._incident(job_id, Outcome.CANCELLED)
+        return "recovery/default.whisper/1-hot-switch/"
+
+    async def given_up(self) -> str:
+        """A person restarts the job, whose training never makes a step again."""
+        async with self._job("bert", 1, Script(), restart=2) as (job_id, _peer):
+            await self._rekindle.start(Mode.JOB_RESCHEDULING, job_id, requested_by="ada")
+            await self._incident(job_id, Outcome.GIVEN_UP)
+        return "recovery/default.bert/1-job-rescheduling/"
+
+    @asynccontextmanager
+    async def _job(self, name: str, pods: int, script: Script, **limits: float) -> AsyncIterator[tuple[str, ScriptedPeer]]:
+        wanted = JobObject(
+            metadata=ObjectMeta(
+                name=name,
+                labels={SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH},
+                annotations={CAPABILITIES: Capability.REPLACE_RANK_0},
+            ),
+            spec=JobSpec(
+                pods=pods,
+                ranks_per_pod=ACCELERATORS,
+                template=PodTemplate(command=("sleep", "1000"), accelerators=ACCELERATORS),
+                limits={**limits},
+            ),
+        )
+        job_id = (await self._cluster.submit(wanted)).metadata.uid
+        await self._until_listed(job_id)
+        try:
+            async with ScriptedPeer(self._stack.addresses.gateway, job_id, script) as peer:
+                entity = self._rekindle.temporal.get_workflow_handle(ids.job_workflow(job_id))
+                first = Progress(incarnation="life-1", step=1)
+                await entity.execute_update(ids.Updates.PROGRESS, first, result_type=Receipt)
+                yield job_id, peer
+        finally:
+            await self._cluster.delete_job(job_id, grace=0)
+
+    async def _until_listed(self, job_id: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while job_id not in [row.id for row in await self._rekindle.jobs()]:
+                await asyncio.sleep(0.2)
+
+    async def _incident(self, job_id: str, wanted: Outcome) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not (history := (await self._rekindle.status(job_id)).state.history):
+                await asyncio.sleep(0.2)
+        assert history[0].verdict is wanted, history[0]
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rekindle-pictures-") as directory:
-        stack = running(Path(directory), Machine(nodes=3, accelerators=2))
-        async with stack as started:
+        stack = running(Path(directory), Machine(NODES, ACCELERATORS))
+        async with stack as started, ClusterClient(Path(started.addresses.socket)) as cluster:
+            stories = Stories(started, await Rekindle.connect(started.addresses.temporal), cluster)
+            others = [await stories.given_up(), await stories.cancelled(), await stories.ignored()]
             scenario = Scenario(Options(), started, Path(directory), lambda _: None)
             result = await scenario.run()
-            ui = f"{started.addresses.ui}/namespaces/default/workflows"
-            workflow_id = ids.recovery_workflow(scenario.job_id)
-            recovery = f"{ui}/{workflow_id.replace('/', '%2F')}/{result['run_id']}"
-            summaries = [
-                "order hot switch",
-                "start backup pod for pod rank 1",
-                "wait for the report of the pause",
-                "order migration",
-            ]
-            story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
-            await asyncio.to_thread(shot, ui, "workflows.png", "HotSwitch", "TrainingJob", workflow_id)
-            await asyncio.to_thread(shot, f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
-            await asyncio.to_thread(shot, f"{recovery}/user-metadata", "story.png", *story)
             assert result["verdict"] == "recovered"
+            await asyncio.to_thread(pictures, f"{started.addresses.ui}/namespaces/default/workflows", result, others)
+
+
+def pictures(ui: str, result: dict[str, str], others: list[str]) -> None:
+    recovery = f"{ui}/{quote(result['workflow_id'], safe='')}/{result['run_id']}"
+    summaries = ["order hot switch", "start backup pod for pod rank 1", "wait for the report of the pause", "order migration"]
+    story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
+    ends = ["HotSwitch", "JobRescheduling", "TrainingJob", "Completed", "Failed", "Canceled", result["workflow_id"], *others]
+    shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *ends)
+    shot(f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
+    shot(f"{recovery}/user-metadata", "story.png", *story)
 
 
 if __name__ == "__main__":

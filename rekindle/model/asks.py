@@ -45,6 +45,10 @@ class Restart(Value):
     """When the youngest of the old pods was created, by the cluster's clock: who makes pods by themselves gives them a label of
     their own. None: there were none."""
 
+    youngest_uids: tuple[str, ...] = ()
+    """First eight characters of the UIDs of those that were created then: that clock tells seconds, and the first new pods may
+    be created in the same one."""
+
 
 class OldPodsRequest(Value):
     restart: Restart
@@ -68,6 +72,9 @@ class PodCount(Value):
 
     youngest: datetime | None = None
     """When the youngest of them was created."""
+
+    youngest_uids: tuple[str, ...] = ()
+    """See `Restart.youngest_uids`."""
 
     def __str__(self) -> str:
         return few(self.names, self.count)
@@ -112,6 +119,11 @@ class StopRequest(Value):
     grace_seconds: int
     lost_nodes: tuple[str, ...] = ()
     """Their pods get no grace: nothing there would end them."""
+
+
+class SweepRequest(Value):
+    job_id: str
+    pods: tuple[PodRef, ...]
 
 
 class StartRequest(Value):
@@ -172,7 +184,7 @@ class RecoveryEnd(Value):
 
     words: str
     verdict: Verdict | None = None
-    """None: it was cancelled before it did anything, or it failed."""
+    """What it did; None: it was cancelled before it did anything, or nothing is known of it."""
 
 
 class AskRequest(Value):

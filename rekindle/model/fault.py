@@ -1,5 +1,6 @@
 """What is wrong with a job: differences between the world and a job that trains undisturbed."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 
@@ -12,6 +13,9 @@ WATCHER = "watcher"
 
 TRAINING_SIDE = "training-side"
 """Source of reports about processes, which merge into one fault for as long as it stands."""
+
+HOLDER_LENGTH = 8
+"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
 
 UNKNOWN_HOLDER = "?"
 """Holder of a pod rank that two pods claim."""
@@ -73,7 +77,6 @@ class Fault(Value):
     backup: bool = False
     """The pods are backup pods that have not taken over: the running hot switch's own affair, not a real fault."""
 
-    device: str = ""
     code: str = ""
     message: Note = ""
     seen_at: datetime | None = None
@@ -90,8 +93,17 @@ class Fault(Value):
 
     def same_as(self, other: "Fault") -> bool:
         """Whether it is the same difference, seen again."""
-        untimed = {"seen_at": None, "accepted_at": None}
-        return self.model_copy(update=untimed) == other.model_copy(update=untimed)
+        return self.untimed() == other.untimed()
+
+    def untimed(self) -> "Fault":
+        """The difference itself, whenever it was seen."""
+        return self.model_copy(update={"seen_at": None, "accepted_at": None})
+
+
+def not_among(faults: Iterable[Fault], known: Iterable[Fault]) -> list[Fault]:
+    """The faults that are not among those that are known, seen again."""
+    untimed = {fault.untimed() for fault in known}
+    return [fault for fault in faults if fault.untimed() not in untimed]
 
 
 class FaultReport(Value):

@@ -133,6 +133,8 @@ class Progress(Value):
     incarnation: str
     step: int
     steps_lost: int = 0
+    session: str = ""
+    """The training side's subscription when it told; empty: it had none."""
 
 
 class Attachment(Value):
@@ -298,6 +300,9 @@ class Verdict(Value):
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
 
+    left_behind: tuple[PodRef, ...] = ()
+    """Pods that it could not delete: the `TrainingJob` tries again later."""
+
     unread: tuple[Report, ...] = ()
     situation: Situation | None = None
     """What the mode leaves to the next one; None: the mode ended without a word."""
@@ -316,6 +321,9 @@ class RecoveryContext(Value):
     situation: Situation
     incarnation: str = ""
     """The life of the training side that the incident met."""
+
+    sessions: tuple[str, ...] = ()
+    """Its subscriptions so far: what still comes from them says nothing of a later life."""
 
     policy: SubHealthStrategy = SubHealthStrategy.IGNORE
     avoid_nodes: tuple[str, ...] = ()

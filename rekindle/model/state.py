@@ -9,7 +9,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Verdict
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
@@ -43,6 +43,7 @@ class Remembered(Value):
 
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
     restarts: tuple[AwareDatetime, ...] = ()
+    left_behind: tuple[PodRef, ...] = ()
 
 
 class Registration(Value):
@@ -79,12 +80,12 @@ class JobStateChanges(TypedDict, total=False):
     attachment: Attachment | None
     replaced: tuple[str, ...]
     detached: tuple[str, ...]
+    former: tuple[str, ...]
     client: str
     manager_lost: str
     progress: Progress | None
     downgrade: Downgrade | None
     holders: tuple[str, ...]
-    generation: str
     manager: str
     faults: tuple[Standing, ...]
     problems: tuple[str, ...]
@@ -93,6 +94,7 @@ class JobStateChanges(TypedDict, total=False):
     incidents: int
     history: tuple[Incident, ...]
     restarts: tuple[datetime, ...]
+    left_behind: tuple[PodRef, ...]
     lost_recovery: str
     ended: str
 
@@ -112,6 +114,9 @@ class JobState(Value):
     detached: tuple[str, ...] = ()
     """Sessions that have ended, the last ones."""
 
+    former: tuple[str, ...] = ()
+    """Sessions of training sides that ended when all pods started anew, the last ones: what they still tell is over."""
+
     client: str = ""
     """The client of the last stream, also when it ended: see `rekindle.policy.clients`."""
 
@@ -122,9 +127,6 @@ class JobState(Value):
     downgrade: Downgrade | None = None
     holders: tuple[str, ...] = ()
     """Who holds each pod rank as far as is known and agreed upon; see `Sighting.holders`."""
-
-    generation: str = ""
-    """Of these pods."""
 
     manager: str = ""
     """The process of the training side's manager; see `Sighting.manager`."""
@@ -141,6 +143,9 @@ class JobState(Value):
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
     """When the job's pods were started anew, lately: too often needs a person."""
+
+    left_behind: tuple[PodRef, ...] = ()
+    """Pods that recoveries could not delete."""
 
     lost_recovery: str = ""
     """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""

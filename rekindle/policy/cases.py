@@ -55,7 +55,9 @@ def next_case(state: JobState, now: datetime) -> Case | None:
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
     """When a fault that is still given time will count; None: no such fault."""
-    later = [due for one in _real(state) if not one.judged and (due := _due(state, one.fault)) > now]
+    real = _real(state)
+    patience = _patience(state, real)
+    later = [due for one in real if not one.judged and (due := _due(one.fault, patience)) > now]
     return min(later, default=None)
 
 
@@ -66,18 +68,23 @@ def _real(state: JobState) -> list[Standing]:
 def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
     """All of them as soon as one that was not judged counts: they are recovered together."""
     real = _real(state)
-    if not any(not one.judged and _due(state, one.fault) <= now for one in real):
+    patience = _patience(state, real)
+    if not any(not one.judged and _due(one.fault, patience) <= now for one in real):
         return ()
     return tuple(one.fault for one in real)
 
 
-def _due(state: JobState, fault: Fault) -> datetime:
-    """When a fault counts. A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
+def _patience(state: JobState, real: list[Standing]) -> timedelta:
+    """A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
+    only_nodes = all(one.fault.kind is FaultKind.NODE for one in real)
+    return state.job.limits.node_lost if only_nodes else timedelta(0)
+
+
+def _due(fault: Fault, patience: timedelta) -> datetime:
+    """When a fault counts."""
     assert fault.accepted_at is not None
-    others = [one.fault for one in _real(state) if one.fault.kind is not FaultKind.NODE]
-    if fault.kind is not FaultKind.NODE or fault.source != WATCHER or others:
-        return fault.accepted_at
-    return fault.accepted_at + state.job.limits.node_lost
+    given_time = fault.kind is FaultKind.NODE and fault.source == WATCHER
+    return fault.accepted_at + patience if given_time else fault.accepted_at
 
 
 def _lost_recovery(state: JobState) -> Case:

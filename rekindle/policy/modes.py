@@ -32,6 +32,9 @@ class ModeRow:
     procedure: str
     """Module that defines it."""
 
+    begins: str
+    """The first phase of its procedure: given at its start, since each change of an attribute is an event of the history."""
+
     about: About
     serves: tuple[FaultKind, ...]
     """Faults for which it is tried unasked."""
@@ -57,6 +60,7 @@ LADDER: tuple[ModeRow, ...] = (
         mode=Mode.HOT_SWITCH,
         workflow="HotSwitch",
         procedure="workflows.hot_switch",
+        begins="training side prepares",
         about=About.POD,
         serves=(FaultKind.SUB_HEALTH,),
         reasons_against=eligibility.hot_switch,
@@ -77,6 +81,7 @@ LADDER: tuple[ModeRow, ...] = (
         mode=Mode.JOB_RESCHEDULING,
         workflow="JobRescheduling",
         procedure="workflows.rescheduling",
+        begins="all pods stop",
         about=About.JOB,
         serves=REAL,
         reasons_against=eligibility.always,

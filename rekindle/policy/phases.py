@@ -6,6 +6,9 @@ from rekindle.model.state import JobState
 
 ENDED = "ended"
 RECOVERING = "recovering"
+TRAINING = "training"
+"""A job whose phase begins with it was attached at some time. Gateways list such jobs."""
+
 STARTING = "starting"
 """No step of the job was ever completed, as far as its training side tells."""
 
@@ -19,4 +22,4 @@ def phase(state: JobState, running: Mode | None) -> str:
     mindio = state.job.training_side is TrainingSide.MINDIO
     if state.progress is None and not (mindio and state.attachment):
         return STARTING
-    return "training" if state.attachment else "training, not attached"
+    return TRAINING if state.attachment else f"{TRAINING}, not attached"

@@ -9,23 +9,15 @@ from collections.abc import Iterable, Sequence
 
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
-from rekindle.model.fault import Fault, FaultKind, Sighting
+from rekindle.model.fault import HOLDER_LENGTH, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
 from rekindle.policy.pod_ranks import RankedPod, problems, ranked
-
-SOURCE = "watcher"
 
 READY, SUB_HEALTHY = "Ready", "SubHealthy"
 """Types of conditions of nodes."""
 
-HOLDER_LENGTH = 8
-"""Characters of a pod's UID that stand for it in `Sighting.holders`."""
-
-UNKNOWN = "?"
-"""Holder of a pod rank that two pods carry."""
-
 MOST_FAULTS = 100
-MOST_BYTES = 16 * 1024
+MOST_BYTES = 14 * 1024
 """Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
 workflow, beside 5,000 holders and twenty incidents."""
 
@@ -77,7 +69,7 @@ def _holders(holding: Sequence[RankedPod], count: int) -> tuple[str, ...]:
     holders = [""] * count
     for one in holding:
         assert one.rank is not None
-        holders[one.rank] = UNKNOWN if holders[one.rank] else one.pod.metadata.uid[:HOLDER_LENGTH]
+        holders[one.rank] = UNKNOWN_HOLDER if holders[one.rank] else one.pod.metadata.uid[:HOLDER_LENGTH]
     return tuple(holders)
 
 
@@ -140,7 +132,7 @@ def _failure(job: JobObject, code: str, pods: Sequence[RankedPod]) -> Fault:
         backup=first.backup,
         code=code,
         message=_failed_words(pods, words),
-        source=SOURCE,
+        source=WATCHER,
     )
 
 
@@ -172,7 +164,7 @@ def _sub_healths(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod
     faults = []
     for node, condition, one in sick[:MOST_FAULTS]:
         fault = _node_fault(job, node, condition, [one])
-        pod = {"pod": one.pod.metadata.name, "pod_uids": (one.pod.metadata.uid,), "generation": _generation(one)}
+        pod = {"pod": one.pod.metadata.name, "generation": _generation(one)}
         faults.append(fault.model_copy(update={**pod, "id": f"{fault.id}/{_generation(one)}/{one.rank}"}))
     return _with_the_rest(job, faults, [[one] for _, _, one in sick[MOST_FAULTS:]], "pods")
 
@@ -205,8 +197,9 @@ def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence
         ranks=_ranks(job, pod_ranks),
         node=node.metadata.name,
         code=code,
+        pod_uids=(pods[0].pod.metadata.uid,) if len(pods) == 1 else (),
         message=cut(condition.message, LONGEST_MESSAGE),
-        source=SOURCE,
+        source=WATCHER,
     )
 
 

@@ -246,6 +246,17 @@ async def test_a_failed_manager_starts_again_while_its_ranks_live(client: Cluste
     assert (again_worker.metadata.uid, again.metadata.uid != manager.metadata.uid) == (worker.metadata.uid, True)
 
 
+async def test_a_deleted_manager_comes_back_while_its_ranks_live(client: ClusterClient) -> None:
+    """In the life of its workers, which are left alone. Nobody else makes it, and without it nothing is recovered."""
+    await client.submit(job_object(manager=FOREVER))
+    worker, manager = await until_running(client, "demo-worker-0", "demo-manager-0")
+    await client.delete_pod("demo-manager-0", manager.metadata.uid, 0)
+    await until_gone(client, manager)
+    again_worker, again = await until_running(client, "demo-worker-0", "demo-manager-0")
+    assert again_worker.metadata.uid == worker.metadata.uid
+    assert again.metadata.labels[keys.GENERATION] == worker.metadata.labels[keys.GENERATION]
+
+
 async def test_a_pod_whose_label_means_nothing_keeps_nobody_waiting(client: ClusterClient) -> None:
     """An event says so, and jobs behind it are still judged."""
     await client.submit(job_object("first"))

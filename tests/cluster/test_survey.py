@@ -8,9 +8,10 @@ from temporalio.testing import ActivityEnvironment
 from activities.local import LocalCluster
 from activities.pods import MOST_NODES, PodActivities
 from rekindle.cluster_client import ClusterClient
-from rekindle.model.asks import Survey, SurveyRequest
-from rekindle.model.cluster import JobPhase, JobView
+from rekindle.model.asks import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
+from rekindle.model.cluster import ClusterEvent, JobPhase, JobView
 from rekindle.model.fault import FaultKind
+from rekindle.model.state import Remembered
 from rekindle.policy.sighting import sight
 from tests.support.cluster import job_object, until, until_running
 
@@ -62,3 +63,12 @@ async def test_a_survey_looks_at_a_hundred_nodes_at_most(client: ClusterClient, 
     job = await client.submit(job_object())
     names = tuple(f"node-{number}" for number in range(MOST_NODES + 20))
     assert (await survey(cluster, job.metadata.uid, *names)).nodes == names[:MOST_NODES]
+
+
+async def test_of_a_job_that_is_gone_nothing_is_recorded_and_nothing_fails(cluster: LocalCluster) -> None:
+    """Its workflow may outlive it for a moment, and what it notes then is for nobody."""
+    activities, event = PodActivities(cluster), ClusterEvent(name="gone", kind="TrainingJob", reason="r", message="m")
+    run = ActivityEnvironment().run
+    await run(activities.record_event, EventRequest(job_id="no-such-job", event=event))
+    await run(activities.remember, RememberRequest(job_id="no-such-job", memory=Remembered()))
+    await run(activities.publish_policy, PolicyRequest(job_id="no-such-job", strategy="ignore", reason=""))

@@ -213,6 +213,32 @@ async def test_a_training_job_that_cannot_be_read_fails_alone(
     assert words in said["message"]
 
 
+async def test_a_training_job_that_was_refused_begins_when_it_is_mended(served: tuple[ScriptedApi, Api]) -> None:
+    """Its owner changes the object: another mistake is said instead of the first one, and without any the job begins."""
+    scripted, api = served
+    mended = job(TRAINING_JOB, "mended")
+    broken = {**mended, "spec": {**mended["spec"], "limits": {"pause": -1}}}
+    await scripted.put(OWN, broken)
+    async with operating(api):
+        await until_said(scripted, "mended", "limits.pause")
+        await scripted.put(OWN, {**scripted.collections[OWN]["mended"], "spec": {**mended["spec"], "limits": {"order": -1}}})
+        await until_said(scripted, "mended", "limits.order")
+        await scripted.put(OWN, {**scripted.collections[OWN]["mended"], "spec": mended["spec"]})
+        await scripted.until(PODS, "mended-worker-0", "spec")
+        await until_said(scripted, "mended", "")
+    assert scripted.collections[OWN]["mended"]["status"]["phase"] == "Pending"
+
+
+async def until_said(scripted: ScriptedApi, name: str, words: str) -> None:
+    """Until the message in the job's status has these words; none: until there is no message."""
+    async with asyncio.timeout(10):
+        while True:
+            said = scripted.collections[OWN][name].get("status", {}).get("message", "")
+            if words in said and bool(words) == bool(said):
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_an_empty_affinity_is_none(served: tuple[ScriptedApi, Api]) -> None:
     """As everywhere in Kubernetes, a field without a value is absent."""
     scripted, api = served

@@ -105,8 +105,7 @@ async def _until_stored(world: Plant, updates: Counter[str]) -> None:
 async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(temporal: WorkflowEnvironment) -> None:
     """Its workflow is terminated and registered again; its client does nothing, and a hot switch is possible as before."""
     async with plant(temporal, a_job(), offer_again=0.2) as world, world.peer() as peer:
-        progress = Progress(incarnation="life-1", step=1, steps_lost=0)
-        await peer.report_progress(progress)
+        await peer.report_progress(Progress(incarnation="life-1", step=1, steps_lost=0))
         before = (await world.status()).state
         await world.entity.terminate("lost")
         await register(world.client, world.job)
@@ -115,7 +114,7 @@ async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(tempora
             return status.state.attachment is not None and status.state.progress is not None
 
         after = (await world.settled(whole)).state
-        assert (after.attachment, after.progress, after.introduced) == (before.attachment, progress, True)
+        assert (after.attachment, after.progress, after.introduced) == (before.attachment, before.progress, True)
         await world.fault(sub_health())
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.ended == []

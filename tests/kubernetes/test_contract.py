@@ -194,6 +194,21 @@ async def test_a_restarted_job_has_new_pods_of_one_generation(world: World, tmp_
         assert "node-0" not in {pod.spec.node_name for pod in running}
 
 
+async def test_pods_of_a_lost_node_get_no_grace(world: World, tmp_path: Path) -> None:
+    """Nobody there would report their end. The others have the time that they were given to tidy up."""
+    job = await world.job(2, command=stubborn(tmp_path), accelerators=2)
+    await until_deaf(tmp_path, 2)
+    lost, other = [await world.holder(job, rank) for rank in (0, 1)]
+    await world.cluster.ensure_stopped(job, 600, {lost.spec.node_name})
+    await world.until_gone(job, lost)
+    if world.by_our_hand:  # Volcano was told to force all
+        ending = await world.cluster.pod(job, other.metadata.name, other.metadata.uid)
+        assert ending.metadata.deletion_timestamp
+        assert ending.status.phase is PodPhase.RUNNING
+    await world.cluster.ensure_stopped(job, 0)
+    await world.until_gone(job, other)
+
+
 async def test_metadata_of_a_job_is_merged(world: World) -> None:
     """ensure_job_metadata sets and removes single keys and leaves the others."""
     job = await world.job(labels={"kept": "yes", keys.SUB_HEALTHY_STRATEGY: "hotSwitch"})

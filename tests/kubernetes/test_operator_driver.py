@@ -345,6 +345,26 @@ async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient
     assert await world.recovery() == "on"
 
 
+@pytest.mark.parametrize(("lost", "marked"), [("demo-master-0", OLD), (OLD, "demo-master-0")], ids=["rank 0", "another"])
+async def test_a_pod_of_a_lost_node_ends_at_once(world: World, lost: str, marked: str) -> None:
+    """By us, since its node would not report its end. What makes Volcano stop the others is on one that stays until then."""
+    world.operator.deaf = world.volcano.deaf = True
+    elsewhere = {**world.first[lost], "spec": {"nodeName": "lost"}}  # the pods of these tests share a node
+    await world.driver.ensure_stopped(world.job, [elsewhere, world.first[marked]], 5, {"lost"})
+    await world.namespace.until_gone(world.first[lost])
+    assert [write for write in world.api.writes if write.startswith("DELETE")] == [f"DELETE {lost}"]
+    assert labels_of(await world.pod(marked))["fault-type"] == "Separate"
+
+
+async def test_without_a_pod_that_volcano_could_look_at_all_are_ended_by_us(world: World) -> None:
+    """When every node of the job is lost."""
+    world.operator.deaf = world.volcano.deaf = True
+    nodes = {pod["spec"]["nodeName"] for pod in world.first.values()}
+    await world.driver.ensure_stopped(world.job, await world.pods(), 5, nodes)
+    for pod in world.first.values():
+        await world.namespace.until_gone(pod)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"labels": {"fault-scheduling": None}}, {"annotations": {"huawei.com/recover_policy_path": "pod"}}],

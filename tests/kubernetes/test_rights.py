@@ -9,20 +9,24 @@ from pathlib import Path
 
 import pytest
 import yaml
+from temporalio.testing import ActivityEnvironment
 
 from activities.kube import Api, Object
 from activities.kubernetes.cluster import KubernetesCluster
 from activities.kubernetes.direct import delete_pod
 from activities.kubernetes.kinds import BY_NAME, KINDS
+from activities.pods import PodActivities
 from rekindle.errors import NotFound
 from rekindle.model import keys
+from rekindle.model.asks import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
+from rekindle.model.state import Remembered
 from rekindle.settings import Settings
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
 from tests.support.kubernetes import Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
-from tests.support.worlds import BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
+from tests.support.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
 from workers.local_kubernetes.servers import Endpoint
 from workers.operator import Operator
@@ -133,8 +137,18 @@ async def recover(world: KubernetesWorld, marker: Path) -> str:
     await world.until_gone(job, *stopped)
     await tried(lambda: cluster.ensure_pods(job, "second", ()))
     await cluster.ensure_job_metadata(job, {keys.SUB_HEALTHY_STRATEGY: "ignore"}, {})
+    await look_and_remember(cluster, job)
+    assert Remembered.model_validate_json((await world.labels(job))[keys.MEMORY]).incidents == 1
     await cluster.record(job, EVENT)
     return job
+
+
+async def look_and_remember(cluster: KubernetesCluster, job: str) -> None:
+    """What workflows do without any recovery: they look at the job, its pods and some nodes, and leave a note on it."""
+    pods, run = PodActivities(cluster), ActivityEnvironment().run
+    survey: Survey = await run(pods.survey, SurveyRequest(job_id=job, nodes=NODES))
+    assert survey.exists
+    await run(pods.remember, RememberRequest(job_id=job, memory=Remembered(incidents=1)))
 
 
 async def foreign_jobs(namespace: Namespace) -> list[Object]:
@@ -174,6 +188,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await clear(namespace, world)
     for body in await foreign_jobs(namespace):
         job = body["metadata"]["uid"]
+        await look_and_remember(clusters["control"], job)
         await clusters["control"].ensure_stopped(job, 0)
         await clusters["gateway"].addresses(job)
         await clusters["watcher"].record(job, EVENT)

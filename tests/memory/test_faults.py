@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.recovery import PodRef
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -52,6 +53,15 @@ def test_pods_that_start_are_no_fault() -> None:
     state = see(state, holders=("aaaa", "", "cccc"))
     state = see(state)
     assert (state.holders, state.faults) == (WHOLE, ())
+
+
+def test_what_becomes_of_a_pod_that_was_left_behind_is_no_fault() -> None:
+    """A hot switch replaced it and could not delete it: it may fail, or its node may."""
+    old = PodRef(name="gpt-1", uid="bbbb-old")
+    state = see(STATE).with_(left_behind=(old,))
+    failed, lost = (fault.model_copy(update={"pod_uids": (old.uid,)}) for fault in (FAILED, LOST))
+    assert see(state, failed, lost).faults == ()
+    assert see(state, FAILED.model_copy(update={"pod_uids": (old.uid, "cccc")})).faults
 
 
 @pytest.mark.parametrize(
@@ -210,13 +220,14 @@ def test_a_judgement_is_short() -> None:
 
 
 found = st.lists(st.sampled_from([SLOW, LOST, FAILED]), max_size=3, unique=True).map(tuple)
+World = tuple[tuple[str, ...], tuple[Fault, ...]]
 worlds = st.tuples(st.tuples(*[st.sampled_from(["", uid, uid.upper(), "?"]) for uid in WHOLE]), found)
 
 
 @given(st.lists(worlds, max_size=8), worlds)
-def test_only_the_last_look_at_the_world_counts(before: list[tuple[tuple[str, ...], tuple[Fault, ...]]], last: object) -> None:
+def test_only_the_last_look_at_the_world_counts(before: list[World], last: World) -> None:
     """However the world came to be as it is, the watcher's faults are those of now, and looking again changes nothing."""
-    holders, seen = last  # type: ignore[misc]
+    holders, seen = last
     state = STATE
     for other, others in before:
         state = see(state, *others, holders=other)
@@ -226,7 +237,7 @@ def test_only_the_last_look_at_the_world_counts(before: list[tuple[tuple[str, ..
 
 
 @given(st.lists(worlds, max_size=10))
-def test_every_fault_comes_to_a_case_or_a_judgement(news: list[tuple[tuple[str, ...], tuple[Fault, ...]]]) -> None:
+def test_every_fault_comes_to_a_case_or_a_judgement(news: list[World]) -> None:
     """Working off case after case ends, with nothing left that was not judged."""
     state, now = STATE, NOW
     for holders, seen in news:

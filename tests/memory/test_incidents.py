@@ -95,6 +95,34 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
 
 
+def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
+    """A report may be on its way for longer than the restart took; the life that now runs is listened to."""
+    old = Attachment(queue="gateway/a", session="old", since=NOW)
+    state = memory.attached(STATE, old, NOW, restarting=False)
+    state = memory.attached(state, old.model_copy(update={"session": "new"}), NOW, restarting=True)
+    state = concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    assert told(state, a_fault("late", FaultKind.PROCESS, session="old")).faults == ()
+    assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
+
+
+def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
+    """Also to a later workflow of the job."""
+    old = PodRef(name="gpt-1", uid="old")
+    state = concluded(told(STATE, a_fault("ill")), a_verdict(Mode.HOT_SWITCH, left_behind=(old,)))
+    assert memory.to_remember(state, "").left_behind == (old,)
+    assert concluded(told(state, a_fault("crash")), a_verdict(restarted_at=NOW)).left_behind == ()
+
+
+def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
+    """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
+    state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = memory.settled(state, case, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
+    assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
+    assert state.holders == ("*", "*", "*")
+
+
 def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> None:
     """Given up is what the incident was about; what is new begins another one."""
     state = told(STATE, a_fault("first"))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
-from rekindle.model.fault import Fault, FaultKind, Sighting
+from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
 from rekindle.model.sizes import MOST_PODS
-from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, UNKNOWN, matters, sight
+from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
 from tests.support.job_views import NOW, job, manager, node, pod, view
 
 PAYLOAD = 256 * 1024
@@ -52,7 +52,7 @@ def test_nobody_else_holds_a_rank(other: Pod) -> None:
 def test_a_rank_that_two_pods_carry_has_no_known_holder() -> None:
     """Which of them trains cannot be told; it is a problem, and no fault."""
     seen = sight(view(pod(0), pod(0, "other")))
-    assert (seen.holders, len(seen.problems), seen.faults) == ((UNKNOWN, ""), 1, ())
+    assert (seen.holders, len(seen.problems), seen.faults) == ((UNKNOWN_HOLDER, ""), 1, ())
 
 
 def test_the_generation_is_that_of_most_holders() -> None:

@@ -37,7 +37,8 @@ async def record(env: WorkflowEnvironment, scene: Scene) -> list[WorkflowHistory
 
 async def _runs(world: Plant, scene: Scene) -> list[WorkflowExecution]:
     """The closed runs, as soon as the server lists all that the scene names."""
-    query = f"WorkflowId = '{world.recovery.id}' OR WorkflowId STARTS_WITH 'request/{world.job.id}/'"
+    recoveries = f"recovery/{world.job.namespace}.{world.job.name}/"
+    query = f"WorkflowId STARTS_WITH '{recoveries}' OR WorkflowId STARTS_WITH 'request/{world.job.id}/'"
     if ids.Workflows.TRAINING_JOB in scene.kinds:
         query = f"{query} OR WorkflowId = '{world.entity.id}'"
     kinds: list[str] = []

@@ -1,5 +1,6 @@
 """The recoveries whose histories are kept: one for each way in which a recovery can end. Played by `generate.py`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -121,8 +122,11 @@ async def _cancelled_front(world: Plant, peer: ScriptedPeer) -> None:
 
 
 async def _lifted(world: Plant, peer: ScriptedPeer) -> None:
+    first_run = (await world.entity.describe()).run_id
     await _sub_health(world, peer)
     world.cluster.spare = True
+    while (await world.entity.describe()).run_id == first_run:  # it continues as new behind its notes
+        await asyncio.sleep(0.03)
     await world.tell(ids.Updates.LIFT)
     await world.incident(2)
 
@@ -139,8 +143,8 @@ def _backups_wait(cluster: ScriptedCluster) -> None:
     cluster.backup_starts = False
 
 
-def _pods_fail(cluster: ScriptedCluster) -> None:
-    cluster.pods_start = False
+def _a_pod_never_ends(cluster: ScriptedCluster) -> None:
+    cluster.terminating_for_ever.add(cluster.holder(1).metadata.name)
 
 
 HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.Workflows.TRAINING_JOB
@@ -165,7 +169,7 @@ SCENES: dict[str, Scene] = {
     "cancelled-front": Scene(_cancelled_front, (HOT, HOT), script=Script(pauses=False)),
     "refused-front": Scene(_refused_front, (HOT,)),
     "front": Scene(_front, (HOT, HOT)),
-    "given-up": Scene(_given_up, (JOB, LAST), prepare=_pods_fail),
+    "given-up": Scene(_given_up, (JOB, LAST), {"limits": Limits(pods_stopped=SOON)}, prepare=_a_pod_never_ends),
     "restarted": Scene(_restarts, (LAST,)),
     "lifted": Scene(_lifted, (JOB, HOT, JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
 }

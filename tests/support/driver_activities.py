@@ -21,6 +21,7 @@ class Activity:
         self.driver, self.run, self.command = driver, run, command
         self.name, self.queue = command.activity_type, command.task_queue
         self.open, self.attempt, self.performing = True, 0, False
+        self.scheduled = driver.now
         if command.HasField("schedule_to_close_timeout"):
             driver.after(seconds(command.schedule_to_close_timeout), self._expire)
         driver.after(driver.delay(), self._begin)
@@ -59,7 +60,8 @@ class Activity:
 
     def fail(self, attempt: int, error: ApplicationError) -> None:
         limit = self.command.retry_policy.maximum_attempts
-        if error.non_retryable or 0 < limit <= attempt:
+        never_again = error.non_retryable or error.type in self.command.retry_policy.non_retryable_error_types
+        if never_again or 0 < limit <= attempt:
             if attempt == self.attempt and self.performing:
                 self._resolve(self._failed(error))
         else:

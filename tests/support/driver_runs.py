@@ -72,8 +72,8 @@ class Run:
     _history: list[tuple[act.WorkflowActivation, list[bytes]]] = field(default_factory=list)
     _flags: set[int] = field(default_factory=set)
 
-    def argument(self, kind: Any) -> Any:
-        return PAYLOADS.from_payloads(self.arguments, [kind])[0]
+    def argument(self, kind: Any, place: int = 0) -> Any:
+        return PAYLOADS.from_payloads([self.arguments[place]], [kind])[0]
 
     def task(self, now: datetime, long_history: int) -> list[cmd.WorkflowCommand]:
         """Hands everything that waits to the workflow; what it commands."""

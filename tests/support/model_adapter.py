@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, recovery_workflow, request_workflow
+from rekindle.errors import ClusterUnavailable
+from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow
 from rekindle.model import asks, keys
 from rekindle.model.cluster import (
     Condition,
     JobObject,
+    JobPhase,
     JobSpec,
     JobView,
     NodeStatus,
@@ -24,16 +26,28 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.cluster import Node as NodeObject
 from rekindle.model.cluster import Pod as PodObject
-from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport
 from rekindle.model.limits import Limits
-from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Attachment, ModeInput, Order, Outcome, PodRef, Progress, Receipt, Report, ReportKind
-from rekindle.model.state import JobState, JobStatus, Problems, Registration
-from rekindle.policy.incidents import TOO_OFTEN
-from rekindle.policy.intake import Tell, TellKind, Told, after, due, observe
+from rekindle.model.recovery import (
+    Attachment,
+    ModeRequest,
+    Order,
+    Outcome,
+    PodRef,
+    Progress,
+    RecoveryContext,
+    Report,
+    ReportKind,
+    Verdict,
+)
+from rekindle.model.state import JobState, JobStatus
+from rekindle.policy import intake
+from rekindle.policy.cases import TOO_OFTEN
+from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
+from rekindle.policy.sighting import end_of, sight
 from tests.support.driver import START, Driver
 from tests.support.driver_activities import Activity
-from tests.support.driver_runs import Answer, Run
+from tests.support.driver_runs import PAYLOADS, Answer, Run
 from tests.support.model_training import RANKS, Message
 from tests.support.model_world import Away, Node, Pod, Refused, World
 from workflows.hot_switch import HotSwitch
@@ -41,13 +55,16 @@ from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
-ENTITY, RECOVERY = job_workflow(JOB), recovery_workflow(JOB)
+ENTITY = job_workflow(JOB)
 WORKFLOWS = (TrainingJob, HotSwitch, JobRescheduling)
 MODES = {Workflows.HOT_SWITCH: "hot switch", Workflows.JOB_RESCHEDULING: "restart"}
 """What the model calls the modes."""
 
-NOT_YET = (ErrorTypes.NOT_INITIALIZED, ErrorTypes.NOT_REGISTERED)
-BETWEEN_MODES = ErrorTypes.BETWEEN_MODES
+BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
+STREAM_IS_OVER = ErrorTypes.ATTACHMENT_OVER
+SETTLED = (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
+ANNOTATIONS = (keys.DOWNGRADED, keys.MEMORY)
+"""What the control plane writes on the job's object; the rest are labels."""
 LABELS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "on"}
 
 
@@ -69,7 +86,7 @@ def front(driver: Driver, mode: str, rank: int, name: str) -> None:
     """A client starts a mode by itself."""
     kind = next(kind for kind, known in MODES.items() if known == mode)
     pod_rank = rank if kind == Workflows.HOT_SWITCH else None
-    asked = ModeInput(job_id=JOB, pod_rank=pod_rank, force=True, requested_by=name)
+    asked = ModeRequest(job=JOB, pod_rank=pod_rank, force=True, requested_by=name)
     driver.start(kind, front_id(name), asked)
 
 
@@ -81,29 +98,22 @@ def lift() -> Call:
     return Call(Updates.LIFT)
 
 
-def opening() -> tuple[Call, Call]:
-    """What a manager says before it subscribes."""
-    return Call(Updates.INITIALIZE), Call(Updates.REGISTER_CLIENT)
-
-
-def call_of(message: Message, now: datetime, number: int) -> Call:
+def call_of(message: Message, now: datetime) -> Call:
     """A message of the training side to the entity."""
     if message.kind == "attach":
-        return Call(Updates.ATTACH, (Attachment(queue=message.queue, session=message.session, since=now),))
+        progress = Progress(incarnation=message.life, step=1, steps_lost=1) if message.life else None
+        here = Attachment(queue=message.queue, session=message.session, since=now, client=message.client, progress=progress)
+        return Call(Updates.ATTACH, (here,))
     if message.kind == "detach":
         return Call(Updates.DETACH, (message.session,))
     if message.kind == "first step":
-        return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1),))
+        return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1, session=message.session),))
     ranks = tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
+    words = f"the training side reports ranks {ranks} as faulty"
     fault = Fault(
-        episode=f"process/{number}",
-        kind=FaultKind.PROCESS,
-        ranks=ranks,
-        message=f"ranks {ranks} are faulty",
-        seen_at=now,
-        source="training-side",
+        id="processes", kind=FaultKind.PROCESS, ranks=ranks, message=words, session=message.session, source=TRAINING_SIDE
     )
-    return Call(Updates.FAULT, (fault,))
+    return Call(Updates.REPORT_FAULTS, (FaultReport(faults=(fault,)),))
 
 
 def report_of(message: Message) -> Call | None:
@@ -146,9 +156,10 @@ class Seen:
 def seen(driver: Driver) -> Seen:
     state = driver.query(ENTITY, Queries.STATUS, JobStatus).state
     waiting = (
-        *(f"{fault.episode}: {fault.message}" for fault in state.faults),
-        *(f"request for {request.mode}" for request in state.requests),
-        *(f"sub-health {pod.fault.episode}" for pod in state.sub_healthy),
+        *(f"{one.fault.id}: {one.fault.message} ({one.judged})" for one in state.faults),
+        *(f"request for {waiting.request.mode}" for waiting in (state.request,) if waiting),
+        *(f"lost recovery {lost}" for lost in (state.lost_recovery,) if lost),
+        *state.problems,
     )
     incidents = tuple(
         Ended(
@@ -165,53 +176,86 @@ def seen(driver: Driver) -> Seen:
     return Seen(waiting=waiting, session=state.attachment.session if state.attachment else "", incidents=incidents)
 
 
+def verdict_of(run: Run) -> Verdict | None:
+    """Of a mode that is over; None: it failed, or was cancelled."""
+    if run.status != "completed" or run.result is None:
+        return None
+    verdict: Verdict = PAYLOADS.from_payloads([run.result], [Verdict])[0]
+    return verdict
+
+
 def says_recovered(run: Run) -> bool:
     """Whether a mode ended with this verdict."""
-    return run.status == "completed" and run.result is not None and b'"outcome":"recovered"' in run.result.data
+    verdict = verdict_of(run)
+    return verdict is not None and verdict.outcome is Outcome.RECOVERED
+
+
+def was_cancelled(run: Run) -> bool:
+    """Whether whoever asked was told that nothing of what was asked for is done."""
+    verdict = verdict_of(run)
+    return run.status == "cancelled" or (verdict is not None and verdict.outcome is Outcome.CANCELLED)
+
+
+def is_settled(run: Run) -> bool:
+    """Whether a recovery came to an end that leaves nothing behind."""
+    verdict = verdict_of(run)
+    return run.status == "cancelled" or (verdict is not None and verdict.outcome in SETTLED)
 
 
 def is_first_mode(run: Run) -> bool:
     """Whether no mode was tried before it in its incident."""
-    context = run.argument(ModeInput).context
-    return context is not None and not context.situation.tried
+    return not run.argument(RecoveryContext, 1).situation.tried
 
 
 # ---- what the intake tells
 
 
 class Intake:
-    """The real intake, with what it remembers."""
+    """The real intake, as the watcher's reconciler uses it. A new watcher remembers nothing."""
 
-    def __init__(self, told: Told | None = None) -> None:
-        self._told, self._view, self._tell = told or Told(), JobView(), Tell(kind=TellKind.END)
-        self._seen = False
-
-    def restarted(self) -> "Intake":
-        return Intake(self._told.kept())
+    def __init__(self) -> None:
+        self._shown: Shown | None = None
+        self._acknowledged = Acknowledged()
+        self._sent: News | None = None
 
     def look(self, view: JobView) -> None:
-        self._view, self._seen = view, True
-        self._told = observe(self._told, view)
+        self._shown = intake.shown(view, Limits())
 
-    def next(self, now: datetime, life: int) -> Call | None:
+    def forget(self) -> None:
+        """The job's workflow is lost."""
+        self._acknowledged = Acknowledged()
+
+    def due(self) -> News | None:
         """What is to be told now."""
-        tells = due(self._told, self._view, now) if self._seen else ()
-        if not tells:
-            return None
-        tell = self._tell = tells[0]
-        if tell.kind is TellKind.REGISTER:
-            assert self._view.job is not None
-            registration = Registration.of(job_of(self._view.job, Limits()), tell.problems)
-            state = JobState.of(registration.job)
-            return Call(Updates.REGISTER, (registration,), f"{tell.update_id}/{life}", starts=state)
-        if tell.kind is TellKind.PROBLEMS:
-            return Call(Updates.PROBLEMS, (Problems(found=tell.problems),), f"{tell.update_id}/{life}")
-        names = {TellKind.FAULT: Updates.FAULT, TellKind.CLEARED: Updates.CLEARED, TellKind.END: Updates.END}
-        return Call(names[tell.kind], (tell.fault or tell.episode or tell.reason,), tell.update_id)
+        return intake.due(self._shown, self._acknowledged) if self._shown else None
 
-    def answered(self, answer: Answer) -> None:
-        unknown = answer.kind == "not found"
-        self._told = Told(pods=self._told.pods) if unknown else after(self._told, self._tell, self._view)
+    def is_urgent(self, news: News) -> bool:
+        return intake.is_urgent(news, self._acknowledged)
+
+    def repeats(self, news: News) -> bool:
+        """Whether it was sent before, and nobody knows whether it was taken."""
+        return news == self._sent
+
+    def sends(self, news: News) -> Call:
+        self._sent = news
+        if isinstance(news, Register):
+            return Call(Updates.REGISTER, (news.registration,), starts=JobState.of(news.registration.job))
+        return Call(Updates.END, (news.reason,)) if isinstance(news, End) else Call(Updates.SIGHTING, (news.sighting,))
+
+    def answered(self, news: News, answer: Answer) -> bool:
+        """Whether there is no need to wait before the next one."""
+        known = self._acknowledged
+        if answer.kind == "again":
+            self._acknowledged = intake.unconfirmed(known, news)
+            return False
+        self._sent = None
+        if answer.kind == "not found":
+            assert self._shown is not None
+            self._acknowledged = intake.unknown(self._shown, known, news)
+            return not isinstance(news, Register)
+        taken = answer.kind in ("", "accepted last")
+        self._acknowledged = intake.acknowledge(known, news) if taken else intake.decline(known, news)
+        return True
 
 
 def view(world: World, labels: dict[str, str]) -> JobView:
@@ -219,10 +263,10 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     if world.ended:
         return JobView(nodes=tuple(map(_node_object, world.nodes.values())))
     mindio = world.knobs.side == "mindio"
-    able = "single_operator,megatron,replace_rank_0" if mindio else "replace_rank_0"
-    downgraded = {keys.DOWNGRADED: labels[keys.DOWNGRADED]} if keys.DOWNGRADED in labels else {}
-    written = {key: value for key, value in labels.items() if key != keys.DOWNGRADED}
-    meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**downgraded, keys.CAPABILITIES: able})
+    able = "single_operator,megatron" if mindio else "replace_rank_0"
+    written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
+    noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
+    meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
     job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec)
@@ -275,8 +319,6 @@ class Activities:
 
     def __init__(self, driver: Driver, world: World, labels: dict[str, str]) -> None:
         self._driver, self._world, self._labels = driver, world, labels
-        self.accepted: list[str] = []
-        """Fronts whose request the entity took."""
 
     def perform(self, activity: Activity, attempt: int) -> None:
         try:
@@ -284,11 +326,12 @@ class Activities:
         except Refused as error:
             activity.fail(attempt, ApplicationError(str(error), type="cluster.invalid", non_retryable=True))
         except Away as error:
-            activity.fail(attempt, ApplicationError(str(error), type="cluster.unavailable"))
+            activity.fail(attempt, _away(str(error)))
 
     def _deliver_order(self, activity: Activity, attempt: int) -> None:
         order, training = activity.argument(Order), self._world.training
         if training.session and training.queue == activity.queue:
+            training.ordered_by = activity.run.id
             training.order(order.name, order.uuid, tuple(fault.rank for fault in order.fault_ranks))
             activity.complete(attempt)
         else:
@@ -317,31 +360,87 @@ class Activities:
             ended = len(pods) < wanted or any(pod.over or pod.leaving for pod in pods)
             return ended or all(pod.phase == "Running" for pod in pods)
 
-        def answer(pods: list[Pod]) -> asks.Started:
-            runs = len(pods) == wanted and all(pod.alive for pod in pods)
-            gone = len(pods) < wanted
-            words = ", ".join(f"{pod.name} {pod.phase}" for pod in pods)
-            return asks.Started(running=runs, message="" if runs else f"gone: {wanted - len(pods)} pods" if gone else words)
-
-        self._await(activity, attempt, done, answer)
+        self._await(activity, attempt, done, lambda pods: _started(pods, wanted))
 
     def _await_gone(self, activity: Activity, attempt: int) -> None:
         self._await(activity, attempt, lambda pods: not pods, lambda pods: [_ref(pod) for pod in pods])
 
+    def _await_old_gone(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(asks.OldPodsRequest)
+        self._follow(
+            activity, attempt, request.within, lambda pod: not _is_new(pod, request.restart), lambda pods: not pods, _count
+        )
+
+    def _await_new_running(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(asks.NewPodsRequest)
+        names: set[str] = set()
+
+        def settled(pods: list[Pod]) -> bool:
+            names.update(pod.name for pod in pods)
+            ended = len(pods) < len(names) or any(pod.over or pod.leaving for pod in pods)
+            return ended or (len(pods) >= request.pods and all(pod.phase == "Running" for pod in pods))
+
+        def answer(pods: list[Pod]) -> asks.Started:
+            return _started(pods, max(request.pods, len(names)))
+
+        self._follow(activity, attempt, request.within, lambda pod: _is_new(pod, request.restart), settled, answer)
+
+    def _look_at_new_pods(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(asks.NewPodsRequest)
+        self._world.answer()
+        pods = [pod for pod in self._world.pods.values() if _is_new(pod, request.restart)]
+        there = len(pods) >= request.pods and not any(pod.over or pod.leaving for pod in pods)
+        activity.complete(attempt, asks.Started(running=there, message="" if there else _words(pods)))
+
+    def _look_at_job(self, activity: Activity, attempt: int) -> None:
+        self._world.answer()
+        activity.complete(attempt, asks.JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
+
+    def _survey(self, activity: Activity, attempt: int) -> None:
+        names = activity.argument(asks.SurveyRequest).nodes
+        self._world.answer()
+        everything = view(self._world, self._labels)
+        if everything.job is None:
+            activity.complete(attempt, asks.Survey(exists=False, ended=end_of(None)))
+            return
+        nodes = tuple(node for node in everything.nodes if node.metadata.name in names)
+        sighting = sight(everything.model_copy(update={"nodes": nodes}))
+        activity.complete(attempt, asks.Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
+
     def _await(
         self, activity: Activity, attempt: int, done: Callable[[list[Pod]], bool], answer: Callable[[list[Pod]], object]
     ) -> None:
-        request, world = activity.argument(asks.PodsRequest), self._world
+        request = activity.argument(asks.PodsRequest)
         uids = {pod.uid for pod in request.pods}
+        self._follow(activity, attempt, request.within, lambda pod: pod.uid in uids, done, answer)
+
+    def _follow(
+        self,
+        activity: Activity,
+        attempt: int,
+        within: timedelta,
+        wanted: Callable[[Pod], bool],
+        done: Callable[[list[Pod]], bool],
+        answer: Callable[[list[Pod]], object],
+    ) -> None:
+        """Waits for pods by the cluster's watch, which says nothing while the cluster is away."""
+        world = self._world
 
         def look(*, late: bool = False) -> None:
-            pods = [pod for pod in world.pods.values() if pod.uid in uids]
-            if look in world.changed and (late or done(pods)):
-                world.changed.remove(look)
+            if look not in world.changed or not (late or world.knobs.answers):
+                return
+            pods = [pod for pod in world.pods.values() if wanted(pod)]
+            if not late and not done(pods):
+                return
+            world.changed.remove(look)
+            if world.knobs.answers:
                 activity.complete(attempt, answer(pods))
+            else:
+                activity.fail(attempt, _away("the cluster does not answer"))
 
         world.changed.append(look)
-        self._driver.after(max(0.0, (request.deadline - self._driver.now).total_seconds()), lambda: look(late=True))
+        left = within - (self._driver.now - activity.scheduled)
+        self._driver.after(max(0.0, left.total_seconds()), lambda: look(late=True))
         look()
 
     def _swap(self, activity: Activity, attempt: int) -> None:
@@ -361,14 +460,18 @@ class Activities:
         pods = self._world.delete_backups(activity.argument(asks.StopRequest).grace_seconds)
         activity.complete(attempt, [_ref(pod) for pod in pods])
 
+    def _sweep(self, activity: Activity, attempt: int) -> None:
+        for pod in activity.argument(asks.SweepRequest).pods:
+            self._world.delete(pod.uid, 0)
+        activity.complete(attempt)
+
     def _delete_pods(self, activity: Activity, attempt: int) -> None:
         pods = self._world.delete_all(activity.argument(asks.StopRequest).grace_seconds)
-        activity.complete(attempt, [_ref(pod) for pod in pods])
+        activity.complete(attempt, _count(pods).model_copy(update={"youngest": self._driver.now}))
 
     def _ensure_pods(self, activity: Activity, attempt: int) -> None:
         request = activity.argument(asks.StartRequest)
-        pods = self._world.make_pods(request.generation, request.avoid_nodes)
-        activity.complete(attempt, [_ref(pod) for pod in pods])
+        activity.complete(attempt, _count(self._world.make_pods(request.generation, request.avoid_nodes)))
 
     def _publish_policy(self, activity: Activity, attempt: int) -> None:
         request = activity.argument(asks.PolicyRequest)
@@ -380,24 +483,55 @@ class Activities:
         self._world.change()
         activity.complete(attempt)
 
+    def _remember(self, activity: Activity, attempt: int) -> None:
+        self._world.answer()
+        self._labels[keys.MEMORY] = activity.argument(asks.RememberRequest).memory.model_dump_json()
+        self._world.change()
+        activity.complete(attempt)
+
     def _record_event(self, activity: Activity, attempt: int) -> None:
         self._world.answer()
         activity.complete(attempt)
 
-    def _ask_job(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.AskRequest).request
+    def _find_job(self, activity: Activity, attempt: int) -> None:
+        if self._driver.running(ENTITY):
+            activity.complete(attempt, JOB)
+        else:
+            activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
+
+    def _hold_request(self, activity: Activity, attempt: int) -> None:
+        asked = activity.argument(asks.AskRequest)
 
         def answered(answer: Answer) -> None:
-            if not answer.kind:
-                self.accepted.append(request.front)
-                activity.complete(attempt, Receipt(info="accepted"))
+            if not answer.kind and answer.value is not None:
+                activity.complete(attempt, PAYLOADS.from_payloads([answer.value], [Verdict])[0])
             elif answer.kind == "again":
                 activity.fail(attempt, ApplicationError("again"))
             else:
                 kind = ErrorTypes.JOB_UNKNOWN if answer.kind == "not found" else answer.kind
                 activity.fail(attempt, ApplicationError(answer.message, type=kind, non_retryable=True))
 
-        self._driver.update(ENTITY, Updates.REQUEST, [request], activity.run.run_id, answered)
+        self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
+
+    def _withdraw_request(self, activity: Activity, attempt: int) -> None:
+        asked = activity.argument(asks.WithdrawRequest)
+
+        def answered(answer: Answer) -> None:
+            if answer.kind == "again":
+                activity.fail(attempt, ApplicationError("again"))
+            else:
+                activity.complete(attempt)
+
+        self._driver.update(ENTITY, Updates.WITHDRAW, [asked.request_id], f"withdraw/{asked.request_id}", answered)
+
+    def _await_recovery_end(self, activity: Activity, attempt: int) -> None:
+        run = self._driver.runs.get(activity.argument(str))
+        if run is None:
+            activity.complete(attempt, asks.RecoveryEnd(settled=False, words="nothing is known of its end"))
+        elif run.status == "running":
+            self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
+        else:
+            activity.complete(attempt, asks.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run)))
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
         self._driver.terminate(activity.argument(asks.TerminateRequest).workflow_id)
@@ -406,3 +540,25 @@ class Activities:
 
 def _ref(pod: Pod) -> PodRef:
     return PodRef(name=pod.name, uid=pod.uid, node=pod.node, rank=pod.rank)
+
+
+def _away(words: str) -> ApplicationError:
+    return ApplicationError(words, type=ClusterUnavailable.type)
+
+
+def _is_new(pod: Pod, restart: asks.Restart) -> bool:
+    """Whether the pod was made by this restart."""
+    return pod.generation == restart.generation or restart.youngest is None
+
+
+def _count(pods: list[Pod]) -> asks.PodCount:
+    return asks.PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
+
+
+def _started(pods: list[Pod], wanted: int) -> asks.Started:
+    runs = len(pods) >= wanted and all(pod.alive for pod in pods)
+    return asks.Started(running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}")
+
+
+def _words(pods: list[Pod]) -> str:
+    return ", ".join(f"{pod.name} {pod.phase}" for pod in pods)

@@ -6,13 +6,19 @@ from datetime import timedelta
 from tests.support import model_adapter as adapter
 from tests.support.driver import Driver
 from tests.support.driver_runs import Answer, Run
-from tests.support.model_adapter import ENTITY, RECOVERY, Activities, Call, Intake
+from tests.support.model_adapter import ENTITY, Activities, Call, Intake
 from tests.support.model_training import Message, Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE = timedelta(seconds=5), timedelta(seconds=25)
 """How long the gateway repeats a report between two modes, and anything else."""
+RELIST = 600.0
+"""Seconds in which the watcher looks for workflows that were lost."""
+ROUND = 300.0
+"""Seconds in which the gateway offers every attachment again. It has many."""
+GROWING = 1.0
+"""Seconds in which the watcher gathers what has time."""
 
 
 class ControlPlane:
@@ -29,16 +35,27 @@ class ControlPlane:
         self._restart_asked_for = False
         self._fronts = 0
         self._reporting = False
+        self._told: set[str] = set()
+        """Sessions of which the entity was told."""
+        self._orphan: Run | None = None
+        """A recovery whose entity was lost."""
+        self._shortage = False
+        """There were too few nodes when a restart was given up."""
+        driver.after(ROUND, self._round)
 
     # ---- what must never be seen
 
     def _closed(self, run: Run) -> None:
-        if run.id == ENTITY and run.status in ("failed", "cancelled"):
-            self.found.append(f"the entity {run.status}: it must never fail")
+        if run.id == ENTITY:
+            if run.status in ("failed", "cancelled"):
+                self.found.append(f"the entity {run.status}: it must never fail")
+            self._orphan = next(iter(self.recoveries()), self._orphan)
         elif run.parent:
             mode = adapter.MODES[run.definition.name]
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
+            if run.status == "failed":
+                self._shortage = sum(node.ready for node in self.world.nodes.values()) < self.world.knobs.pods
             self.world.moment(f"{mode} ended")
 
     def _recovered(self, run: Run, mode: str) -> None:
@@ -51,9 +68,12 @@ class ControlPlane:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
     def _restarting(self) -> None:
-        """A job that trains is restarted only if a person asked for it, or a mode before failed."""
+        """A job that trains is restarted only if a person asked for it, a mode before failed, or one was lost half-way."""
         recovery = next(iter(self.recoveries()), None)
-        if recovery and self.world.trains() and adapter.is_first_mode(recovery) and not self._restart_asked_for:
+        if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
+            return
+        was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
+        if not (was_lost or self._restart_asked_for):
             self.found.append("needless: a job that trains is restarted")
 
     def recoveries(self) -> list[Run]:
@@ -86,19 +106,20 @@ class ControlPlane:
             left.append(f"lost stream: the entity holds {seen.session or 'none'}, open is {session}")
         last = seen.incidents[-1] if seen.incidents else None
         if left and last and last.given_up:
-            left = [] if last.needs_a_person else [f"given up: {last.given_up}; {'; '.join(left)}"]
+            excused = last.needs_a_person or self._shortage
+            left = [] if excused else [f"given up: {last.given_up}; {'; '.join(left)}"]
         for number in range(1, self._fronts + 1):
             left += self._forsaken(f"front-{number}", seen)
         return left
 
     def _forsaken(self, name: str, seen: adapter.Seen) -> list[str]:
-        """A front that ended as cancelled leaves nothing of its own running."""
+        """A front that was told of a cancellation leaves nothing of its own running."""
         front = self.driver.runs[adapter.front_id(name)]
-        if front.status != "cancelled" or front.ended is None:
+        if not adapter.was_cancelled(front) or front.ended is None:
             return []
         asked = [one for one in seen.incidents if f"requested by {name}" in one.summary and not one.cancelled]
         later = [one for one in asked if one.began + timedelta(seconds=one.seconds) > front.ended]
-        return [f"forsaken: {name} ended as cancelled, and then {one.tried}" for one in later]
+        return [f"forsaken: {name} was told of a cancellation, and then {one.tried}" for one in later]
 
     def story(self) -> list[str]:
         return [f"{one.summary} -> {', '.join(one.tried)}" for one in adapter.seen(self.driver).incidents]
@@ -121,19 +142,38 @@ class ControlPlane:
 
     def _receive(self, message: Message, sender: Training) -> None:
         if report := adapter.report_of(message):
-            self._report(report, once=message.once)
+            self._report(report, sender, once=message.once)
         elif message.kind == "attach":
             self._attach(message, sender)
+        elif message.kind == "first step" and message.session not in self._told:
+            if sender.session == message.session:  # who cannot tell of a stream cannot tell of its steps either
+                self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
-            self._send(adapter.call_of(message, self.driver.now, self.world.number()))
+            self._send(adapter.call_of(message, self.driver.now))
 
     def _attach(self, message: Message, sender: Training) -> None:
-        for call in adapter.opening():
-            self._send(call)
-        attach = adapter.call_of(message, self.driver.now, 0)
-        self.driver.after(0.1, lambda: self._send(attach, lambda: sender.session == message.session))
+        """For as long as its stream is open, which ends where another one took over."""
+        attach = adapter.call_of(message, self.driver.now)
 
-    def _send(self, call: Call, wanted: Callable[[], bool] = lambda: True) -> None:
+        def is_open() -> bool:
+            return sender.session == message.session
+
+        def answered(answer: Answer) -> None:
+            self._told.add(message.session)
+            if answer.kind == adapter.STREAM_IS_OVER and is_open():
+                sender.cut()
+
+        self.driver.after(0.1, lambda: self._send(attach, is_open, answered))
+
+    def _round(self) -> None:
+        """Every attachment is offered again, with the progress that its gateway heard of."""
+        if self.world.training.session:
+            self._attach(self.world.training.attachment(), self.world.training)
+        self.driver.after(ROUND, self._round)
+
+    def _send(
+        self, call: Call, wanted: Callable[[], bool] = lambda: True, done: Callable[[Answer], None] = lambda answer: None
+    ) -> None:
         """Repeated until it is stored or refused."""
         name, until = f"{call.name}-{self.world.number()}", self.driver.now + PATIENCE
 
@@ -142,33 +182,38 @@ class ControlPlane:
                 self.driver.update(ENTITY, call.name, list(call.arguments), name, answered)
 
         def answered(answer: Answer) -> None:
-            if answer.kind in ("again", "not found", *adapter.NOT_YET) and self.driver.now < until:
+            if answer.kind in ("again", "not found") and self.driver.now < until:
                 self.driver.after(AGAIN, send)
+            else:
+                done(answer)
 
         send()
 
-    def _report(self, call: Call, *, once: bool = False) -> None:
-        """To the recovery that runs, or the entity; one is in flight. What is sent once only may be lost with a gateway."""
+    def _report(self, call: Call, sender: Training, *, once: bool = False) -> None:
+        """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
+        once only may be lost with a gateway."""
         if once and self.driver.happens():
             return
         if self._reporting:
-            self.driver.after(0.05, lambda: self._report(call))
+            self.driver.after(0.05, lambda: self._report(call, sender))
             return
         self._reporting = True
         name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
 
-        def send(to: str) -> None:
-            self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, answer))
+        def send(to: str, ended: str = "") -> None:
+            self.driver.update(to, call.name, list(call.arguments), name, lambda answer: answered(to, ended, answer))
 
-        def answered(to: str, answer: Answer) -> None:
-            if to == RECOVERY and answer.kind == "not found":
-                send(ENTITY)
-            elif answer.kind in ("again", adapter.BETWEEN_MODES) and self.driver.now < until:
-                self.driver.after(0.1, lambda: send(RECOVERY))
+        def answered(to: str, ended: str, answer: Answer) -> None:
+            if to != ENTITY and answer.kind == "not found":
+                send(ENTITY, to)
+            elif answer.kind == adapter.ELSEWHERE and answer.message != ended:
+                send(answer.message)
+            elif answer.kind in ("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE) and self.driver.now < until:
+                self.driver.after(0.1, lambda: send(to))
             else:
                 self._reporting = False
 
-        send(RECOVERY)
+        send(sender.ordered_by or ENTITY)
 
 
 class Watcher:
@@ -176,19 +221,26 @@ class Watcher:
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane, self._intake, self._life = plane, Intake(), 0
-        self._alive, self._telling = True, False
+        self._alive, self._telling, self._name = True, False, ""
         plane.world.changed.append(self.look)
         plane.driver.after(0.0, self.look)
+        plane.driver.after(RELIST, self._find_lost)
 
     def kill(self, seconds: float) -> None:
         self._alive, self._telling = False, False
         self._life += 1
-        self._intake = self._intake.restarted()
+        self._intake = Intake()
         self._plane.driver.after(seconds, self._start)
 
     def _start(self) -> None:
         self._alive = True
         self.look()
+
+    def _find_lost(self) -> None:
+        if self._alive and not self._plane.driver.running(ENTITY):
+            self._intake.forget()
+            self._gather()
+        self._plane.driver.after(RELIST, self._find_lost)
 
     def look(self) -> None:
         """What is seen is seen a moment later, in its order."""
@@ -198,24 +250,36 @@ class Watcher:
             def take() -> None:
                 if life == self._life:
                     self._intake.look(view)
-                    self._tell()
+                    self._gather()
 
             self._plane.driver.after(0.03, take)
 
+    def _gather(self) -> None:
+        news = None if self._telling else self._intake.due()
+        if news is None:
+            return
+        if self._intake.is_urgent(news):
+            self._tell()
+        else:
+            life = self._life
+            self._plane.driver.after(GROWING, lambda: self._tell() if life == self._life else None)
+
     def _tell(self) -> None:
         driver, life = self._plane.driver, self._life
-        call = None if self._telling else self._intake.next(driver.now, life)
-        if call is None:
+        news = None if self._telling else self._intake.due()
+        if news is None:
             return
         self._telling = True
+        if not self._intake.repeats(news):
+            self._name = f"news-{self._plane.world.number()}"
+        call = self._intake.sends(news)
 
         def answered(answer: Answer) -> None:
             if life == self._life:
                 self._telling = False
-                if answer.kind != "again":
-                    self._intake.answered(answer)
-                driver.after(AGAIN if answer.kind else 0.0, self._tell)
+                at_once = self._intake.answered(news, answer)
+                driver.after(0.0 if at_once else AGAIN, lambda: self._gather() if life == self._life else None)
 
         if call.starts and not driver.running(ENTITY):
             driver.start(adapter.WORKFLOWS[0].__name__, ENTITY, call.starts)
-        driver.update(ENTITY, call.name, list(call.arguments), call.update_id, answered)
+        driver.update(ENTITY, call.name, list(call.arguments), self._name, answered)

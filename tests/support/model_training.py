@@ -24,6 +24,8 @@ class Message:
     strategy: str = ""
     ranks: tuple[int, ...] = ()
     life: str = ""
+    client: str = ""
+    """Which process speaks, where that matters."""
     once: bool = False
     """Nobody sends it again where it is lost."""
 
@@ -46,6 +48,10 @@ class Training:
         self.session = ""
         """Of the open stream."""
         self.queue = ""
+        self.ordered_by = ""
+        """Who gave the last order on this stream."""
+        self.manager = 1
+        """How many processes were the manager so far."""
         self.switching: Switch | None = None
         self.ending = False
         self._done: set[tuple[str, str]] = set()
@@ -79,7 +85,14 @@ class Training:
         self.session, self.queue = f"session-{self.world.number()}", f"gateway/{self.clock.random.choice('ab')}"
         if self is self.world.training:
             self.world.moment("attached")
-        self.send(Message("attach", session=self.session, queue=self.queue))
+        self.ordered_by = ""
+        self.send(self.attachment())
+
+    def attachment(self) -> Message:
+        """The open stream, with what its gateway heard of the first step."""
+        client = f"10.0.0.1 {self.life} {self.manager}" if self.mindio else ""
+        trains = self.state in ("training", "paused") and not self.mindio
+        return Message("attach", session=self.session, queue=self.queue, client=client, life=self.life if trains else "")
 
     def _manager_lives(self) -> bool:
         return any(pod.rank == 0 and pod.phase == "Running" for pod in self.world.pods.values())
@@ -91,6 +104,15 @@ class Training:
                 self.send(Message("detach", session=self.session))
             self.session = ""
             self.clock.after(self.clock.random.choice((0.1, 1.0)), self.connect)
+
+    def lose_manager(self) -> None:
+        """Another process is the manager from now on. MindIO's knows nothing of what its predecessor was told."""
+        self.manager += 1
+        if self.mindio:
+            if self.state == "paused":
+                self.state = "stuck"
+            self.switching = None
+        self.cut()
 
     def told_to_end(self, grace: float) -> None:
         if not self.ending:
@@ -128,7 +150,7 @@ class Training:
         if self.state == "starting" and self.whole() and not self.ending:
             self.state = "training"
             self.world.moment("first step")
-            self.send(Message("first step", life=self.life))
+            self.send(Message("first step", life=self.life, session=self.session))
             self.look()
         elif self.state == "starting" and not self.ending:
             self._stuck([rank for rank, uid in self.members.items() if uid not in self.world.pods])
@@ -139,8 +161,10 @@ class Training:
             self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
 
     def _report_fault(self, lost: tuple[int, ...]) -> None:
-        if self.state != "gone":
-            self.send(Message("fault", ranks=lost))
+        if self.state != "gone" and not self.session:  # who is not registered reports nothing
+            self.clock.after(0.5, lambda: self._report_fault(lost))
+        elif self.state != "gone":
+            self.send(Message("fault", ranks=lost, session=self.session))
 
     # ---- orders
 
@@ -207,6 +231,8 @@ class Training:
             self.state = "stuck"
             if self.world.knobs.resumes == "406":
                 self.send(Message("resumed", code=406, once=self.mindio))
+            elif self.mindio:  # its library gives up by itself
+                self.clock.after(PATIENCE, self._exit)
             return
         went_on = backup is not None and backup.alive and backup.uid != self.members[rank]
         if went_on and backup:

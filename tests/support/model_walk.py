@@ -148,6 +148,7 @@ class Walk:
     def _allow(self, knob: str, *, allowed: bool = True) -> None:
         knobs = self.world.knobs
         self.world.knobs = replace(knobs, deletes=allowed) if knob == "deletes" else replace(knobs, answers=allowed)
+        self.world.change()
 
 
 DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
@@ -160,6 +161,7 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "backup dies": lambda walk, rank: walk.fail_backup(),
     "stream cut": lambda walk, rank: walk.world.training.cut(),
     "gateway dies": lambda walk, rank: walk.world.training.cut(silently=True),
+    "manager dies": lambda walk, rank: walk.world.training.lose_manager(),
     "worker dies": lambda walk, rank: walk.driver.kill_worker(0.5 + rank),
     "watcher dies": lambda walk, rank: walk.plane.watcher.kill(0.5 + rank),
     "switch asked for": lambda walk, rank: walk.plane.ask("hot switch", rank),
@@ -172,10 +174,6 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "entity terminated": lambda walk, rank: walk.driver.terminate(ENTITY),
     "policy lifted": lambda walk, rank: walk.plane.lift(),
 }
-
-
-USUAL = [what for what in DISTURBANCES if what != "entity terminated"]
-"""What random walks are made of. An entity that is lost is not rebuilt yet."""
 
 
 def random_script(seed: int) -> Script:
@@ -192,7 +190,7 @@ def random_script(seed: int) -> Script:
         chance.choice(("sub-health", "sub-health", "switch asked for", "restart asked for", "node lost", "process dies"))
     )
     more = [
-        Disturbance(chance.choice(USUAL), chance.choice(MOMENTS), chance.choice(DELAYS), chance.randrange(3))
+        Disturbance(chance.choice(tuple(DISTURBANCES)), chance.choice(MOMENTS), chance.choice(DELAYS), chance.randrange(3))
         for _ in range(chance.randrange(6))
     ]
     return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)

@@ -267,6 +267,10 @@ class World:
     def trains(self) -> bool:
         return self.training.state == "training" and self.training.whole()
 
+    def trains_undisturbed(self) -> bool:
+        """Nobody told a pod of it to end."""
+        return self.trains() and not any(self.pods[uid].leaving for uid in self.training.members.values())
+
     def problems(self) -> list[str]:
         """What is wrong once nobody disturbs any more."""
         found = [] if self.trains() else [f"dead: the training side is {self.training.state}, pods {self._pods()}"]

@@ -288,7 +288,9 @@ class ScriptedPeer(FaultDialogue):
         """The first step of a life, as our own manager tells it."""
         async with grpc.aio.insecure_channel(self.address) as channel:
             stub: Any = ProgressStub(channel)
-            message = training_pb2.ProgressReport(job_id=self.job_id, protocol=PROTOCOL, **progress.model_dump())
+            message = training_pb2.ProgressReport(
+                job_id=self.job_id, protocol=PROTOCOL, **progress.model_dump(exclude={"session"})
+            )
             return int((await stub.ReportProgress(message)).code)
 
     async def _report(self, kind: str, call: Call) -> int:

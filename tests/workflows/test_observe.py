@@ -118,7 +118,7 @@ async def test_what_was_begun_comes_to_its_end_and_lowers_no_policy(temporal: Wo
         await observes(world)
         incident = await world.restarted()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
-        assert ((await world.status()).state.downgrade, world.cluster.labels.keys()) == (None, {MEMORY})
+        assert ((await world.status()).state.downgrade, set(world.cluster.labels)) == (None, {MEMORY})
 
 
 async def test_a_downgrade_is_not_lifted_while_the_job_is_only_observed(temporal: WorkflowEnvironment) -> None:

@@ -34,9 +34,10 @@ from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
 from tests.support.job_views import pod as a_pod
 from tests.support.scripted_cluster import ScriptedCluster
-from workers.control import activities_of, workflows
+from workers.control import MODES, activities_of
 from workflows import faults, memory
 from workflows.incident import LOOKED_AT, IncidentRun, Memory
+from workflows.training_job import TrainingJob
 
 LARGEST = 256 * 1024
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
@@ -244,6 +245,7 @@ async def examples(job: Job) -> list[Any]:
         Registration(job=job, sighting=sighting, remembered=remembered),
         asks.Survey(exists=True, sighting=sighting, nodes=looked_at),
         asks.SurveyRequest(job_id=job.id, nodes=looked_at),
+        asks.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
         asks.RememberRequest(job_id=job.id, memory=remembered),
         asks.WithdrawRequest(job_id=job.id, request_id=TEXT),
         verdict(job),
@@ -278,7 +280,7 @@ async def examples(job: Job) -> list[Any]:
 
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in workflows():
+    for workflow in (TrainingJob, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):

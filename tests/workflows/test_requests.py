@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -49,7 +49,8 @@ async def test_any_client_asks_by_one_update_and_is_answered_with_the_verdict(te
     """No workflow of the client's own is needed: the recovery is the job's child, and says who asked."""
     async with training(temporal, a_job()) as (world, peer):
         verdict = await _ask(world)
-        assert (verdict.mode, verdict.outcome, verdict.switched[0].pod_rank) == (Mode.HOT_SWITCH, Outcome.RECOVERED, 1)
+        assert (verdict.mode, verdict.outcome) == (Mode.HOT_SWITCH, Outcome.RECOVERED)
+        assert "pod rank 1 moved from node-1 to node-2" in verdict.reason
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
         assert (await world.incident()).summary == "hot switch of pod rank 1, requested by ada"
 
@@ -232,7 +233,7 @@ class HeldUp(JobActivities):
 async def _fronts(client: Client, queue: str) -> AsyncIterator[HeldUp]:
     """A worker for fronts alone, whose requests are held up."""
     jobs = HeldUp(client)
-    asking = [jobs.find_job, jobs.hold_request, jobs.withdraw_request]
+    asking: list[Callable[..., Any]] = [jobs.find_job, jobs.hold_request, jobs.withdraw_request]
     runner = UnsandboxedWorkflowRunner()
     async with Worker(client, task_queue=queue, workflows=[HotSwitch], activities=asking, workflow_runner=runner):
         yield jobs

@@ -166,6 +166,7 @@ class Attachments:
             if not stream.told or stream.ended:
                 return
             try:
+                await self._introductions.complete(stream.job_id)
                 async with self._admission.place(stream.job_id):
                     await self._offer(stream)
             except Rejected as error:

@@ -32,6 +32,8 @@ class _Known:
 
     contact: Contact | None = None
     asked: float = float("-inf")
+    listed: bool = False
+    """It comes from a list of jobs, which says less: the job's progress is not in it."""
     initialized: bool = False
     registered: bool = False
     progress: Progress | None = None
@@ -46,6 +48,25 @@ class Introductions:
         self._jobs = jobs
         self._questions = Admission(QUESTIONS, patience, wanted)
         self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    async def learn(self) -> None:
+        """Which jobs train, in one question, when the gateway starts: clients of one that died come back all together, and
+        each of them would be a question. A list may be a moment old: the job's workflow has the last word when it is told of
+        the stream."""
+        now = asyncio.get_running_loop().time()
+        for job_id in await self._jobs.training():
+            known = self._of(job_id)
+            known.contact, known.asked, known.listed = Contact(recovery_on=True, introduced=True), now, True
+
+    async def complete(self, job_id: str) -> None:
+        """Asks for what the list of jobs did not say; there is time for it when the job's stream is here.
+
+        Raises:
+            Rejected: there is no such job. Unavailable: Temporal did not answer.
+        """
+        if (known := self._known.get(job_id)) and known.listed:
+            self.forget(job_id)
+            await self._ask(job_id)
 
     async def initialize(self, job_id: str) -> Receipt:
         """The answer to Init.
@@ -103,7 +124,8 @@ class Introductions:
                 contact = await self._jobs.contact(job_id)
             old = known or _Known()
             known = self._of(job_id)  # only of jobs that there are
-            known.contact, known.asked, known.progress = contact, now, contact.progress or old.progress
+            known.contact, known.asked, known.listed = contact, now, False
+            known.progress = contact.progress or old.progress
         assert known.contact
         return known, known.contact
 

@@ -112,8 +112,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 
 
 class ProgressService(training_pb2_grpc.ProgressServicer):
-    def __init__(self, jobs: Jobs, introductions: Introductions, desk: Desk) -> None:
-        self._jobs, self._introductions, self._desk = jobs, introductions, desk
+    def __init__(self, jobs: Jobs, introductions: Introductions, attachments: Attachments, desk: Desk) -> None:
+        self._jobs, self._introductions, self._attachments, self._desk = jobs, introductions, attachments, desk
 
     async def ReportProgress(self, request: training_pb2.ProgressReport, context: Context) -> training_pb2.ProgressReceipt:
         async def stored() -> Receipt:
@@ -121,7 +121,13 @@ class ProgressService(training_pb2_grpc.ProgressServicer):
                 raise BadInput(problem)
             if request.step < 1 or request.steps_lost < 0:
                 raise BadInput("step: accepted are numbers from 1; steps_lost: from 0")
-            progress = Progress(incarnation=request.incarnation, step=request.step, steps_lost=request.steps_lost)
+            stream = self._attachments.here(request.job_id)
+            progress = Progress(
+                incarnation=request.incarnation,
+                step=request.step,
+                steps_lost=request.steps_lost,
+                session=stream.session if stream else "",
+            )
             receipt = await self._jobs.ask(request.job_id, Updates.PROGRESS, progress)
             self._introductions.progressed(request.job_id, progress)
             return receipt

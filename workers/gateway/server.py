@@ -66,12 +66,14 @@ class Gateway:
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
         desk, queue = Desk(senders), gateway_queue(settings.gateway_instance)
-        introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
+        self._introductions = introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
         self._attachments = Attachments(jobs, self._streams, introductions, queue, offer_again)
         self._idle = IdleStreams(desk)
         recover = RecoverService(jobs, introductions, self._attachments, self._idle, desk)
         recover_pb2_grpc.add_RecoverServicer_to_server(recover, self._server)
-        training_pb2_grpc.add_ProgressServicer_to_server(ProgressService(jobs, introductions, desk), self._server)
+        training_pb2_grpc.add_ProgressServicer_to_server(
+            ProgressService(jobs, introductions, self._attachments, desk), self._server
+        )
         self._server.add_generic_rpc_handlers((data_trace(self._idle),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
@@ -97,6 +99,7 @@ class Gateway:
             bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:
             raise Unavailable(f"the gateway cannot listen on {host}:{port} (POD_IP, REKINDLE_GATEWAY_PORT): {error}") from error
+        await self._introductions.learn()
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return bound

@@ -19,15 +19,23 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle.errors import Unavailable
-from rekindle.ids import ErrorTypes, Queries, Updates, job_workflow
+from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow
 from rekindle.model.base import Value
 from rekindle.model.recovery import Receipt, Report
 from rekindle.model.state import Contact
+from rekindle.policy import phases
 from workers.gateway.lanes import Lanes
 
 RPC_TIMEOUT = timedelta(seconds=3)
 PATIENCE = 25.0
 """Seconds that a client is kept waiting while Temporal does not answer: the call may still be carried out, so it is repeated."""
+
+LISTING = 3.0
+"""Seconds for the list of jobs with which a gateway starts: its clients wait meanwhile."""
+
+TRAINING = (
+    f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindlePhase STARTS_WITH '{phases.TRAINING}'"
+)
 
 BETWEEN_MODES = 5.0
 """Seconds that a report may wait between two modes."""
@@ -70,6 +78,16 @@ class Jobs:
             Unavailable: Temporal did not answer in time.
         """
         return await self._kept(self._update(job_workflow(job_id), job_id, update, argument, uuid.uuid4().hex))
+
+    async def training(self) -> list[str]:
+        """Ids of the jobs that train, as Temporal lists them; what is not answered in time is not known."""
+        found: list[str] = []
+        try:
+            async with asyncio.timeout(LISTING):
+                found.extend([run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(TRAINING)])
+        except (RPCError, TimeoutError) as error:
+            logger.warning("the jobs are not listed in time", extra={"error": str(error)})
+        return found
 
     async def contact(self, job_id: str) -> Contact:
         """What the job's own workflow says of itself; nothing is stored for it.

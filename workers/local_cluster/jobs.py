@@ -101,7 +101,7 @@ class Jobs:
             if not pods:
                 self._store.remove(job)
             return
-        self._restart_manager(job, pods)
+        self._keep_manager(job, pods)
         phase = phase_of(job, pods)
         if phase is not job.status.phase:
             status = job.status.model_copy(update={"phase": phase})
@@ -112,18 +112,21 @@ class Jobs:
             for pod in pods:
                 self._pods.complete(pod)
 
-    def _restart_manager(self, job: JobObject, pods: list[Pod]) -> None:
-        """A manager that failed while ranks live starts again: nothing is lost with it. Workers are the recoveries' business."""
-        uid = job.metadata.uid
-        failed = [pod for pod in pods if role_of(pod) is PodRole.MANAGER and pod.status.phase is PodPhase.FAILED]
-        training = any(live(pod) and role_of(pod) is PodRole.WORKER for pod in pods)
-        if not failed or not training or self._restarts.get(uid, 0) >= MANAGER_RESTARTS:
+    def _keep_manager(self, job: JobObject, pods: list[Pod]) -> None:
+        """One manager while ranks live, whatever became of the last one: nothing is lost with it. Workers are the recoveries'
+        business. Who stops a job ends them before its manager, so that it is not taken for a job that has lost it."""
+        training = [pod for pod in pods if live(pod) and role_of(pod) is PodRole.WORKER]
+        managers = [pod for pod in pods if role_of(pod) is PodRole.MANAGER]
+        if not job.spec.manager or not training or any(pod.status.phase is not PodPhase.FAILED for pod in managers):
             return
-        self._restarts[uid] = self._restarts.get(uid, 0) + 1
-        (pod,) = failed
-        self._pods.delete(pod.metadata.name, pod.metadata.uid, 0)
-        generation = pod.metadata.labels.get(GENERATION, FIRST)
-        again = GenerationRequest(generation=generation, avoid_nodes=pod.spec.avoid_nodes)
+        uid = job.metadata.uid
+        if managers and self._restarts.get(uid, 0) >= MANAGER_RESTARTS:
+            return
+        for failed in managers:
+            self._restarts[uid] = self._restarts.get(uid, 0) + 1
+            self._pods.delete(failed.metadata.name, failed.metadata.uid, 0)
+        generation = training[0].metadata.labels.get(GENERATION, FIRST)
+        again = GenerationRequest(generation=generation, avoid_nodes=training[0].spec.avoid_nodes)
         self._pods.create(_pods_of(job, again)[0])
 
 

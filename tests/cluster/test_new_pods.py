@@ -1,0 +1,44 @@
+"""Which pods are those of a restart, where somebody else makes them and the cluster's clock tells seconds."""
+
+from datetime import UTC, datetime, timedelta
+
+from temporalio.testing import ActivityEnvironment
+
+from activities.pods import PodActivities
+from rekindle.model.asks import NewPodsRequest, OldPodsRequest, PodCount, Restart, Started, StopRequest
+from rekindle.model.cluster import Pod
+from tests.support.plant import a_job
+from tests.support.scripted_cluster import ScriptedCluster
+
+SECOND = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def all_created_then(cluster: ScriptedCluster) -> list[Pod]:
+    """The cluster's pods, each created in the same second as the others."""
+    pods = list(cluster.pods_by_name.values())
+    return [
+        cluster._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"creation_timestamp": SECOND})}))
+        for pod in pods
+    ]
+
+
+async def test_pods_that_are_made_in_the_second_of_the_old_ones_are_new() -> None:
+    """As after a pod that somebody deleted, came back at once, and was deleted again by the restart: they are waited for, and
+    the old ones are not taken for them."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    pods, run = PodActivities(cluster), ActivityEnvironment().run
+    old = all_created_then(cluster)
+    deleted: PodCount = await run(pods.delete_pods, StopRequest(job_id=job.id, grace_seconds=0))
+    restart = Restart(job_id=job.id, generation="ours", youngest=deleted.youngest, youngest_uids=deleted.youngest_uids)
+    for pod in old:
+        cluster._put(pod)
+    left: PodCount = await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(0)))
+    assert left.count == job.pods
+    cluster.pods_by_name.clear()
+    await cluster.ensure_pods(job.id, "of-the-controller", ())
+    all_created_then(cluster)
+    request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(0))
+    started: Started = await run(pods.await_new_running, request)
+    assert (started.running, started.message) == (True, "")
+    assert (await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(0)))).count == 0

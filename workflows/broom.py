@@ -1,0 +1,39 @@
+"""Deletes the pods that recoveries left behind, when the cluster lets it. `TrainingJob` uses it while nothing else is to be done."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from temporalio import workflow
+
+from workflows import steps
+from workflows.incident import Memory
+from workflows.dialogue import abandon
+
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
+"""Before it is tried again; doubled each time that the cluster refuses."""
+
+
+class Broom:
+    def __init__(self, known: Memory) -> None:
+        self._known = known
+        self.pause = FIRST_PAUSE
+
+    async def sweep(self, interrupted: Callable[[], bool]) -> bool:
+        """Whether nothing is left behind any more.
+
+        Args:
+            interrupted: there is something else to do, which must not wait.
+        """
+        state = self._known.state
+        sweeping = steps.sweep(state.job.id, state.left_behind)
+        await workflow.wait_condition(lambda: sweeping.done() or interrupted())
+        if not sweeping.done():
+            abandon(sweeping)
+            return False
+        if error := sweeping.exception():
+            workflow.logger.warning("pods are left behind", extra={"error": str(error)})
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+            return False
+        self._known.state = self._known.state.with_(left_behind=())
+        self.pause = FIRST_PAUSE
+        return True
