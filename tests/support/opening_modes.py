@@ -18,7 +18,8 @@ class _Opens(ModeWorkflow):
     async def _open(self, context: RecoveryContext) -> Verdict:
         try:
             await open_recovery(self, context.situation)
-            verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened")
+            handled = tuple(fault.id for fault in self.faults)
+            verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled)
         except Ends as end:
             verdict = Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=end.reason, next_mode=end.next_mode)
         await self._stay()
@@ -56,7 +57,7 @@ class OpensFirst(_Opens):
     @workflow.init
     def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
-        self.handed_over = False
+        self.handed_over = self.over = False
 
     @workflow.signal
     def hand_over(self) -> None:
@@ -68,7 +69,13 @@ class OpensFirst(_Opens):
         await workflow.wait_condition(lambda: bool(self.faults))
         return await self._open(self.context)
 
+    @workflow.query
+    def is_over(self) -> bool:
+        """Its opening has come to an end."""
+        return self.over
+
     async def _stay(self) -> None:
+        self.over = True
         await workflow.wait_condition(lambda: self.handed_over)
         if Strategy.RETRY in self.situation.offers:
             await self._retry()

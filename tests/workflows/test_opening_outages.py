@@ -1,5 +1,6 @@
 """The opening of a fault recovery when reports are lost or repeated, streams are cut, managers and pods lost, modes change."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -95,6 +96,21 @@ async def test_the_next_mode_begins_with_what_this_one_learnt(temporal: Workflow
         assert learnt
         assert second.situation == learnt.with_(tried=(Mode.HOT_SWITCH,), answer_by=learnt.answer_by)
         assert (peer.orders, second.phases) == (["stop_train", "on_global_rank"], ())
+
+
+async def test_a_report_that_is_too_late_for_one_mode_is_read_by_the_next(temporal: WorkflowEnvironment) -> None:
+    """It answers the attempt, which both have in common."""
+    async with opening(temporal, mindio(offers=SHORT), Script(answers_faults=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.report_fault(3)
+        await peer.until(lambda: peer.state == ANNOUNCED)
+        first = await world.running()
+        while not await first.query(OpensFirst.is_over):
+            await asyncio.sleep(0.03)
+        await peer.report_offers()
+        await first.signal(OpensFirst.hand_over)
+        found = await opened(world)
+        assert (found.offers, peer.orders) == (("dump", "recover"), ["stop_train", "on_global_rank"])
 
 
 async def test_the_answers_of_one_attempt_are_not_taken_for_those_of_another(temporal: WorkflowEnvironment) -> None:
