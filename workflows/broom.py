@@ -1,4 +1,4 @@
-"""Deletes the pods that recoveries left behind, when the cluster lets it; for `TrainingJob` while nothing else is due."""
+"""Deletes pods that recoveries left behind, when the cluster lets it. `TrainingJob` does so while nothing else is to be done."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -6,8 +6,8 @@ from datetime import timedelta
 from temporalio import workflow
 
 from workflows import steps
+from workflows.dialogue import abandon
 from workflows.incident import Memory
-from workflows.mode import abandon
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 """Before it is tried again; doubled each time that the cluster refuses."""

@@ -32,8 +32,9 @@ from rekindle.model.recovery import (
 from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
+from workflows.dialogue import abandon
 from workflows.front import front
-from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, abandon, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, to_its_end
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -262,8 +263,6 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_resumes(self, latest: datetime) -> Report:
         job = self.context.job
-        while self.next_report(ReportKind.STATUS):
-            workflow.logger.warning("a status came before the order that it could answer")
         first_tried_on = self.attachment
         if not await self.order(orders.migrate(job.id, self.uuid), latest - workflow.now()):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")

@@ -139,8 +139,9 @@ class IncidentRun:
         finally:
             self._child = None
         tried = (*self._situation.tried, mode)
-        self._situation = Situation(faults=self.case.faults, tried=tried, unread=verdict.unread)
-        return verdict
+        learnt = verdict.situation or self._situation
+        self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
+        return verdict.with_(situation=None)
 
     def _context(self) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
@@ -153,16 +154,13 @@ class IncidentRun:
             job=state.job,
             incident=self._number,
             attachment=state.attachment,
-            situation=Situation(
-                faults=everything[:GIVEN],
-                tried=self._situation.tried,
-                unread=self._situation.unread,
-            ),
+            situation=self._situation.with_(faults=everything[:GIVEN]),
             incarnation=state.progress.incarnation if state.progress else "",
             sessions=attachments.sessions(state),
             policy=state.policy,
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),
+            holders=state.holders,
         )
 
     def _to_remember(self) -> RememberRequest:

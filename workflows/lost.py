@@ -8,9 +8,9 @@ from temporalio import workflow
 from rekindle.model.asks import RecoveryEnd, RememberRequest
 from rekindle.policy.cases import Case
 from workflows import memory, steps
+from workflows.dialogue import abandon
 from workflows.incident import Memory, look
 from workflows.journal import Journal
-from workflows.mode import abandon
 
 
 async def is_settled(known: Memory, journal: Journal, case: Case) -> bool:

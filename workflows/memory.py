@@ -213,7 +213,7 @@ def settled(state: JobState, case: Case, verdict: Verdict | None, now: datetime)
         started_at=now - timedelta(seconds=verdict.seconds),
         seconds=verdict.seconds,
         verdict=verdict.outcome,
-        ladder=(verdict.with_(unread=()),),
+        ladder=(verdict.with_(unread=(), situation=None),),
         policy_after=state.policy,
     )
     return concluded(state, case, incident)
@@ -304,7 +304,7 @@ def _bounded(incident: Incident) -> Incident:
 def _brief(verdict: Verdict) -> Verdict:
     """Its phases with the beginning of what went wrong in them: the reason says all of it."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=())
+    return verdict.with_(phases=phases, unread=(), situation=None)
 
 
 def _outline(incident: Incident) -> Incident:
@@ -315,4 +315,4 @@ def _outline(incident: Incident) -> Incident:
 def _short(verdict: Verdict, most: int) -> Verdict:
     """How it ended, and why in so many bytes."""
     reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
-    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), handled=(), switched=())
+    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), situation=None, handled=(), switched=())

@@ -1,4 +1,4 @@
-"""What every mode shares: its handlers, its dialogue with the training side, its phases as people read them, and its undo.
+"""What every mode shares: its dialogue with the training side, what it hears of faults, its phases as people read them, its undo.
 
 A mode's workflow is a child of `TrainingJob` and derives from `ModeWorkflow`; the procedure itself is in the mode's own file.
 """
@@ -7,35 +7,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
-from temporalio.exceptions import TimeoutError as ActivityTimeout
-from temporalio.workflow import ActivityHandle
 
-from rekindle.ids import ErrorTypes, Signals, Updates
+from rekindle.ids import ErrorTypes, Signals
 from rekindle.model import bounds
 from rekindle.model.fault import Fault, FaultKind, FaultsNow, not_among
-from rekindle.model.job import SubHealthStrategy, TrainingSide
+from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import (
-    Attachment,
     Mode,
     ModeRequest,
-    Order,
     Outcome,
     Phase,
     Progress,
-    Receipt,
     RecoveryContext,
-    Report,
-    ReportKind,
+    Situation,
     Verdict,
 )
-from rekindle.policy import orders
-from rekindle.policy.clients import Identity, identity
 from rekindle.temporal import Attributes
-from workflows import steps
+from workflows.dialogue import Dialogue
 
 T = TypeVar("T")
 
@@ -61,27 +53,13 @@ class Ends(Exception):
         self.outcome, self.reason, self.next_mode, self.policy = outcome, reason, next_mode, policy
 
 
-class ModeWorkflow:
+class ModeWorkflow(Dialogue):
     """State and handlers of one recovery."""
 
-    MODE: ClassVar[Mode]
-    EXPECTS: ClassVar[tuple[ReportKind, ...]]
-    """Kinds of reports that this mode waits for at some time."""
-
     def __init__(self, request: ModeRequest, context: RecoveryContext | None) -> None:
-        self.request, self._context = request, context
-        self.attachment: Attachment | None = context.attachment if context else None
-        self.inbox: list[Report] = list(context.situation.unread) if context else []
-        self.taken: list[Report] = []  # since the last order: an equal one is a repetition on a new connection
-        self.attempt: list[Order] = []  # the orders of the open attempt, oldest first
-        self.delivered = 0  # so many of them were written
-        self.delivered_on: Attachment | None = None  # on this stream
-        self.touched = False  # an order may have reached the training side
-        self.unanswered_since: datetime | None = None  # when an order was last written that has no answer
-        self.client = self.attachment.client if self.attachment else ""
-        self.sessions = list(context.sessions) if context else []
-        """Of the training side, so far."""
-        self.lost_manager = ""  # MindIO: another process answers as the manager, in words
+        super().__init__(context)
+        self.request = request
+        self.situation = context.situation if context else Situation()
         self.faults: tuple[Fault, ...] = _real(context.situation.faults) if context else ()  # what is broken now
         self.met = self.faults  # what was broken when it began
         self.progress: Progress | None = None
@@ -89,45 +67,11 @@ class ModeWorkflow:
         self.current = ""
         self.undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
 
-    @property
-    def context(self) -> RecoveryContext:
-        assert self._context is not None, "only the TrainingJob starts the real mode"
-        return self._context
-
     def new_faults(self) -> list[Fault]:
         """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
         return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
 
     # ---- handlers: they append, the procedure does the work
-
-    @workflow.update(name=Updates.REPORT)
-    def take_report(self, report: Report) -> Receipt:
-        if report not in self.taken:
-            self.taken.append(report)
-            self.inbox.append(report)
-            self.unanswered_since = None
-        return Receipt(info=f"receive report of {report.kind}")
-
-    @take_report.validator
-    def _is_awaited(self, report: Report) -> None:
-        if report.kind not in self.EXPECTS:
-            raise ApplicationError(
-                f"the running {self.MODE} waits for no report of {report.kind}", type=ErrorTypes.REPORT_UNEXPECTED
-            )
-
-    @workflow.signal(name=Signals.ATTACHED)
-    def attached(self, attachment: Attachment) -> None:
-        """With MindIO, nothing of an attempt holds in another process. Our own manager's successor goes on with it."""
-        if self._speaks_mindio and identity(self.client, attachment.client) is Identity.ANOTHER:
-            self.lost_manager = f"another process is the job's manager ({attachment.client}, before {self.client})"
-        self.client = attachment.client or self.client
-        self.sessions.append(attachment.session)
-        self.attachment = attachment
-
-    @workflow.signal(name=Signals.DETACHED)
-    def detached(self, attachment: Attachment) -> None:
-        if self.attachment and self.attachment.session == attachment.session:
-            self.attachment = None
 
     @workflow.signal(name=Signals.FAULTS)
     def faults_now(self, now: FaultsNow) -> None:
@@ -137,128 +81,6 @@ class ModeWorkflow:
     @workflow.signal(name=Signals.PROGRESSED)
     def progressed(self, progress: Progress) -> None:
         self.progress = progress
-
-    # ---- dialogue
-
-    def new_attempt(self) -> str:
-        self.take_back_orders()
-        return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
-
-    @property
-    def _speaks_mindio(self) -> bool:
-        return self._context is not None and self.context.job.training_side is TrainingSide.MINDIO
-
-    async def order(self, order: Order, within: timedelta) -> bool:
-        """Delivers an order wherever the job's stream is; False when it could not be delivered in time."""
-        self.taken.clear()
-        self.attempt.append(order)
-        return await self._deliver(workflow.now() + within, lambda: False)
-
-    def take_back_orders(self) -> None:
-        """No stream is told again what was ordered so far."""
-        self.attempt.clear()
-        self.delivered = 0
-
-    async def _deliver(self, deadline: datetime, needless: Callable[[], bool]) -> bool:
-        """Writes what the job's stream lacks of the open attempt, until its last order is written."""
-        while (index := self._next_order()) is not None and not (needless() or self.lost_manager):
-            here, left, pause = self.attachment, deadline - workflow.now(), self._pace()
-            if left <= timedelta(0):
-                return False
-            if here is None:
-                await self._change_within(
-                    left, lambda: self.attachment is not None or needless(), "wait until the stream is attached"
-                )
-            elif pause > timedelta(0):
-                await self._change_within(
-                    min(left, pause), lambda: self._pace() <= timedelta(0) or needless(), "the client keeps the newest order only"
-                )
-            elif await self._write(self.attempt[index], here, left, needless):
-                self.delivered_on, self.delivered = here, index + 1
-                if self.delivered == len(self.attempt):
-                    return True
-        return False
-
-    def _next_order(self) -> int | None:
-        """The place of what the stream lacks of the open attempt. Ours is told all of it again, since its manager carries out an
-        order once. MindIO only goes forward: it would carry out an earlier order a second time."""
-        written = self.delivered if self.delivered_on == self.attachment else 0
-        if written == len(self.attempt):
-            return None
-        return len(self.attempt) - 1 if self._speaks_mindio else written
-
-    def _pace(self) -> timedelta:
-        """How long the next order has to wait: a MindIO client may not have read the one before."""
-        if not self._speaks_mindio or self.unanswered_since is None:
-            return timedelta(0)
-        return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
-
-    async def _write(self, order: Order, here: Attachment, within: timedelta, needless: Callable[[], bool]) -> bool:
-        delivery, answers, was_touched = steps.deliver(order, here.queue, within), len(self.taken), self.touched
-        self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
-        try:
-            await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())
-        except asyncio.CancelledError:
-            abandon(delivery)
-            self.unanswered_since = workflow.now()
-            raise
-        written = False
-        if not delivery.done():
-            abandon(delivery)
-        elif (failure := delivery.exception()) is None:
-            written = True
-        else:
-            self.touched = was_touched or not _never_began(failure)
-        if self.touched and len(self.taken) == answers:
-            self.unanswered_since = workflow.now()
-        return written
-
-    async def heard(self) -> None:
-        """Returns when the client has had the time to read the last order: the next mode may give one at once."""
-        while (pause := self._pace()) > timedelta(0) and not self.lost_manager:
-            await self._change_within(pause, lambda: self.unanswered_since is None, "the client reads the last order")
-
-    @staticmethod
-    async def _change_within(left: timedelta | None, condition: Callable[[], bool], why: str) -> None:
-        try:
-            await workflow.wait_condition(condition, timeout=left, timeout_summary=why)
-        except TimeoutError:
-            pass
-
-    async def until(self, condition: Callable[[], bool], within: timedelta | None, why: str) -> bool:
-        """Waits for a condition; False at the limit. A stream that comes back meanwhile gets again what it may lack of the open
-        attempt, under the same uuid: inside its attempt the training side carries out an order once.
-
-        Args:
-            within: None, where the condition has a limit of its own and a timer would be needless.
-        """
-        deadline = workflow.now() + within if within is not None else None
-        while not condition():
-            left = deadline - workflow.now() if deadline else None
-            if left is not None and left <= timedelta(0):
-                return False
-            if self._stream_lacks_orders():
-                limit = self.context.job.limits.order
-                here, patience = self.attachment, limit if left is None else min(left, limit)
-                if not await self._deliver(workflow.now() + patience, condition) and here == self.attachment:
-                    self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
-                continue
-            await self._change_within(left, lambda: condition() or self._stream_lacks_orders(), why)
-        return True
-
-    def _stream_lacks_orders(self) -> bool:
-        return self.attachment is not None and not self.lost_manager and self._next_order() is not None
-
-    def next_report(self, kind: ReportKind) -> Report | None:
-        """Takes the oldest unread report of a kind."""
-        for report in self.inbox:
-            if report.kind is kind:
-                self.inbox.remove(report)
-                return report
-        return None
-
-    def has_report(self, kind: ReportKind) -> bool:
-        return any(report.kind is kind for report in self.inbox)
 
     # ---- phases, verdict, undo
 
@@ -318,7 +140,8 @@ class ModeWorkflow:
             cancelled: the workflow was asked to cancel.
         """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
-        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=tuple(self.inbox))
+        left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
+        verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=tuple(self.inbox), situation=left)
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         if verdict.outcome is Outcome.GIVEN_UP:
             raise ApplicationError(verdict.reason, verdict, type=ErrorTypes.GIVEN_UP, non_retryable=True)
@@ -352,16 +175,3 @@ async def to_its_end(work: Coroutine[object, object, T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         return await task
-
-
-def abandon(activity: ActivityHandle[T]) -> None:
-    """Cancels what nobody waits for any more, and looks at its end: otherwise that is logged as an error."""
-    activity.cancel()
-    activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-
-
-def _never_began(error: BaseException) -> bool:
-    """No gateway took the order, not even once."""
-    if not isinstance(error, ActivityError) or error.started_event_id:
-        return False
-    return isinstance(error.cause, ActivityTimeout) and error.cause.cause is None

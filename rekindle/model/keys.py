@@ -3,6 +3,7 @@
 SUB_HEALTHY_STRATEGY = "subHealthyStrategy"
 """Label of a job: ignore, graceExit, forceExit, hotSwitch."""
 RECOVER_STRATEGY = "recover-strategy"
+"""Annotation of a job: the strategies that its owner allows, with commas between them."""
 PROCESS_RECOVER_ENABLE = "process-recover-enable"
 FRAMEWORK = "framework"
 RANK_INDEX = "hccl/rankIndex"

@@ -43,6 +43,30 @@ class Limits(Written):
     status_lost: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """After an outage behind `migration`: how long a MindIO job must run on until its lost status counts as 0."""
 
+    stop: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Fault recovery: from `stop_train` until the report that training has stopped. Source: ClusterD, 15 minutes."""
+
+    settle: timedelta = Field(default=timedelta(seconds=1), ge=timedelta(0))
+    """Fault recovery with MindIO: from that report until the faults are taken as they are, unless all may be retried. Source:
+    ClusterD; its fault centre looks once a second."""
+
+    release: timedelta = Field(default=timedelta(seconds=10), ge=timedelta(0))
+    """Fault recovery with MindIO: behind `settle`, for NodeD to release the faulty devices. Source: ClusterD."""
+
+    look: timedelta = Field(default=timedelta(seconds=5), gt=timedelta(0))
+    """Fault recovery: how long the cluster may take to say which pods are there. Beyond it none of them is told to leave when
+    the faults are announced. Source: ours."""
+
+    offers: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Fault recovery: from the announcement of the faults until the report of what the training side offers. Source: ClusterD."""
+
+    next_order: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0))
+    """How long a MindIO client waits for an order after its report: MINDIO_WAIT_MINDX_TIME of the job."""
+
+    report_lost: timedelta = Field(default=timedelta(seconds=3), gt=timedelta(0))
+    """MindIO: after an outage in which a report of the opening may have been lost, until it goes on without it. Source: ours; the
+    client answers within 0.2 s, and an outage of 15 s has cost 18 s of its patience."""
+
     pods_deleted: timedelta = Field(default=timedelta(minutes=5), gt=timedelta(0))
     """Job rescheduling: until the deletion of all pods is ordered. Time in which the cluster does not answer does not count,
     neither here nor in the limits below."""
@@ -76,5 +100,14 @@ class Limits(Written):
             raise ValueError(
                 f"oldPodDeleted ({self.old_pod_deleted}) must be shorter than migrationDelivered "
                 f"({self.migration_delivered}): the order `migration` waits for the deletion"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _patience_while_faults_settle(self) -> Self:
+        if self.settle + self.release + self.look >= self.next_order:
+            raise ValueError(
+                f"settle ({self.settle}), release ({self.release}) and look ({self.look}) must together be shorter than "
+                f"nextOrder ({self.next_order}): the training side leaves when no order comes in that time"
             )
         return self

@@ -25,6 +25,7 @@ from rekindle.model.keys import (
     LABELS,
     MANAGER_LOST,
     PROCESS_RECOVER_ENABLE,
+    RECOVER_STRATEGY,
     SUB_HEALTHY_STRATEGY,
 )
 from rekindle.model.limits import Limits
@@ -32,7 +33,7 @@ from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
 QUOTED = 80

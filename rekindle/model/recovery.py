@@ -99,6 +99,27 @@ class Report(Value):
     isolate_ranks: Ranks = ()
 
 
+class Strategy(StrEnum):
+    """What the training side can be told to do about its faults. In-place recovery is a `recover` with an extra parameter."""
+
+    RETRY = "retry"
+    RECOVER = "recover"
+    DUMP = "dump"
+    EXIT = "exit"
+    DOWNGRADE = "downgrade"
+    UPGRADE = "upgrade"
+
+
+class Heard(Value):
+    """A report that was taken, to know it again when it is repeated."""
+
+    id: str
+    """Of the update that brought it: a gateway that got no answer sends it again with this id, also to the next mode."""
+
+    mark: str
+    """Of what it says: a client that got no answer says it again, on a new connection."""
+
+
 class Receipt(Value):
     """The gateway's answer to a client: `Status` on the wire."""
 
@@ -166,6 +187,81 @@ class Switched(Value):
         return of_the_node or of_the_rank or fault.pod_uids == (self.before.uid,)
 
 
+class SituationChanges(TypedDict, total=False):
+    """The fields of `Situation`, for `with_`; a test holds the two together."""
+
+    attempt: str
+    faults: tuple[Fault, ...]
+    faulty: tuple[FaultRank, ...]
+    reported: tuple[FaultRank, ...]
+    healed: tuple[int, ...]
+    stopped: bool
+    announced: tuple[FaultRank, ...]
+    leaving: tuple[int, ...]
+    offered: bool
+    offers: tuple[str, ...]
+    presumed: bool
+    ordered: tuple[str, ...]
+    answer_by: datetime | None
+    told_on: str
+    tried: tuple[Mode, ...]
+    unread: tuple[Report, ...]
+    heard: tuple[Heard, ...]
+
+
+class Situation(Value):
+    """What the opening of an incident learnt, and how far it came; travels from mode to mode."""
+
+    attempt: str = ""
+    """The uuid of the open attempt; empty: none is open."""
+
+    faults: tuple[Fault, ...] = ()
+    faulty: FaultRanks = ()
+    """The ranks that are faulty now, by these faults and by the training side's own word."""
+
+    reported: FaultRanks = ()
+    """What the training side named as faulty by itself. It repeats what was announced to it, which is no word of its own."""
+
+    healed: Ranks = ()
+    """Ranks that were announced and in whose pods nothing is faulty any more."""
+
+    stopped: bool = False
+    """Training has stopped: the training side said so, or its word was lost in an outage."""
+
+    announced: FaultRanks = ()
+    """What `globalFault` named, which the training side hears once an attempt."""
+
+    leaving: Ranks = ()
+    """Pod ranks that an exit order of this incident has named; named again, it would end the pod that came in its place."""
+
+    offered: bool = False
+    """The training side has said what it offers, or its word was lost in an outage."""
+
+    offers: tuple[str, ...] = ()
+    """The strategies that it could carry out now. `exit` is no offer: it is always possible."""
+
+    presumed: bool = False
+    """The offers were lost in an outage; these are what such a training side always offers."""
+
+    ordered: tuple[str, ...] = ()
+    """The strategies that it was told to carry out in this incident."""
+
+    answer_by: datetime | None = None
+    """Until when the training side waits for the next order; None: for as long as it takes."""
+
+    told_on: str = ""
+    """The subscription on which all orders of the attempt were written."""
+
+    tried: tuple[Mode, ...] = ()
+    unread: tuple[Report, ...] = ()
+    heard: tuple[Heard, ...] = ()
+    """The last reports that were taken."""
+
+    def with_(self, **changes: Unpack[SituationChanges]) -> Self:
+        """The situation with these fields changed."""
+        return self.model_copy(update=dict(changes))
+
+
 class VerdictChanges(TypedDict, total=False):
     """The fields of `Verdict` that are changed behind a mode, for `with_`."""
 
@@ -178,6 +274,7 @@ class VerdictChanges(TypedDict, total=False):
     switched: tuple[Switched, ...]
     handled: tuple[str, ...]
     unread: tuple[Report, ...]
+    situation: Situation | None
 
 
 class Verdict(Value):
@@ -207,18 +304,12 @@ class Verdict(Value):
     """Pods that it could not delete: the `TrainingJob` tries again later."""
 
     unread: tuple[Report, ...] = ()
+    situation: Situation | None = None
+    """What the mode leaves to the next one; None: the mode ended without a word."""
 
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
         """The verdict with these fields changed."""
         return self.model_copy(update=dict(changes))
-
-
-class Situation(Value):
-    """What is known of an incident; travels from mode to mode."""
-
-    faults: tuple[Fault, ...] = ()
-    tried: tuple[Mode, ...] = ()
-    unread: tuple[Report, ...] = ()
 
 
 class RecoveryContext(Value):
@@ -240,6 +331,9 @@ class RecoveryContext(Value):
 
     lost_nodes: tuple[str, ...] = ()
     """Whose pods nobody ends gracefully."""
+
+    holders: tuple[str, ...] = ()
+    """Who held each pod rank before the incident; see `Sighting.holders`."""
 
 
 class ModeRequest(Value):

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
-from rekindle.model.recovery import FaultRank, Order
+from rekindle.model.fault import FaultType
+from rekindle.model.recovery import FaultRank, Order, Strategy
 
 MINDIO_PACE = timedelta(seconds=1)
 """Between two orders to a MindIO client, the first of which has no answer: its manager takes one order in 100 ms or more, and
@@ -11,6 +12,15 @@ keeps the newest only. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
 """Our training side, in its answer to `migration`: it goes on where it was, since the backup died."""
+
+ROUTES = 33
+"""Seconds of `globalFault` with a network fault: 3 s for new routes and 30 s of a step that is tried again. Source: ClusterD."""
+
+EXTRA_PARAMS = {
+    Strategy.DOWNGRADE: '{"scale-in-strategy": "DP"}',
+    Strategy.UPGRADE: '{"scale-out-strategy": "DP"}',
+}
+"""Literal texts of the contract; MindIO refuses these strategies without them."""
 
 
 def attempt(nanoseconds: int, randomness: int) -> str:
@@ -39,3 +49,73 @@ def migrate(job_id: str, uuid: str) -> Order:
     return Order(
         job_id=job_id, uuid=uuid, signal_type="changeStrategy", actions=("change_strategy",), change_strategy="migration"
     )
+
+
+# ---- fault recovery
+
+
+def stop_train(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
+    """`stop_train`: training stops, with the faults that are known so far; none is a question, which the answer answers."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="stopTrain", actions=("stop_train",), fault_ranks=faults)
+
+
+def retryable_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...]) -> Order:
+    """`on_global_rank` where every fault may go away when the step is repeated: no process ends."""
+    timeout = ROUTES if any(fault.type is FaultType.NETWORK for fault in faults) else 0
+    return Order(
+        job_id=job_id,
+        uuid=uuid,
+        signal_type="globalFault",
+        actions=("on_global_rank",),
+        fault_ranks=faults,
+        timeout=timeout,
+    )
+
+
+def normal_fault(job_id: str, uuid: str, faults: tuple[FaultRank, ...], leaving: tuple[int, ...]) -> Order:
+    """`on_global_rank` with the faulty ranks and all that leave with them.
+
+    Args:
+        leaving: pod ranks whose agents end with their processes.
+    """
+    return Order(
+        job_id=job_id,
+        uuid=uuid,
+        signal_type="globalFault",
+        actions=("on_global_rank", "fault_nodes_exit"),
+        fault_ranks=faults,
+        node_rank_ids=leaving,
+    )
+
+
+def change_strategy(
+    job_id: str, uuid: str, strategy: Strategy, faults: tuple[FaultRank, ...] = (), pods: tuple[int, ...] = ()
+) -> Order:
+    """What the training side is to do about its faults.
+
+    Args:
+        pods: pod ranks of the faults. Those of `recover` end: only pods that no order of this incident has named.
+    """
+    return Order(
+        job_id=job_id,
+        uuid=uuid,
+        signal_type="changeStrategy",
+        actions=("change_strategy",),
+        fault_ranks=faults,
+        change_strategy=strategy,
+        node_rank_ids=pods,
+        extra_params=EXTRA_PARAMS.get(strategy, ""),
+    )
+
+
+def recover_in_place(job_id: str, uuid: str, faults: tuple[FaultRank, ...], pods: tuple[int, ...]) -> Order:
+    """`recover` in which these pods stay and their faulty processes start again."""
+    order = change_strategy(job_id, uuid, Strategy.RECOVER, faults, pods)
+    actions = ("change_strategy", "fault_nodes_restart")
+    return order.model_copy(update={"actions": actions, "extra_params": "recover-in-place"})
+
+
+def exit_after_dump(job_id: str, uuid: str, pods: tuple[int, ...]) -> Order:
+    """`exit` behind a dump, or where nothing else is left: the agents of these pods end, the others start again."""
+    order = change_strategy(job_id, uuid, Strategy.EXIT, pods=pods)
+    return order.model_copy(update={"extra_params": "dump_exit"})

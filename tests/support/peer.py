@@ -19,6 +19,7 @@ from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.elsewhere import Elsewhere
+from tests.support.fault_dialogue import FaultDialogue
 
 LOOP = 0.1
 """Seconds of one turn of the manager's loop, which takes one order."""
@@ -48,17 +49,27 @@ class Script:
     repeats: int = 1
     """How often each report is sent, each time on a new connection."""
     loses: set[str] = field(default_factory=set)
-    """Kinds of reports that never leave: `strategies`, `status`."""
+    """Kinds of reports that never leave: `stop complete`, `strategies`, `status`, `fault`."""
+    stops: bool = True
+    """Reports that training has stopped."""
+    stop_code: int = 0
+    answers_faults: bool = True
+    """Reports what it offers when all faults are announced."""
+    repairs: tuple[str, ...] = ("recover",)
+    """What it offers for faults, beside `exit` and `dump`, and `retry` where that may help."""
+    finds: tuple[int, ...] = ()
+    """Ranks that it finds faulty between the stop and the announcement."""
     patience: float = 30.0
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
     on_order: Callable[[str], object] = lambda order: None
     """Called with each order that is carried out, before it is."""
 
 
-class ScriptedPeer:
+class ScriptedPeer(FaultDialogue):
     """One manager of one job, of our own training side."""
 
     def __init__(self, address: str, job_id: str, script: Script | None = None) -> None:
+        super().__init__()
         self.address, self.job_id = address, job_id
         self.script = script or Script()
         self.received: list[wire.ProcessManageSignal] = []
@@ -86,7 +97,7 @@ class ScriptedPeer:
         self._task: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[None]] = set()
         self._patience: asyncio.TimerHandle | None = None
-        self._switching = self._paused = self._faulty = False
+        self._paused = False
 
     async def __aenter__(self) -> Self:
         await self.attach()
@@ -195,7 +206,7 @@ class ScriptedPeer:
             name = name_of(signal)
             self.carried_out.append(name)
             self.script.on_order(name)
-            self._spawn(self._carry_out(name))
+            self._spawn(self._carry_out(name, signal))
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
         """Our manager carries out each order of an attempt once, in whatever order they come again."""
@@ -206,7 +217,7 @@ class ScriptedPeer:
 
     # ---- what it does
 
-    async def _carry_out(self, order: str) -> None:
+    async def _carry_out(self, order: str, signal: wire.ProcessManageSignal) -> None:
         self._calm()
         if order == "hot switch":
             self._switching = True
@@ -217,6 +228,8 @@ class ScriptedPeer:
             self._stop_switching()
         elif order == "migration":
             await self._migrate()
+        elif order != "new pod running":
+            await self.answer(order, signal)
 
     async def _prepare(self) -> None:
         """Ours waits for `new pod running`."""
@@ -270,13 +283,6 @@ class ScriptedPeer:
             jobId=self.job_id, strategy=self.script.went_on, status=wire.Status(code=code, info="scripted")
         )
         return await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
-
-    async def report_fault(self, *ranks: int) -> int:
-        """A fault of its processes; a hot switch that runs is dropped."""
-        self._faulty, self._switching = True, False
-        faults = [wire.FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
-        message = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=faults)
-        return await self._report("fault", lambda stub: stub.ReportProcessFault(message))
 
     async def report_progress(self, progress: Progress) -> int:
         """The first step of a life, as our own manager tells it."""
@@ -361,7 +367,7 @@ class MindioPeer(ScriptedPeer):
         """TaskD's rules: its hot switch looks at signal and actions of the last order only, its recovery at uuid and strategy."""
         if signal.signalType == "changeStrategy":
             strategy = (signal.uuid, signal.changeStrategy)
-            repeated, self._last_strategy = strategy == self._last_strategy, strategy
+            repeated, self._last_strategy, self._last_switch = strategy == self._last_strategy, strategy, ()
             return repeated
         switch = (signal.signalType, *signal.actions)
         repeated, self._last_switch = switch == self._last_switch, switch

@@ -20,7 +20,7 @@ from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model import asks, recovery
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
-from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultsNow, FaultyRanks, Sighting
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultsNow, FaultType, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
@@ -110,6 +110,26 @@ def verdict(job: Job, outcome: Outcome = Outcome.RECOVERED) -> recovery.Verdict:
         restarted_at=NOW,
         switched=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),
         unread=reports(job)[:1],
+        situation=situation(job),
+    )
+
+
+def situation(job: Job) -> recovery.Situation:
+    """Every second rank is faulty, by turns of memory and of the network, which are the longest texts; all pods but one leave."""
+    faulty = tuple(recovery.FaultRank(rank=rank, type=FaultType(f"{rank % 4}")) for rank in range(0, job.ranks, 2))
+    announced = tuple(recovery.FaultRank(rank=rank) for rank in range(0, job.ranks, 2))
+    return recovery.Situation(
+        attempt="u" * 60,
+        faulty=faulty,
+        reported=faulty,
+        announced=announced,
+        leaving=tuple(range(1, job.pods)),
+        offered=True,
+        offers=tuple("s" * 64 for _ in range(32)),
+        answer_by=NOW,
+        told_on="u" * 36,
+        unread=reports(job)[:1],
+        heard=tuple(recovery.Heard(id="u" * 32, mark="m" * 16) for _ in range(20)),
     )
 
 
@@ -130,7 +150,7 @@ def reports(job: Job) -> tuple[recovery.Report, ...]:
 
 def incident_of(number: int, job: Job, case: Case, policy: SubHealthStrategy) -> Incident:
     """Escalated, and recovered by a restart."""
-    ladder = tuple(verdict(job, outcome).with_(unread=()) for outcome in (Outcome.ESCALATE, Outcome.RECOVERED))
+    ladder = tuple(verdict(job, outcome).with_(unread=(), situation=None) for outcome in (Outcome.ESCALATE, Outcome.RECOVERED))
     return Incident(
         number=number,
         summary=case.summary,
@@ -179,7 +199,7 @@ def of_a_recovery(job: Job, found: JobState) -> list[Any]:
     assert case
     run = IncidentRun.__new__(IncidentRun)
     run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
-    run._situation = recovery.Situation(faults=case.faults, unread=reports(job)[:1])
+    run._situation = situation(job).with_(faults=case.faults)
     return [run._context(), FaultsNow(faults=case.faults)]
 
 

@@ -1,0 +1,197 @@
+"""What the opening of a fault recovery announces, whom it tells to leave, and how long it waits."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.job import Job, JobId, TrainingSide
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges
+from rekindle.policy import opening, reports
+
+MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
+JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2)
+MINDIO = JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "annotations": {RECOVER_STRATEGY: "retry, recover"}})
+WITHOUT_RETRY = MINDIO.model_copy(update={"annotations": {RECOVER_STRATEGY: "recover,dump"}})
+HELD = ("a", "b", "c", "d")
+
+fault_ranks = st.lists(st.builds(FaultRank, rank=st.integers(0, 9), type=st.sampled_from(FaultType)), max_size=12)
+holders = st.lists(st.sampled_from(["a", "b", "", UNKNOWN_HOLDER, EXPECTED_HOLDER]), min_size=4, max_size=4)
+
+
+def processes(kind: FaultType, *ranks: int) -> Fault:
+    return Fault(
+        id="p", kind=FaultKind.PROCESS, ranks=ranks, details=(FaultyRanks(ranks=ranks, type=kind),), source="training-side"
+    )
+
+
+def about(kind: FaultKind, *pod_ranks: int, backup: bool = False) -> Fault:
+    return Fault(id=f"{kind}{pod_ranks}", kind=kind, pod_ranks=pod_ranks, backup=backup, source="watcher")
+
+
+def situation(job: Job, *faults: Fault, named: tuple[FaultRank, ...] = (), **before: Any) -> Situation:
+    return opening.updated(job, Situation(**before), faults, named)
+
+
+def written(found: tuple[FaultRank, ...]) -> list[str]:
+    return [f"{one.rank}:{one.type}" for one in found]
+
+
+@given(st.lists(fault_ranks, max_size=4), holders, holders)
+def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
+    rounds: list[list[FaultRank]], before: list[str], now: list[str]
+) -> None:
+    """Over all announcements of an incident; only a pod that is still the one that became faulty is named at all."""
+    here = Situation()
+    named: list[int] = []
+    for told in rounds:
+        here = here.with_(faulty=opening.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
+        ranks = [one.rank for one in opening.announcement(JOB, here)]
+        assert len(ranks) == len(set(ranks))
+        assert {one.rank for one in here.faulty} <= set(ranks)
+        leaving = opening.leaving(JOB, here, before, now)
+        assert all(before[rank] == now[rank] and before[rank] in ("a", "b") for rank in leaving)
+        named += leaving
+        here = here.with_(leaving=tuple(sorted((*here.leaving, *leaving))))
+    assert len(named) == len(set(named))
+
+
+@given(fault_ranks)
+def test_a_process_that_has_ended_stays_ended(told: list[FaultRank]) -> None:
+    """Of each rank one entry is left: type 1 if it was ever said, otherwise the last word."""
+    for one in opening.together(told):
+        types = [other.type for other in told if other.rank == one.rank]
+        assert one.type is (OTHER if OTHER in types else types[-1])
+
+
+def test_faults_of_any_source_become_ranks_with_a_type() -> None:
+    """Processes as the training side says, pods and nodes with all of their ranks; sub-healths and backup pods have none."""
+    faults = (
+        processes(NETWORK, 1),
+        about(FaultKind.POD, 1),
+        about(FaultKind.SUB_HEALTH, 2),
+        about(FaultKind.POD, 3, backup=True),
+    )
+    named = (FaultRank(rank=7, type=MEMORY), FaultRank(rank=8))
+    assert written(situation(JOB, *faults, named=named).faulty) == ["1:2", "2:1", "3:1", "7:0"]
+
+
+@pytest.mark.parametrize(
+    ("job", "found", "expected"),
+    [
+        (MINDIO, situation(MINDIO, processes(MEMORY, 1, 5)), True),
+        (MINDIO, situation(MINDIO, processes(NETWORK, 1)), True),
+        (MINDIO, situation(MINDIO, processes(OTHER, 1)), False),
+        (MINDIO, situation(MINDIO, processes(MEMORY, 1), about(FaultKind.NODE, 2)), False),
+        (MINDIO, situation(MINDIO, processes(MEMORY, 1), processes(NETWORK, 2)), False),
+        (MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)), False),
+        (
+            MINDIO.model_copy(update={"annotations": {RECOVER_STRATEGY: "recover,dump"}}),
+            situation(JOB, processes(MEMORY, 1)),
+            False,
+        ),
+        (MINDIO.model_copy(update={"annotations": {}}), situation(JOB, processes(MEMORY, 1)), False),
+        (JOB, situation(JOB, processes(MEMORY, 1)), True),
+    ],
+)
+def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Situation, expected: bool) -> None:
+    """A normal fault, faults of both types, a retry that was tried, or a job without it: then all are normal faults."""
+    assert opening.may_retry(job, found) is expected
+
+
+def test_a_normal_fault_takes_its_pod_with_it() -> None:
+    """All ranks of the pods are announced, as type 1; faults that may be retried stay as they are."""
+    assert written(opening.announcement(JOB, situation(JOB, processes(OTHER, 1, 4)))) == ["0:1", "1:1", "4:1", "5:1"]
+    assert written(opening.announcement(JOB, situation(JOB, processes(MEMORY, 1)))) == ["1:0"]
+    assert written(opening.announcement(JOB, situation(JOB, processes(MEMORY, 1), ordered=("retry",)))) == ["0:1", "1:1"]
+
+
+def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
+    """It has stopped: one rank is announced with a network fault, and no pod leaves."""
+    assert written(opening.announcement(JOB, Situation())) == ["0:2"]
+    assert opening.leaving(JOB, Situation(), HELD, HELD) == ()
+
+
+def test_a_pod_that_was_replaced_or_told_already_is_not_told_to_leave() -> None:
+    """The exit would wait, and end the pod that came in its place."""
+    found = situation(JOB, processes(OTHER, 0, 3, 4, 6), leaving=(0,))
+    assert opening.leaving(JOB, found, HELD, ("a", "b", "x", "")) == (1,)
+    assert opening.leaving(JOB, found, HELD, ()) == ()
+    assert opening.leaving(JOB, found, (), HELD) == ()
+
+
+def test_only_normal_faults_of_mindio_settle() -> None:
+    """1 s and 10 s are for those who watch its devices; ours waits for nobody."""
+    assert opening.settling(MINDIO, situation(MINDIO, processes(OTHER, 1))) == timedelta(seconds=11)
+    assert opening.settling(MINDIO, situation(MINDIO, processes(MEMORY, 1))) == timedelta(0)
+    assert opening.settling(JOB, situation(JOB, processes(OTHER, 1))) == timedelta(0)
+
+
+def test_settling_fits_into_the_patience_of_the_training_side() -> None:
+    """Otherwise the limits are refused, and the message says which."""
+    with pytest.raises(ValueError, match=r"settle .* release .* look .* must together be shorter than nextOrder"):
+        Limits(release=timedelta(seconds=30))
+
+
+def test_mindio_waits_longer_for_the_order_behind_a_network_fault() -> None:
+    """30 s, and 33 s where the announcement gave it so much time."""
+    assert opening.patience(MINDIO, Situation()) == timedelta(seconds=30)
+    assert opening.patience(MINDIO, Situation(announced=(FaultRank(rank=1, type=NETWORK),))) == timedelta(seconds=33)
+
+
+def test_exit_is_no_offer() -> None:
+    """It is always possible."""
+    assert opening.offers(("exit", "dump", "recover", "dump")) == ("dump", "recover")
+
+
+def test_nobody_answers_when_every_pod_is_lost() -> None:
+    """Failed pods and lost nodes count; processes of every pod leave the agents there."""
+    assert opening.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
+    assert not opening.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
+    assert not opening.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
+
+
+def test_another_announcement_is_another_attempt() -> None:
+    """After 405 training stands, the uuid is a new one, and what left has left."""
+    before = Situation(attempt="u", stopped=True, announced=opening.HEALTHY, leaving=(1,), offered=True, offers=("retry",))
+    assert opening.again(before) == Situation(stopped=True, leaving=(1,))
+
+
+def test_ranks_that_were_announced_and_are_well_again_are_told() -> None:
+    """Those of pods in which no fault stands any more; a rank that left with its pod is as faulty as that."""
+    announced = tuple(FaultRank(rank=rank) for rank in (0, 1, 2, 3))
+    assert situation(JOB, about(FaultKind.NODE, 1), announced=announced).healed == (0, 1)
+
+
+def test_what_the_training_side_repeats_is_no_word_of_its_own() -> None:
+    """It names again what was announced to it, in a report of faults and beside its offers; what is more it has found."""
+    announced = (FaultRank(rank=0), FaultRank(rank=1))
+    found = situation(JOB, processes(OTHER, 0, 1, 4), named=(*announced, FaultRank(rank=6)), announced=announced)
+    assert (written(found.faulty), found.healed) == (["4:1", "6:1"], (0, 1))
+    assert situation(JOB, announced=announced, reported=announced).healed == ()
+
+
+def test_every_field_of_a_situation_can_be_changed() -> None:
+    """The changes that `with_` takes are the fields that there are."""
+    assert set(SituationChanges.__annotations__) == set(Situation.model_fields)
+
+
+def test_a_report_is_known_again_by_its_call_and_by_what_it_says() -> None:
+    """In another attempt the same words are an answer, and the same call is still the same."""
+    first = Report(kind=ReportKind.STRATEGIES, strategies=("recover",))
+    heard = [Heard(id="1", mark=reports.mark(first))]
+    again = Heard(id="2", mark=reports.mark(first))
+    assert reports.is_repeated(again, heard)
+    assert not reports.is_repeated(again, reports.of_an_earlier_attempt(heard))
+    assert reports.is_repeated(Heard(id="1", mark="other"), reports.of_an_earlier_attempt(heard))
+
+
+def test_orders_without_an_answer_ask_for_nothing() -> None:
+    """`stop switch` and `kill` are answered by no report."""
+    assert reports.answer_to(Order(job_id="j", uuid="u", signal_type="killMaster")) is None
+    assert reports.answer_to(Order(job_id="j", uuid="u", signal_type="hot-switch", actions=("stop switch",))) is None

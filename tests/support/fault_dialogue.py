@@ -1,0 +1,108 @@
+"""A training side in a fault recovery: it reports faulty ranks, stops, names them again, and says what it could do about them.
+
+As strict as MindIO: an order that it does not await makes it leave. Both peers take their part from here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rekindle_wire import recover_pb2 as wire
+
+if TYPE_CHECKING:
+    from tests.support.peer import Script
+
+TRAINS, STOPPED, ANNOUNCED = "trains", "has stopped", "knows all faults"
+RETRYABLE = ("0", "2")
+
+
+class FaultDialogue:
+    job_id: str
+    script: "Script"
+    _patience: asyncio.TimerHandle | None
+    _report: Callable[[str, Callable[[Any], Awaitable[wire.Status]]], Awaitable[int]]
+    _exit: Callable[[str], None]
+    _notify: Callable[[], Awaitable[None]]
+
+    def __init__(self) -> None:
+        self.state = TRAINS
+        self.broken: dict[int, str] = {}
+        """Its faulty ranks, with the type of each."""
+        self._offered: tuple[str, ...] = ()
+        self._faulty = self._switching = False
+
+    # ---- what the test lets happen
+
+    async def report_fault(self, *ranks: int, kind: str = "1") -> int:
+        """A fault of its processes; a hot switch that runs is dropped."""
+        self._faulty, self._switching = True, False
+        self.broken.update(dict.fromkeys(ranks, kind))
+        return await self._report_faults(ranks)
+
+    async def report_stopped(self) -> None:
+        self._wait("the report that training has stopped")
+        status = wire.Status(code=self.script.stop_code, info="stop ok")
+        message = wire.StopCompleteRequest(jobId=self.job_id, status=status, faultRanks=self._fault_ranks(self.broken))
+        await self._report("stop complete", lambda stub: stub.ReportStopComplete(message))
+
+    async def report_offers(self) -> None:
+        self._wait("the report of what it offers")
+        message = wire.RecoverStrategyRequest(
+            jobId=self.job_id, strategies=self._offered, faultRanks=self._fault_ranks(self.broken)
+        )
+        await self._report("strategies", lambda stub: stub.ReportRecoverStrategy(message))
+
+    # ---- orders
+
+    async def answer(self, order: str, signal: wire.ProcessManageSignal) -> None:
+        """Carries out an order of a fault recovery."""
+        if order == "stop_train":
+            await self._stop()
+        elif order == "on_global_rank":
+            await self._take_faults(signal)
+        else:
+            await self._repair(order)
+
+    async def _stop(self) -> None:
+        if self.state != TRAINS:
+            self._exit(f"stop_train, and it {self.state}")
+            return
+        self.state = STOPPED
+        await self._notify()
+        if self.script.stops:
+            await self.report_stopped()
+
+    async def _take_faults(self, signal: wire.ProcessManageSignal) -> None:
+        """It adopts the server's types, and tells what it has found meanwhile before it says what it could do."""
+        if self.state != STOPPED:
+            self._exit(f"on_global_rank, and it {self.state}")
+            return
+        self.broken.update({int(fault.rankId): fault.faultType for fault in signal.faultRanks})
+        self.broken.update(dict.fromkeys(self.script.finds, "1"))
+        retries = all(kind in RETRYABLE for kind in self.broken.values())
+        self._offered = ("exit", "dump", *(("retry",) if retries else ()), *self.script.repairs)
+        self.state = ANNOUNCED
+        await self._report_faults(self.broken)
+        if self.script.answers_faults:
+            await self.report_offers()
+
+    async def _repair(self, strategy: str) -> None:
+        if self.state != ANNOUNCED or strategy not in self._offered:
+            self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
+            return
+        code = self.script.status
+        self.state = STOPPED if code == 405 else TRAINS
+        message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
+        await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
+
+    # ---- inside
+
+    def _wait(self, behind: str) -> None:
+        self._patience = asyncio.get_running_loop().call_later(self.script.patience, self._exit, f"no order after {behind}")
+
+    async def _report_faults(self, ranks: Iterable[int]) -> int:
+        message = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=self._fault_ranks(ranks))
+        return await self._report("fault", lambda stub: stub.ReportProcessFault(message))
+
+    def _fault_ranks(self, ranks: Iterable[int]) -> list[wire.FaultRank]:
+        return [wire.FaultRank(rankId=str(rank), faultType=self.broken[rank]) for rank in sorted(ranks)]

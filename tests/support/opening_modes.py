@@ -1,0 +1,88 @@
+"""Modes that open a fault recovery and do no more, under the names of real ones. Their verdicts carry what they learnt."""
+
+from typing import ClassVar
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Strategy, Verdict
+from rekindle.policy import opening, orders
+from workflows.mode import Ends, ModeWorkflow
+from workflows.opening import open_recovery
+
+
+class _Opens(ModeWorkflow):
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
+    OUTCOME: ClassVar[Outcome]
+
+    async def _open(self, context: RecoveryContext) -> Verdict:
+        try:
+            await open_recovery(self, context.situation)
+            handled = tuple(fault.id for fault in self.faults)
+            verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled)
+        except Ends as end:
+            verdict = Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=end.reason, next_mode=end.next_mode)
+        await self._stay()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return await self.close(verdict, cancelled=False)
+
+    async def _stay(self) -> None:
+        """Until the next mode may begin."""
+
+
+@workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
+class Opens(_Opens):
+    """For real faults."""
+
+    MODE = Mode.JOB_RESCHEDULING
+    OUTCOME = Outcome.RECOVERED
+
+    @workflow.init
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await self._open(self.context)
+
+
+@workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
+class OpensFirst(_Opens):
+    """For a sub-health: it opens when a real fault is told, and hands over to the next mode when the test says so. Where a retry
+    is offered, it orders one before."""
+
+    MODE = Mode.HOT_SWITCH
+    OUTCOME = Outcome.ESCALATE
+
+    @workflow.init
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+        self.handed_over = self.over = False
+
+    @workflow.signal
+    def hand_over(self) -> None:
+        """The test has seen enough."""
+        self.handed_over = True
+
+    @workflow.run
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        await workflow.wait_condition(lambda: bool(self.faults))
+        return await self._open(self.context)
+
+    @workflow.query
+    def is_over(self) -> bool:
+        """Its opening has come to an end."""
+        return self.over
+
+    async def _stay(self) -> None:
+        self.over = True
+        await workflow.wait_condition(lambda: self.handed_over)
+        if Strategy.RETRY in self.situation.offers:
+            await self._retry()
+
+    async def _retry(self) -> None:
+        here, limits = self.situation, self.context.job.limits
+        await self.order(orders.change_strategy(self.context.job.id, here.attempt, Strategy.RETRY, here.faulty), limits.order)
+        await self.until(lambda: self.has_report(ReportKind.STATUS), limits.resume, "wait for the status")
+        self.next_report(ReportKind.STATUS)
+        self.situation = opening.again(here).with_(ordered=(Strategy.RETRY,))

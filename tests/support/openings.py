@@ -1,0 +1,104 @@
+"""A job whose recoveries are opened and no more, and what that came to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+
+from activities.pods import PodActivities
+from rekindle import ids
+from rekindle.model.asks import SurveyRequest
+from rekindle.model.fault import Fault, FaultReport
+from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import FaultRank, Mode, Situation, Verdict
+from tests.support.opening_modes import Opens, OpensFirst
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.plant import Plant, a_mindio_job, plant
+
+SHORT = timedelta(seconds=0.3)
+ALLOWED = {RECOVER_STRATEGY: "retry,recover"}
+
+
+def mindio(**limits: timedelta) -> Job:
+    """A job of MindIO that settles at once, so that the test does not wait for it."""
+    quick = {"settle": timedelta(0), "release": timedelta(0), "report_lost": SHORT, **limits}
+    return a_mindio_job(limits=Limits(**quick), annotations=ALLOWED)
+
+
+@asynccontextmanager
+async def opening(
+    env: WorkflowEnvironment, job: Job, script: Script | None = None, *, leaves: bool = False
+) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+    """A job that trains, and whose recoveries are opened and no more.
+
+    Args:
+        leaves: its training side is to have left in the end.
+    """
+    async with plant(env, job, modes=(OpensFirst, Opens)) as world, world.peer(script) as peer:
+        await world.first_step()
+        survey = await ActivityEnvironment().run(PodActivities(world.cluster).survey, SurveyRequest(job_id=job.id))
+        await world.tell(ids.Updates.SIGHTING, survey.sighting)
+        yield world, peer
+        assert bool(peer.exited) is leaves, peer.exited
+        assert not peer.broken_rules, peer.broken_rules
+
+
+async def verdict(world: Plant, mode: Mode = Mode.JOB_RESCHEDULING) -> Verdict:
+    """What the mode said at its end."""
+    await world.incident()
+    handle = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, mode), result_type=Verdict)
+    found: Verdict = await handle.result()
+    return found
+
+
+async def opened(world: Plant) -> Situation:
+    """What the opening learnt."""
+    found = await verdict(world)
+    assert found.reason == "opened"
+    assert found.situation
+    return found.situation
+
+
+def ranks(found: tuple[FaultRank, ...]) -> list[str]:
+    return [f"{one.rank}:{one.type}" for one in found]
+
+
+def fields(order: Any) -> tuple[Any, ...]:
+    """What an order says, without job and uuid."""
+    faults = [f"{one.rankId}:{one.faultType}" for one in order.faultRanks]
+    return (
+        order.signalType,
+        [*order.actions],
+        faults,
+        order.changeStrategy,
+        order.timeout,
+        [*order.nodeRankIds],
+        order.extraParams,
+    )
+
+
+async def healed(world: Plant, fault: Fault) -> None:
+    """A fault is over, and the running mode has heard of it."""
+    before = await _heard(world)
+    await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(cleared=(fault.id,)))
+    await told_again(world, before)
+
+
+async def told_again(world: Plant, before: int) -> None:
+    """Waits until the running mode has heard of faults once more."""
+    async with asyncio.timeout(30):
+        while await _heard(world) == before:
+            await asyncio.sleep(0.03)
+
+
+async def _heard(world: Plant) -> int:
+    """How often the running mode was told what is broken."""
+    events = (await (await world.running()).fetch_history()).events
+    return len(
+        [event for event in events if event.workflow_execution_signaled_event_attributes.signal_name == ids.Signals.FAULTS]
+    )

@@ -1,0 +1,209 @@
+"""The opening of fault recovery: training stops, the faults settle and are announced, the training side says what it offers.
+
+It happens once an incident, run by the first mode that repairs processes: online retry, in-place recovery, process rescheduling,
+elastic training or a dump. Each of them begins with `open_recovery`; the ones behind the first skip what is open already. Hot
+switch and job rescheduling need none of it, and no other mode is there yet.
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.model.job import Job, TrainingSide
+from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation
+from rekindle.policy import opening, orders
+from workflows import steps
+from workflows.mode import Ends, ModeWorkflow
+
+
+async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
+    """Brings the opening from where an earlier mode of the incident left it to the end. What it learns stands in
+    `mode.situation` at any time, so that it travels in the verdict also when the opening ends early.
+
+    Raises:
+        Ends: only a restart of the job is left: training does not stop, its manager or all pods are lost, or nobody answers.
+    """
+    mode.situation = situation
+    here = _Opening(mode)
+    here.go_on()
+    if not here.situation.stopped:
+        async with mode.phase("training stops"):
+            await here.stop()
+    if not here.situation.announced:
+        async with mode.phase("faults settle and are announced"):
+            await here.settle()
+            await here.announce()
+    if not here.situation.offered:
+        async with mode.phase("training side says what it offers"):
+            await here.hear_offers()
+    return here.told()
+
+
+class _Opening:
+    def __init__(self, mode: ModeWorkflow) -> None:
+        self.mode = mode
+        self.job: Job = mode.context.job
+        self.mindio = self.job.training_side is TrainingSide.MINDIO
+        self.ordered_on: Attachment | None = None
+        """The stream on which the last order was tried first: a gateway may have died that had written it, and told nobody."""
+
+    @property
+    def situation(self) -> Situation:
+        return self.mode.situation
+
+    def told(self, report: Report | None = None) -> Situation:
+        """The situation with what is broken by now, also by the training side's answer."""
+        here, named = self.mode.delivered_on, report.fault_ranks if report else ()
+        situation = opening.updated(self.job, self.situation, self.mode.faults, named)
+        self.mode.situation = situation.with_(told_on=here.session if here else situation.told_on)
+        return self.mode.situation
+
+    # ---- the procedure
+
+    def go_on(self) -> None:
+        """What an earlier mode ordered in this attempt is ours too: a stream that comes back lacks it, and answers come here."""
+        before, here = self.told(), self.mode.attachment
+        self.ordered_on = here if here and here.session == before.told_on else None
+        if not (before.attempt and before.stopped):
+            return
+        given = [orders.stop_train(self.job.id, before.attempt, before.faulty)]
+        if before.announced:
+            given.append(self._announcement(before.leaving))
+        self.mode.go_on_with(given, before.told_on)
+
+    async def stop(self) -> None:
+        uuid = self.situation.attempt or self.mode.new_attempt()
+        self.mode.situation = self.situation.with_(attempt=uuid)
+        report = await self._ask(orders.stop_train(self.job.id, uuid, self.told().faulty), ReportKind.STOP_COMPLETE)
+        if report and report.code:
+            raise _restart(f"training cannot be stopped: the training side reports {report.code} {report.info}".rstrip())
+        self._take(report)
+        self.mode.situation = self.situation.with_(stopped=True)
+
+    async def settle(self) -> None:
+        """Faults that come meanwhile are announced with the others."""
+        wait = opening.settling(self.job, self.told())
+        if wait > timedelta(0):
+            await self.mode.until(lambda: bool(self.mode.lost_manager), wait, "faults settle")
+        self._must_be_answered()
+
+    async def announce(self) -> None:
+        """Once an attempt: a fault that comes later is told with the strategy."""
+        if not self.situation.attempt:
+            self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
+        retries = opening.may_retry(self.job, self.told())
+        holders = () if retries else await self._holders()
+        situation = self.told()
+        before = () if opening.may_retry(self.job, situation) else self.mode.context.holders
+        named = opening.leaving(self.job, situation, before, holders)
+        order = self._announcement(named)
+        self.mode.situation = situation.with_(
+            announced=opening.announcement(self.job, situation), leaving=tuple(sorted((*situation.leaving, *named)))
+        )
+        await self._give(order)
+
+    def _announcement(self, leaving: tuple[int, ...]) -> Order:
+        situation = self.situation
+        faults = situation.announced or opening.announcement(self.job, situation)
+        if opening.is_retryable(faults):
+            return orders.retryable_fault(self.job.id, situation.attempt, faults)
+        return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)
+
+    async def _holders(self) -> tuple[str, ...]:
+        """Who holds each pod rank now; nobody where the cluster does not say so in time."""
+        look = asyncio.create_task(steps.survey(self.job.id, ()))
+        await self.mode.until(look.done, self.job.limits.look, "see which pods are there")
+        try:
+            return (await look).sighting.holders if look.done() else ()
+        except ActivityError as error:
+            workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+            return ()
+        finally:
+            look.cancel()
+
+    async def hear_offers(self) -> None:
+        """A fault that the report names, and that was not announced, came in between: it is recovered with the others."""
+        report = await self._answer(ReportKind.STRATEGIES, self.job.limits.offers)
+        self._take(report)
+        offers = opening.offers(report.strategies) if report else opening.PRESUMED
+        self.mode.situation = self.situation.with_(offered=True, offers=offers, presumed=report is None)
+
+    # ---- orders and their answers
+
+    async def _ask(self, order: Order, kind: ReportKind) -> Report | None:
+        await self._give(order)
+        return await self._answer(kind, self.job.limits.stop)
+
+    async def _give(self, order: Order) -> None:
+        """The training side leaves when it waits too long for an order; when it began to wait is not known after an outage."""
+        self._must_be_answered()
+        within, answer_by = self.job.limits.order, self.situation.answer_by
+        if answer_by:
+            within = min(within, answer_by - workflow.now())
+        first_tried_on = self.mode.attachment
+        if not await self.mode.order(order, within):
+            self._must_be_answered()
+            raise _restart(f"the order `{order.name}` could not be delivered in time")
+        self.ordered_on = first_tried_on or self.mode.delivered_on
+        self.mode.situation = self.situation.with_(answer_by=None)
+
+    async def _answer(self, kind: ReportKind, within: timedelta) -> Report | None:
+        """The report that answers the last order; None: it was lost in an outage. A MindIO client never repeats one, and waits
+        for the next order. Ours says again what it has to say."""
+        deadline, why = workflow.now() + within, f"wait for the report of {kind}"
+        await self.mode.until(lambda: self._is_decided(kind) or self._is_cut(), within, why)
+        if self._is_cut() and not self._is_decided(kind):
+            left = min(self.job.limits.next_order, deadline - workflow.now())
+            await self.mode.until(
+                lambda: self._is_decided(kind) or self._is_renewed(), left, "the client comes back, or has left"
+            )
+        if self._is_renewed() and not self._is_decided(kind):
+            left = min(self.job.limits.report_lost, deadline - workflow.now())
+            await self.mode.until(lambda: self._is_decided(kind), left, f"the report of {kind} may be lost")
+        if report := self.mode.next_report(kind):
+            return report
+        self._must_be_answered()
+        if self._is_renewed():
+            return None
+        raise _restart(
+            f"no report of {kind} within {_seconds(within)}" if self.mode.attachment else "its stream does not come back"
+        )
+
+    def _is_decided(self, kind: ReportKind) -> bool:
+        return self.mode.has_report(kind) or bool(self._no_answer())
+
+    def _is_cut(self) -> bool:
+        """With MindIO, whose reports are lost then."""
+        return self.mindio and self.mode.attachment != self.ordered_on
+
+    def _is_renewed(self) -> bool:
+        return self._is_cut() and self.mode.attachment is not None
+
+    def _no_answer(self) -> str:
+        if opening.is_nobody_left(self.job, self.mode.faults):
+            return "every pod is lost"
+        return self.mode.lost_manager
+
+    def _must_be_answered(self) -> None:
+        if why := self._no_answer():
+            raise _restart(why)
+
+    def _take(self, report: Report | None) -> None:
+        """What the training side named, and until when it waits."""
+        self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
+
+    def _patience(self) -> datetime | None:
+        if not self.mindio or self.mode.answered_at is None:
+            return None
+        return self.mode.answered_at + opening.patience(self.job, self.situation)
+
+
+def _restart(reason: str) -> Ends:
+    """Nothing of the attempt holds any more: the job starts again from its last checkpoint."""
+    return Ends(Outcome.ESCALATE, f"the recovery cannot be opened: {reason}", next_mode=Mode.JOB_RESCHEDULING)
+
+
+def _seconds(limit: timedelta) -> str:
+    return f"{limit.total_seconds():g} s"
