@@ -4,7 +4,7 @@ Run by `TrainingJob`, one at a time. It never fails: whatever a mode does become
 """
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
@@ -131,7 +131,7 @@ class IncidentRun:
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
         try:
-            await self._child.start(self._context())
+            await self._child.start(self._context(workflow.now()))
             self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
@@ -143,11 +143,11 @@ class IncidentRun:
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)
         return verdict.with_(situation=None)
 
-    def _context(self) -> RecoveryContext:
+    def _context(self, now: datetime) -> RecoveryContext:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
-        standing = (*sub_healths, *cases.counting(state, workflow.now()))
+        standing = (*sub_healths, *cases.counting(state, now))
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
         return RecoveryContext(

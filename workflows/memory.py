@@ -31,6 +31,9 @@ from workflows import attachments, faults
 KEPT_WHOLE = 3
 """Latest incidents whose phases and faults stay in the history; of the others the verdicts stay."""
 
+KEPT_PODS = 20
+"""Pods left behind that are remembered: a job that leaves more of them behind has no cluster that deletes pods."""
+
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
 """What a look finds at nodes, and not at the job's pods."""
 
@@ -57,7 +60,9 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
     recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
-    state = state.with_(incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind)
+    state = state.with_(
+        incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind[-KEPT_PODS:]
+    )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
         return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
     return state
@@ -286,7 +291,7 @@ def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, 
     """A restart sweeps all of them."""
     left = state.left_behind
     for verdict in verdicts:
-        left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))
+        left = () if verdict.restarted_at else tuple(dict.fromkeys((*left, *verdict.left_behind)))[-KEPT_PODS:]
     return left
 
 

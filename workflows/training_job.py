@@ -41,7 +41,7 @@ class TrainingJob:
         self.journal = Journal()
         self._broom = Broom(self.known)
         self._told: tuple[Fault, ...] = ()
-        self._declined: dict[int | None, str] = {}
+        self._declined: dict[int | None, tuple[str, ...]] = {}
 
     @property
     def state(self) -> JobState:
@@ -200,8 +200,9 @@ class TrainingJob:
             verdict = Verdict(mode=case.mode, outcome=outcome, reason=why)
             self.known.state = memory.answered(self.state, case.request.id, verdict)
         self._show()
-        if case.request or self._declined.get(case.pod_rank) != why:  # it is judged again at every attach
-            self._declined[case.pod_rank] = why
+        said = (why, *(fault.id for fault in case.faults))
+        if case.request or self._declined.get(case.pod_rank) != said:  # it is judged again at every attach
+            self._declined[case.pod_rank] = said
             words = f"{case.summary}: {why}"
             self.journal.soon(self.journal.record(self.state, f"Recovery{outcome.capitalize()}", words, warning=True))
 

@@ -215,7 +215,7 @@ def test_loose_pods_that_are_only_observed_from_now_on_are_registered_with_their
 
 def test_a_registration_brings_what_an_earlier_workflow_left_on_the_job() -> None:
     """What cannot be read there is nothing."""
-    left = Remembered(incidents=3, downgrade="no spare")
+    left = Remembered(job="job", incidents=3, downgrade="no spare")
     for written, read in ((left.model_dump_json(), left), ("{broken", Remembered()), ("[]", Remembered())):
         news = due(view(of=job(annotations={keys.MEMORY: written})), NOTHING)
         assert isinstance(news, Register)

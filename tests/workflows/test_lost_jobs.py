@@ -147,7 +147,7 @@ async def test_a_job_that_was_restarted_too_often_stays_so(temporal: WorkflowEnv
     """Five restarts within the hour that its object remembers: the next fault is given up, and nothing is touched."""
     async with _training(temporal, a_job()) as (world, _peer):
         restarts = (datetime.now(UTC) - timedelta(minutes=1),) * 5
-        world.cluster.labels[MEMORY] = Remembered(incidents=5, restarts=restarts).model_dump_json()
+        world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=5, restarts=restarts).model_dump_json()
         await _lost_and_registered_again(world)
         await world.fault(node_fault("node-0"))
         incident = await world.incident(6)
@@ -281,7 +281,7 @@ async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: Workflo
 async def test_what_is_no_recovery_of_the_job_is_not_waited_for(temporal: WorkflowEnvironment, recovery: str) -> None:
     """Anybody may write on a job's object: it must not make one job's workflow wait for another's, or tell that one anything."""
     async with _training(temporal, a_job()) as (world, _peer):
-        world.cluster.labels[MEMORY] = Remembered(incidents=1, recovery=recovery).model_dump_json()
+        world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=1, recovery=recovery).model_dump_json()
         await _lost_and_registered_again(world)
         status = await world.status()
         assert (status.state.lost_recovery, status.recovery) == ("", "")
@@ -293,7 +293,7 @@ async def test_a_job_that_is_only_observed_by_now_is_not_swept(temporal: Workflo
     """What would be done is shown once, and nothing is written any more."""
     async with _training(temporal, a_job()) as (world, _peer):
         lost = ids.recovery_workflow(world.job, 1, Mode.HOT_SWITCH)
-        world.cluster.labels[MEMORY] = Remembered(incidents=1, recovery=lost).model_dump_json()
+        world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=1, recovery=lost).model_dump_json()
         await world.entity.terminate("by mistake")
         await _register(world, observe=True)
         status = await world.settled(lambda status: not status.state.lost_recovery)

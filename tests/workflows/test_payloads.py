@@ -20,7 +20,18 @@ from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model import asks, recovery
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
-from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultsNow, FaultType, FaultyRanks, Sighting
+from rekindle.model.fault import (
+    EXPECTED_HOLDER,
+    HOLDER_LENGTH,
+    TRAINING_SIDE,
+    Fault,
+    FaultKind,
+    FaultReport,
+    FaultsNow,
+    FaultType,
+    FaultyRanks,
+    Sighting,
+)
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
@@ -200,7 +211,7 @@ def of_a_recovery(job: Job, found: JobState) -> list[Any]:
     run = IncidentRun.__new__(IncidentRun)
     run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
     run._situation = situation(job).with_(faults=case.faults)
-    return [run._context(), FaultsNow(faults=case.faults)]
+    return [run._context(NOW), FaultsNow(faults=case.faults)]
 
 
 async def answers(job: Job, phase: PodPhase) -> list[Any]:
@@ -242,7 +253,8 @@ async def examples(job: Job) -> list[Any]:
         found,
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT),
         Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
-        Registration(job=job, sighting=sighting, remembered=remembered),
+        Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
+        asks.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
         asks.Survey(exists=True, sighting=sighting, nodes=looked_at),
         asks.SurveyRequest(job_id=job.id, nodes=looked_at),
         asks.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
