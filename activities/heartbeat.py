@@ -11,7 +11,7 @@ PERIOD = 0.5
 
 
 @asynccontextmanager
-async def beating() -> AsyncIterator[None]:
+async def heartbeating() -> AsyncIterator[None]:
     """Heartbeats for as long as the block runs."""
     task = asyncio.create_task(_beat())
     try:

@@ -13,9 +13,9 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.heartbeat import beating
+from activities.heartbeat import heartbeating
 from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow, runs_mode
-from rekindle.model.asks import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
+from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.recovery import Outcome, Receipt, Verdict
 from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
@@ -31,7 +31,7 @@ class JobActivities:
 
         Raises: `job.unknown`, which no retry mends.
         """
-        async with beating():
+        async with heartbeating():
             if await self._lives(job):
                 return job
             query = (
@@ -63,7 +63,7 @@ class JobActivities:
         Raises: `job.unknown`, `job.busy`, `request.invalid`, `request.refused`, none of which a retry mends.
         """
         handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
-        async with beating():
+        async with heartbeating():
             while True:
                 try:
                     verdict: Verdict = await handle.execute_update(
@@ -84,7 +84,7 @@ class JobActivities:
     @activity.defn
     async def withdraw_request(self, asked: WithdrawRequest) -> None:
         """Tells the job's workflow that nobody wants this request any more; one that has ended is told nothing."""
-        async with beating():
+        async with heartbeating():
             try:
                 handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
                 await handle.execute_update(
@@ -99,7 +99,7 @@ class JobActivities:
         """Waits for the end of a recovery whose job's workflow was lost. It was told to cancel then, which it may do only behind
         what it must not leave half done."""
         handle = self._client.get_workflow_handle(workflow_id, result_type=Verdict)
-        async with beating():
+        async with heartbeating():
             try:
                 verdict = await handle.result()
             except WorkflowFailureError as error:
@@ -116,7 +116,7 @@ class JobActivities:
     @activity.defn
     async def terminate_recovery(self, request: TerminateRequest) -> None:
         """Ends a recovery that did not process its cancellation in time."""
-        async with beating():
+        async with heartbeating():
             try:
                 await self._client.get_workflow_handle(request.workflow_id).terminate(request.reason)
             except RPCError as error:

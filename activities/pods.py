@@ -11,12 +11,12 @@ from datetime import timedelta
 
 from temporalio import activity
 
-from activities.cluster import Cluster
-from activities.errors import crossing
-from activities.heartbeat import beating
-from activities.world import Wanted, until
+from activities.clusters.port import Cluster
+from activities.clusters.waiting import Wanted, until
+from activities.heartbeat import heartbeating
+from activities.translation import translating_errors
 from rekindle.errors import NotFound
-from rekindle.model.asks import (
+from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
     EventRequest,
@@ -77,8 +77,8 @@ class PodActivities:
 
         Raises: `cluster.not_found` when no live pod holds the rank.
         """
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 old = await self._holder(request.job_id, request.pod_rank)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name})
@@ -125,8 +125,8 @@ class PodActivities:
     @activity.defn
     async def look_at_new_pods(self, request: NewPodsRequest) -> Started:
         """Whether no rank has lost its pod since the restart. A manager is not looked at: another one takes over from it."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 everyone = await self._cluster.pods(request.restart.job_id)
         pods = [pod for pod in everyone if rank_of(pod) is not None and _is_new(pod, request.restart)]
         over = [pod for pod in pods if _over(pod)]
@@ -138,8 +138,8 @@ class PodActivities:
     @activity.defn
     async def look_at_job(self, request: JobRequest) -> JobLook:
         """How the job is by its own object."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 try:
                     job = await self._cluster.job(request.job_id)
                 except NotFound:
@@ -149,8 +149,8 @@ class PodActivities:
     @activity.defn
     async def swap(self, request: SwapRequest) -> Swap:
         """Deletes the old pod at once, if the backup pod is seen alive; otherwise keeps it as the rescue."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 try:
                     backup = await self._cluster.pod(request.job_id, request.backup.name, request.backup.uid)
                 except NotFound:
@@ -175,31 +175,31 @@ class PodActivities:
     @activity.defn
     async def promote(self, request: SwapRequest) -> None:
         """The backup pod becomes the pod of its rank."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 await self._cluster.ensure_promoted(request.job_id, request.backup.name, request.backup.uid)
 
     @activity.defn
     async def delete_backups(self, request: StopRequest) -> tuple[PodRef, ...]:
         """Deletes every backup pod of the job that was not promoted."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 pods = await self._cluster.ensure_no_backups(request.job_id, request.grace_seconds)
                 return tuple(ref(pod) for pod in pods)
 
     @activity.defn
     async def sweep(self, request: SweepRequest) -> None:
         """Deletes the few pods that recoveries left behind."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 for pod in request.pods:
                     await self._cluster.ensure_deleted(request.job_id, pod.name, pod.uid, 0)
 
     @activity.defn
     async def delete_pods(self, request: StopRequest) -> PodCount:
         """Deletes all pods of the job, and keeps its controller from making new ones."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 return _count(
                     await self._cluster.ensure_stopped(request.job_id, request.grace_seconds, frozenset(request.lost_nodes))
                 )
@@ -207,15 +207,15 @@ class PodActivities:
     @activity.defn
     async def ensure_pods(self, request: StartRequest) -> PodCount:
         """Creates the job's pods of this generation, once."""
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 return _count(await self._cluster.ensure_pods(request.job_id, request.generation, request.avoid_nodes))
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
         """Writes the sub-health policy where the scheduler reads it, and why."""
-        with crossing(), suppress(NotFound):  # a job that is gone has no record
-            async with beating():
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
                 await self._cluster.ensure_job_metadata(
                     request.job_id, {SUB_HEALTHY_STRATEGY: request.strategy}, {DOWNGRADED: request.reason or None}
                 )
@@ -224,8 +224,8 @@ class PodActivities:
     async def survey(self, request: SurveyRequest) -> Survey:
         """Looks at the job, its pods and the named nodes, as the watcher would."""
         names = request.nodes[:MOST_NODES]
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 try:
                     job, pods = await self._cluster.job(request.job_id), await self._cluster.pods(request.job_id)
                 except NotFound:
@@ -243,15 +243,15 @@ class PodActivities:
     @activity.defn
     async def remember(self, request: RememberRequest) -> None:
         """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
-        with crossing(), suppress(NotFound):  # a job that is gone has no record
-            async with beating():
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
                 await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:
         """Writes an event about the job."""
-        with crossing(), suppress(NotFound):  # a job that is gone has no record
-            async with beating():
+        with translating_errors(), suppress(NotFound):  # a job that is gone has no record
+            async with heartbeating():
                 await self._cluster.record(request.job_id, request.event)
 
     async def _until_these(self, request: PodsRequest, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
@@ -259,8 +259,8 @@ class PodActivities:
         return await self._until(request.job_id, lambda pod: pod.metadata.uid in uids, request.within, done)
 
     async def _until(self, job_id: str, wanted: Wanted, within: timedelta, done: Callable[[Sequence[Pod]], bool]) -> list[Pod]:
-        with crossing():
-            async with beating():
+        with translating_errors():
+            async with heartbeating():
                 return await until(self._cluster, job_id, wanted, _left(within), done)
 
 

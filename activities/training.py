@@ -4,8 +4,8 @@ from typing import Protocol
 
 from temporalio import activity
 
-from activities.errors import crossing
-from rekindle.model.asks import EndSession
+from activities.translation import translating_errors
+from rekindle.model.activity_values import EndSession
 from rekindle.model.recovery import Order
 
 
@@ -29,7 +29,7 @@ class OrderActivities:
 
         Raises: `training_side.not_attached`, retryable, when the job's stream is not here.
         """
-        with crossing():
+        with translating_errors():
             await self._streams.deliver(order, activity.info().workflow_id or "")
 
     @activity.defn

@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.testing import ActivityEnvironment
 
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.kubernetes.kinds import TRAINING_JOB
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.pods import PodActivities
-from rekindle.model.asks import (
+from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
     EventRequest,

@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from activities.cluster import Cluster
+from activities.clusters.port import Cluster
 from rekindle.model.cluster import Node, NodeStatus, ObjectMeta, Pod
 from rekindle.model.job import Job, JobId
 from rekindle.temporal import connect, ensure_search_attributes

@@ -1,4 +1,4 @@
-"""Talks to the local cluster over its Unix socket. Used by the command line and by the driver `activities/local.py`.
+"""Talks to the local cluster over its Unix socket. Used by the command line and by the driver `activities/clusters/local.py`.
 
 Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, NotFound, Conflict and Invalid as the cluster
 answers, WatchExpired when a watch ends.

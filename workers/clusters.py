@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from activities.cluster import Cluster
-from activities.local import LocalCluster
+from activities.clusters.local import LocalCluster
+from activities.clusters.port import Cluster
 from rekindle.settings import Settings
 from workers.process import patiently
 from workers.rivals import refuse_beside_another_controller
@@ -25,8 +25,8 @@ async def cluster_of(settings: Settings) -> AsyncIterator[Cluster]:
 
 
 async def _on_kubernetes(settings: Settings, ends: AsyncExitStack) -> Cluster:
-    from activities.kube import Api, check_version  # over 2 s and 190 MB
-    from activities.kubernetes.cluster import KubernetesCluster
+    from activities.clusters.api_server import Api, check_version  # over 2 s and 190 MB
+    from activities.clusters.kubernetes.driver import KubernetesCluster
 
     api = await ends.enter_async_context(Api(settings.kubeconfig))
     await patiently(lambda: check_version(api))

@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig, WorkflowRunner
 
-from activities.cluster import Cluster
+from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from activities.kube import Api, Object, check_version
-from activities.kubernetes.direct import DirectDriver, delete_pod
-from activities.kubernetes.events import about_job, record
-from activities.kubernetes.kinds import TRAINING_JOB, Workload
-from activities.kubernetes.objects import PodsOf, job_object_of
-from activities.kubernetes.pods import MASTER_PORT, is_manager, pods_of_training_job
-from activities.kubernetes.reader import Reader, in_scope
+from activities.clusters.api_server import Api, Object, check_version
+from activities.clusters.kubernetes.direct import DirectDriver, delete_pod
+from activities.clusters.kubernetes.events import about_job, record
+from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.clusters.kubernetes.objects import PodsOf, job_object_of
+from activities.clusters.kubernetes.pod_objects import MASTER_PORT, is_manager, pods_of_training_job
+from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobPhase

@@ -7,7 +7,7 @@ from rekindle.settings import Settings
 from workers.process import patiently
 
 if TYPE_CHECKING:  # over 2 s and 190 MB, for Kubernetes only
-    from activities.kube import Api
+    from activities.clusters.api_server import Api
 
 NAMESPACE = "mindx-dl"
 SERVICE = "clusterd-grpc-svc"

@@ -6,7 +6,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 from workflows import steps
-from workflows.dialogue import abandon
+from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
@@ -28,7 +28,7 @@ class Broom:
         sweeping = steps.sweep(state.job.id, state.left_behind)
         await workflow.wait_condition(lambda: sweeping.done() or interrupted())
         if not sweeping.done():
-            abandon(sweeping)
+            cancel_and_forget(sweeping)
             return False
         if error := sweeping.exception():
             workflow.logger.warning("pods are left behind", extra={"error": str(error)})

@@ -168,12 +168,12 @@ class Dialogue:
         try:
             await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())
         except asyncio.CancelledError:
-            abandon(delivery)
+            cancel_and_forget(delivery)
             self.unanswered_since = workflow.now()
             raise
         written = False
         if not delivery.done():
-            abandon(delivery)
+            cancel_and_forget(delivery)
         elif (failure := delivery.exception()) is None:
             written = True
         else:
@@ -232,7 +232,7 @@ class Dialogue:
         return any(report.kind is kind for report in self.inbox)
 
 
-def abandon(activity: ActivityHandle[T]) -> None:
+def cancel_and_forget(activity: ActivityHandle[T]) -> None:
     """Cancels what nobody waits for any more, and looks at its end: otherwise that is logged as an error."""
     activity.cancel()
     activity.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

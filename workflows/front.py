@@ -7,11 +7,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.ids import ErrorTypes, job_workflow
-from rekindle.model.asks import AskRequest, WithdrawRequest
+from rekindle.model.activity_values import AskRequest, WithdrawRequest
 from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from workflows import steps
-from workflows.mode import to_its_end
+from workflows.mode import shielded
 
 
 async def front(mode: Mode, given: object) -> Verdict:
@@ -35,8 +35,8 @@ async def front(mode: Mode, given: object) -> Verdict:
     try:
         return await _answer(mode, asyncio.shield(holding))
     except asyncio.CancelledError:
-        await to_its_end(steps.withdraw_request(WithdrawRequest(job_id=job_id, request_id=info.run_id)))
-        return await to_its_end(_answer(mode, holding))
+        await shielded(steps.withdraw_request(WithdrawRequest(job_id=job_id, request_id=info.run_id)))
+        return await shielded(_answer(mode, holding))
 
 
 def _read(given: object) -> ModeRequest:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
-from rekindle.model.asks import Backup, BackupRequest
+from rekindle.model.activity_values import Backup, BackupRequest
 from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
@@ -32,9 +32,9 @@ from rekindle.model.recovery import (
 from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
 from workflows import steps
-from workflows.dialogue import abandon
+from workflows.dialogue import cancel_and_forget
 from workflows.front import front
-from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, shielded
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -62,16 +62,16 @@ class HotSwitch(ModeWorkflow):
         try:
             verdict = await self._procedure()
         except Ends as end:
-            verdict = await to_its_end(self._undone(end))
+            verdict = await shielded(self._undone(end))
         except CAUGHT as error:
             if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
                 raise
             cancelled = Ends(Outcome.CANCELLED, "cancelled by request, before training paused")
-            verdict = await to_its_end(self._undone(cancelled))
+            verdict = await shielded(self._undone(cancelled))
             if not is_cancelled_exception(error):
                 raise
             was_cancelled = True
-        await to_its_end(self._is_over())
+        await shielded(self._is_over())
         return await self.close(verdict, cancelled=was_cancelled)
 
     async def _is_over(self) -> None:
@@ -89,7 +89,7 @@ class HotSwitch(ModeWorkflow):
                 raise
             backup = self.backup  # cancelled too late: training waits for its order
         self._accept_the_pause()
-        return await to_its_end(self._take_over(backup))
+        return await shielded(self._take_over(backup))
 
     async def _until_training_pauses(self) -> Backup:
         async with self.phase("training side prepares"):
@@ -368,7 +368,7 @@ class HotSwitch(ModeWorkflow):
         """The result of a wait, which ends early when the switch is in vain."""
         await self.until(lambda: waiting.done() or self._is_in_vain(), None, "wait for the pod")
         if not waiting.done():
-            abandon(waiting)
+            cancel_and_forget(waiting)
             self._stop_if_in_vain()
         try:
             return await waiting

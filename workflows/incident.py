@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.model.asks import RememberRequest
+from rekindle.model.activity_values import RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict

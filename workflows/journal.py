@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 
 from temporalio import workflow
 
-from rekindle.model.asks import PolicyRequest, RememberRequest
+from rekindle.model.activity_values import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.state import JobState
 from workflows import steps

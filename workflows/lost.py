@@ -5,10 +5,10 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 
 from temporalio import workflow
 
-from rekindle.model.asks import RecoveryEnd, RememberRequest
+from rekindle.model.activity_values import RecoveryEnd, RememberRequest
 from rekindle.policy.cases import Case
 from workflows import memory, steps
-from workflows.dialogue import abandon
+from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory, look
 from workflows.journal import Journal
 
@@ -20,7 +20,7 @@ async def is_settled(known: Memory, journal: Journal, case: Case) -> bool:
     waiting = steps.await_recovery_end(recovery)
     await workflow.wait_condition(lambda: waiting.done() or bool(known.state.ended))
     if not waiting.done():
-        abandon(waiting)
+        cancel_and_forget(waiting)
         return True
     end = await waiting
     what = "it is settled" if end.settled else "what it left behind is swept"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from rekindle.ids import is_recovery_of
 from rekindle.model import bounds
-from rekindle.model.asks import Survey
+from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED

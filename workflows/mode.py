@@ -168,7 +168,7 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     return tuple(fault for fault in faults if fault.kind is not FaultKind.SUB_HEALTH)
 
 
-async def to_its_end(work: Coroutine[object, object, T]) -> T:
+async def shielded(work: Coroutine[object, object, T]) -> T:
     """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
     task = asyncio.create_task(work)
     try:

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from rekindle.errors import ClusterUnavailable
 from rekindle.ids import Workflows
-from rekindle.model.asks import PodCount, Restart
+from rekindle.model.activity_values import PodCount, Restart
 from rekindle.model.bounds import few
 from rekindle.model.cluster import JobPhase
 from rekindle.model.fault import Fault, FaultKind

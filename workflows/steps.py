@@ -16,7 +16,7 @@ from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.errors import ClusterUnavailable
 from rekindle.model import bounds
-from rekindle.model.asks import (
+from rekindle.model.activity_values import (
     AskRequest,
     Backup,
     BackupRequest,

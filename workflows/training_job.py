@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
-from rekindle.model.asks import EndSession, RememberRequest
+from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
 from rekindle.model.job import ManagerLost

@@ -13,14 +13,14 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.model.recovery import Mode, Outcome
+from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, sub_health, training
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 FORCED = ("--pod-rank", "1", "--force")
 
 
-async def typed(world: Plant, *arguments: str) -> Process:
+async def typed(world: Harness, *arguments: str) -> Process:
     """A command at this control plane; no local cluster is beside it."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     address = world.client.service_client.config.target_host

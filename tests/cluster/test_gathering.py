@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from activities.cluster import Snapshot
+from activities.clusters.port import Snapshot
 from rekindle.model.cluster import Node, Pod, PodPhase, WatchEvent
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits

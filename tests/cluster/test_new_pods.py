@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from temporalio.testing import ActivityEnvironment
 
 from activities.pods import PodActivities
-from rekindle.model.asks import NewPodsRequest, OldPodsRequest, PodCount, Restart, Started, StopRequest
+from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, Restart, Started, StopRequest
 from rekindle.model.cluster import Pod
-from tests.support.plant import a_job
+from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.local import LocalCluster
+from activities.clusters.local import LocalCluster
 from activities.pods import MOST_NODES, PodActivities
 from rekindle.cluster_client import ClusterClient
-from rekindle.model.asks import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
+from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView
 from rekindle.model.fault import FaultKind
 from rekindle.model.state import Remembered

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities.cluster import Snapshot
-from activities.local import LocalCluster
+from activities.clusters.local import LocalCluster
+from activities.clusters.port import Snapshot
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Refused, Unavailable
 from rekindle.model.cluster import Pod, WatchEvent

@@ -16,8 +16,8 @@ from rekindle.ids import CONTROL_QUEUE, ErrorTypes
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.modes import LADDER
 from rekindle.temporal import ATTRIBUTES
+from tests.support.harness import Harness, a_job, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, training
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start-a-recovery.md").read_text()
 PROGRAMS = Path(sys.executable).parent
@@ -45,18 +45,18 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def about(world: Plant, text: str) -> str:
+def about(world: Harness, text: str) -> str:
     """The page's words with this test's job, and with ids of its own."""
     return text.replace("gpt", world.job.name).replace("maintenance-", f"maintenance-of-{world.job.id}-")
 
 
-def environment(world: Plant) -> dict[str, str]:
+def environment(world: Harness) -> dict[str, str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     address = world.client.service_client.config.target_host
     return {**plain, "TEMPORAL_ADDRESS": address, "JOB_ID": world.job.id, "PATH": f"{PROGRAMS}:{os.environ['PATH']}"}
 
 
-async def run(world: Plant, *command: str) -> tuple[int, str]:
+async def run(world: Harness, *command: str) -> tuple[int, str]:
     """Exit code and output of a command."""
     process = await asyncio.create_subprocess_exec(
         *command, env=environment(world), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -67,7 +67,7 @@ async def run(world: Plant, *command: str) -> tuple[int, str]:
     return process.returncode, output.decode()
 
 
-async def typed(world: Plant, line: str) -> tuple[int, str]:
+async def typed(world: Harness, line: str) -> tuple[int, str]:
     """A line of the page, as a shell takes it."""
     return await run(world, "bash", "-c", about(world, line))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB, Kind
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB, Kind
+from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, WatchEvent
 from rekindle.settings import Settings

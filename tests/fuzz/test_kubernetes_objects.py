@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.kube import Object
-from activities.kubernetes import shapes
-from activities.kubernetes.kinds import BARE, KINDS, TRAINING_JOB, Kind, Workload, rank_of
-from activities.kubernetes.objects import bare_job, failure_of, is_bare, is_managed, job_object_of, node_of, pod_of
-from activities.kubernetes.pods import (
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB, Kind, Workload, rank_of
+from activities.clusters.kubernetes.objects import bare_job, failure_of, is_bare, is_managed, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.pod_objects import (
     backup_of,
     brought_back,
     controller_of,

@@ -12,21 +12,21 @@ from rekindle import ids
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment, Outcome, Progress
 from rekindle.model.state import Contact, JobStatus
+from tests.support.harness import NOW, Harness, a_job, harness, register, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import NOW, Plant, a_job, plant, register, sub_health, training
 
 A = Attachment(queue="gateway/a", session="session-a", since=NOW)
 B = Attachment(queue="gateway/b", session="session-b", since=NOW)
 
 
-async def stored(world: Plant) -> Counter[str]:
+async def stored(world: Harness) -> Counter[str]:
     """Updates in the history of the job's workflow, by name."""
     history = await world.entity.fetch_history()
     requests = [event.workflow_execution_update_accepted_event_attributes.accepted_request for event in history.events]
     return Counter(request.input.name for request in requests if request.input.name and request.input.name != Updates.REGISTER)
 
 
-async def refusal(world: Plant, update: str, argument: object) -> str | None:
+async def refusal(world: Harness, update: str, argument: object) -> str | None:
     """The type of the error with which the job's workflow refuses an update."""
     with pytest.raises(WorkflowUpdateFailedError) as raised:
         await world.tell(update, argument)
@@ -36,13 +36,13 @@ async def refusal(world: Plant, update: str, argument: object) -> str | None:
 
 async def test_a_client_that_comes_costs_its_job_one_update(temporal: WorkflowEnvironment) -> None:
     """Init and Register are answered, and nothing of them is stored."""
-    async with plant(temporal, a_job()) as world, world.peer():
+    async with harness(temporal, a_job()) as world, world.peer():
         assert await stored(world) == {Updates.ATTACH: 1}
 
 
 async def test_a_gateway_that_comes_back_costs_each_job_one_update(temporal: WorkflowEnvironment) -> None:
     """The end of the old streams is not told when a gateway stops: ten thousand at once would delay those that come."""
-    async with plant(temporal, a_job()) as world, world.peer() as peer:
+    async with harness(temporal, a_job()) as world, world.peer() as peer:
         before = (await world.status()).state.attachment
         await world.gateway.stop()
         assert (await world.status()).state.attachment == before
@@ -54,7 +54,7 @@ async def test_a_gateway_that_comes_back_costs_each_job_one_update(temporal: Wor
 
 async def test_what_changes_nothing_is_refused_and_not_stored(temporal: WorkflowEnvironment) -> None:
     """The same attachment again, and an end that was told already."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         await world.tell(Updates.ATTACH, A)
         assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_KNOWN
         await world.tell(Updates.DETACH, A.session)
@@ -64,7 +64,7 @@ async def test_what_changes_nothing_is_refused_and_not_stored(temporal: Workflow
 
 async def test_an_attachment_that_arrives_after_its_end_is_not_taken(temporal: WorkflowEnvironment) -> None:
     """After an outage the two may change places: nobody would ever tell the end again."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         await world.tell(Updates.DETACH, A.session)
         assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_OVER
         assert (await world.status()).state.attachment is None
@@ -72,7 +72,7 @@ async def test_an_attachment_that_arrives_after_its_end_is_not_taken(temporal: W
 
 async def test_an_attachment_that_was_replaced_does_not_come_back(temporal: WorkflowEnvironment) -> None:
     """A gateway that repeats it late does not take the job away from the gateway that holds its stream."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         await world.tell(Updates.ATTACH, A)
         await world.tell(Updates.ATTACH, B)
         assert await refusal(world, Updates.ATTACH, A) == ErrorTypes.ATTACHMENT_OVER
@@ -81,7 +81,7 @@ async def test_an_attachment_that_was_replaced_does_not_come_back(temporal: Work
 
 async def test_a_client_that_leaves_while_it_is_attached_is_detached_behind_it(temporal: WorkflowEnvironment) -> None:
     """What was sent is stored in its order, however long it takes: the job ends up without a stream."""
-    async with plant(temporal, a_job()) as world, world.peer() as peer:
+    async with harness(temporal, a_job()) as world, world.peer() as peer:
         await peer.cut()
         await world.settled(lambda status: status.state.attachment is None)
         await world.control.stop()
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_while_it_is_attached_is_detached_behind_it(t
         assert (await world.status()).state.attachment is None
 
 
-async def _until_stored(world: Plant, updates: Counter[str]) -> None:
+async def _until_stored(world: Harness, updates: Counter[str]) -> None:
     async with asyncio.timeout(40):
         while await stored(world) != updates:
             await asyncio.sleep(0.05)
@@ -104,7 +104,7 @@ async def _until_stored(world: Plant, updates: Counter[str]) -> None:
 
 async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(temporal: WorkflowEnvironment) -> None:
     """Its workflow is terminated and registered again; its client does nothing, and a hot switch is possible as before."""
-    async with plant(temporal, a_job(), offer_again=0.2) as world, world.peer() as peer:
+    async with harness(temporal, a_job(), offer_again=0.2) as world, world.peer() as peer:
         await peer.report_progress(Progress(incarnation="life-1", step=1, steps_lost=0))
         before = (await world.status()).state
         await world.entity.terminate("lost")
@@ -122,7 +122,7 @@ async def test_a_job_that_was_lost_has_its_stream_and_its_progress_again(tempora
 
 async def test_a_gateway_that_was_never_told_the_progress_keeps_that_of_the_job(temporal: WorkflowEnvironment) -> None:
     """It heard of it when the client came: both the gateway that was told and the job's workflow may be lost."""
-    async with plant(temporal, a_job(), offer_again=0.2) as world:
+    async with harness(temporal, a_job(), offer_again=0.2) as world:
         await world.first_step()
         async with world.peer():
             await world.entity.terminate("lost")
@@ -133,7 +133,7 @@ async def test_a_gateway_that_was_never_told_the_progress_keeps_that_of_the_job(
 
 async def test_an_attachment_that_is_offered_again_is_not_stored_again(temporal: WorkflowEnvironment) -> None:
     """Round after round; and the client notices nothing."""
-    async with plant(temporal, a_job(), offer_again=0.02, keep_alive=0.05) as world, world.peer() as peer:
+    async with harness(temporal, a_job(), offer_again=0.02, keep_alive=0.05) as world, world.peer() as peer:
         await peer.until(lambda: len(peer.keep_alives) >= 20)
         assert await stored(world) == {Updates.ATTACH: 1}
         assert peer.ended == []
@@ -141,7 +141,7 @@ async def test_an_attachment_that_is_offered_again_is_not_stored_again(temporal:
 
 async def test_a_stream_that_the_job_has_given_up_ends(temporal: WorkflowEnvironment) -> None:
     """Its client comes back, and the job has a stream again."""
-    async with plant(temporal, a_job(), offer_again=0.1) as world, world.peer() as peer:
+    async with harness(temporal, a_job(), offer_again=0.1) as world, world.peer() as peer:
         await world.tell(Updates.ATTACH, A)  # another gateway, whose word to this one was lost
         await peer.until(lambda: bool(peer.ended))
         assert peer.ended == ["ABORTED: another subscriber took over"]
@@ -159,6 +159,6 @@ async def test_a_job_that_is_recovered_is_known_to_be(temporal: WorkflowEnvironm
         await world.incident()
 
 
-async def _contact(world: Plant) -> Contact:
+async def _contact(world: Harness) -> Contact:
     contact: Contact = await world.entity.query(ids.Queries.CONTACT, result_type=Contact)
     return contact

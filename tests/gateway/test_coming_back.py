@@ -9,7 +9,7 @@ from rekindle.policy import phases
 from rekindle.temporal import Attributes
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.plant import GatewayProcess, Plant, a_job, plant, training
+from tests.support.harness import GatewayProcess, Harness, a_job, harness, training
 
 
 async def test_clients_of_jobs_that_train_are_let_in_without_a_question(temporal: WorkflowEnvironment) -> None:
@@ -25,7 +25,7 @@ async def test_clients_of_jobs_that_train_are_let_in_without_a_question(temporal
 
 async def test_a_job_that_never_attached_is_asked(temporal: WorkflowEnvironment) -> None:
     """A list does not say of it whether anything may be recovered, nor that its client was introduced."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         await _lists(world, phases.STARTING)
         assert await _codes_at_another_gateway(world, "Register") == [408]
 
@@ -45,7 +45,7 @@ async def test_progress_is_known_again_when_the_stream_is_here(temporal: Workflo
                 await asyncio.sleep(0.03)
 
 
-async def _lists(world: Plant, phase: str) -> None:
+async def _lists(world: Harness, phase: str) -> None:
     """Waits until Temporal lists the job in this phase."""
     query = f"WorkflowId = '{world.entity.id}' AND {Attributes.PHASE.name} = '{phase}'"
     async with asyncio.timeout(30):
@@ -53,7 +53,7 @@ async def _lists(world: Plant, phase: str) -> None:
             await asyncio.sleep(0.03)
 
 
-async def _codes_at_another_gateway(world: Plant, *methods: str) -> list[int]:
+async def _codes_at_another_gateway(world: Harness, *methods: str) -> list[int]:
     another = await GatewayProcess(world.client, f"another-{world.job.id}").start()
     me = wire.ClientInfo(jobId=world.job.id, role="taskd")
     try:

@@ -10,7 +10,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle_wire import recover_pb2 as wire
-from tests.support.plant import Plant, a_job, plant
+from tests.support.harness import Harness, a_job, harness
 
 SUBSCRIPTIONS = (
     "/Recover/SubscribeNotifySwitch",
@@ -20,7 +20,7 @@ SUBSCRIPTIONS = (
 
 
 @asynccontextmanager
-async def subscribed(world: Plant, path: str, job_id: str) -> AsyncIterator[Any]:
+async def subscribed(world: Harness, path: str, job_id: str) -> AsyncIterator[Any]:
     """A call as a manager makes it, before it has introduced itself."""
     async with grpc.aio.insecure_channel(world.gateway.address) as channel:
         method: Any = channel.unary_stream(path)
@@ -30,7 +30,7 @@ async def subscribed(world: Plant, path: str, job_id: str) -> AsyncIterator[Any]
 @pytest.mark.parametrize("path", SUBSCRIPTIONS)
 async def test_what_a_manager_subscribes_to_stays_open_until_the_gateway_stops(temporal: WorkflowEnvironment, path: str) -> None:
     """Registered or not; the end says why, and does not keep the gateway from stopping."""
-    async with plant(temporal, a_job()) as world, subscribed(world, path, world.job.id) as call:
+    async with harness(temporal, a_job()) as world, subscribed(world, path, world.job.id) as call:
         await asyncio.wait_for(call.initial_metadata(), 10)
         async with world.peer():
             assert not call.done()
@@ -42,6 +42,6 @@ async def test_what_a_manager_subscribes_to_stays_open_until_the_gateway_stops(t
 @pytest.mark.parametrize("path", SUBSCRIPTIONS)
 async def test_a_subscription_without_a_job_is_refused(temporal: WorkflowEnvironment, path: str) -> None:
     """What could be no job's is not held open."""
-    async with plant(temporal, a_job()) as world, subscribed(world, path, "a/b") as call:
+    async with harness(temporal, a_job()) as world, subscribed(world, path, "a/b") as call:
         assert await call.code() is grpc.StatusCode.UNKNOWN
         assert "'a/b' is not accepted" in await call.details()

@@ -13,7 +13,7 @@ from rekindle.model.job import Framework, SubHealthStrategy
 from rekindle_wire import PROTOCOL, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.plant import Plant, a_job, a_mindio_job, plant, register
+from tests.support.harness import Harness, a_job, a_mindio_job, harness, register
 
 METHODS = (
     "Init",
@@ -36,17 +36,17 @@ METHODS = (
 
 
 @asynccontextmanager
-async def stub_of(world: Plant) -> AsyncIterator[Any]:
+async def stub_of(world: Harness) -> AsyncIterator[Any]:
     """A client's stub over a connection of its own."""
     async with grpc.aio.insecure_channel(world.gateway.address) as channel:
         yield RecoverStub(channel)
 
 
-def client(world: Plant, job_id: str | None = None) -> wire.ClientInfo:
+def client(world: Harness, job_id: str | None = None) -> wire.ClientInfo:
     return wire.ClientInfo(jobId=world.job.id if job_id is None else job_id, role="taskd")
 
 
-async def _registered(world: Plant, stub: Any) -> None:
+async def _registered(world: Harness, stub: Any) -> None:
     assert (await stub.Init(client(world))).code == 0
     assert (await stub.Register(client(world))).code == 0
 
@@ -55,7 +55,7 @@ async def test_the_paths_are_those_of_the_contract(temporal: WorkflowEnvironment
     """All 16 methods answer at /Recover/<Method>, without a package; an unknown one does not."""
     unary = {"Init", "Register", "HealthCheck"} | {name for name in METHODS if name.startswith(("Report", "Reply"))}
     unary |= {"SwitchNicTrack", "StressTest"}
-    async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+    async with harness(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
         for name in METHODS:  # without a job's id, also a stream that is held open for who may have it ends at once
             code = await _code_of_raw_call(channel, f"/Recover/{name}", unary=name in unary)
             assert code is not grpc.StatusCode.UNIMPLEMENTED, name
@@ -71,14 +71,14 @@ async def _code_of_raw_call(channel: grpc.aio.Channel, path: str, *, unary: bool
 
 async def test_registration_is_idempotent(temporal: WorkflowEnvironment) -> None:
     """Init and Register answer 0 as often as they are asked."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         for _ in range(3):
             await _registered(world, stub)
 
 
 async def test_an_unknown_job_is_told_so_and_starts_nothing(temporal: WorkflowEnvironment) -> None:
     """Init answers 502, Register 402, a report 400; a subscription is a gRPC error; no workflow exists afterwards."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         nobody = client(world, "nobody")
         assert (await stub.Init(nobody)).code == 502
         assert (await stub.Register(nobody)).code == 402
@@ -98,7 +98,7 @@ def _fault(job_id: str, rank: str = "0", kind: str = "1") -> wire.ProcessFaultRe
 async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> None:
     """A MindIO job with neither process-recover-enable=on nor subHealthyStrategy=hotSwitch may not register."""
     job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
-    async with plant(temporal, job) as world, stub_of(world) as stub:
+    async with harness(temporal, job) as world, stub_of(world) as stub:
         answer = await stub.Init(client(world))
         assert answer.code == 403
         assert "process-recover-enable=on" in answer.info
@@ -112,13 +112,13 @@ async def test_recovery_that_is_off_is_403(temporal: WorkflowEnvironment) -> Non
 async def test_either_label_turns_recovery_on(temporal: WorkflowEnvironment, changes: dict[str, Any]) -> None:
     """One of the two is enough for MindIO, whatever the framework."""
     job = a_mindio_job(**{"sub_health": SubHealthStrategy.IGNORE, "framework": Framework.MINDSPORE, **changes})
-    async with plant(temporal, job) as world, stub_of(world) as stub:
+    async with harness(temporal, job) as world, stub_of(world) as stub:
         await _registered(world, stub)
 
 
 async def test_register_before_init_is_408(temporal: WorkflowEnvironment) -> None:
     """The order of the two is part of the contract."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         answer = await stub.Register(client(world))
         assert (answer.code, answer.info) == (408, "Init comes before Register")
 
@@ -126,7 +126,7 @@ async def test_register_before_init_is_408(temporal: WorkflowEnvironment) -> Non
 async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: WorkflowEnvironment) -> None:
     """Some clients ask every second until their owner has changed the label: no 403 is remembered."""
     job = a_mindio_job(sub_health=SubHealthStrategy.IGNORE)
-    async with plant(temporal, job) as world, stub_of(world) as stub:
+    async with harness(temporal, job) as world, stub_of(world) as stub:
         assert (await stub.Init(client(world))).code == 403
         await register(world.client, job.model_copy(update={"labels": {"process-recover-enable": "on"}}))
         await _registered(world, stub)
@@ -135,7 +135,7 @@ async def test_recovery_that_is_turned_on_counts_at_the_next_init(temporal: Work
 async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: WorkflowEnvironment) -> None:
     """Also if it was on when the client registered: the job's workflow decides."""
     job = a_mindio_job(labels={"process-recover-enable": "on"}, sub_health=SubHealthStrategy.IGNORE)
-    async with plant(temporal, job) as world, stub_of(world) as stub:
+    async with harness(temporal, job) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await register(world.client, job.model_copy(update={"labels": {}}))
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -148,7 +148,7 @@ async def test_a_stream_of_a_job_whose_recovery_is_off_is_refused(temporal: Work
 async def test_a_job_that_was_introduced_once_may_register_at_another_gateway(temporal: WorkflowEnvironment) -> None:
     """What a gateway remembers may be lost with it; that the job was attached is not."""
     async with (
-        plant(temporal, a_job(), gateways=2) as world,
+        harness(temporal, a_job(), gateways=2) as world,
         world.peer(),
         grpc.aio.insecure_channel(world.gateways[1].address) as channel,
     ):
@@ -158,7 +158,7 @@ async def test_a_job_that_was_introduced_once_may_register_at_another_gateway(te
 
 async def test_reports_of_an_unregistered_client_are_400(temporal: WorkflowEnvironment) -> None:
     """Init alone is not enough for a report, nor for a stream."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await stub.Init(client(world))
         answer = await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=world.job.id, strategies=["exit"]))
         assert (answer.code, answer.info) == (400, f"jobId={world.job.id} not registed")
@@ -169,7 +169,7 @@ async def test_reports_of_an_unregistered_client_are_400(temporal: WorkflowEnvir
 
 async def test_a_report_that_nobody_waits_for_is_401(temporal: WorkflowEnvironment) -> None:
     """Without a recovery each report is answered at once, and says that nothing waits."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await stub.SubscribeProcessManageSignal(client(world)).initial_metadata()
         for answer in (
@@ -213,7 +213,7 @@ BAD: dict[str, tuple[Callable[[Any, str], Any], str]] = {
 async def test_a_bad_message_is_409_and_names_its_field(temporal: WorkflowEnvironment, case: str) -> None:
     """The answer says which field, what it was and what is accepted; the gateway goes on."""
     send, words = BAD[case]
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await _registered(world, stub)
         answer = await send(stub, world.job.id)
         assert answer.code == 409
@@ -223,7 +223,7 @@ async def test_a_bad_message_is_409_and_names_its_field(temporal: WorkflowEnviro
 
 async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnvironment) -> None:
     """It is a gRPC error of that call only; of a smaller one the free text is cut, and what Temporal could not store is 409."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         await _registered(world, stub)
         await stub.SubscribeProcessManageSignal(client(world)).initial_metadata()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -238,7 +238,7 @@ async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnviro
 
 async def test_links_and_stress_tests_are_not_possible_now(temporal: WorkflowEnvironment) -> None:
     """Their calls answer 411, and the streams of who asks for them end with a gRPC error that says so."""
-    async with plant(temporal, a_job()) as world, stub_of(world) as stub:
+    async with harness(temporal, a_job()) as world, stub_of(world) as stub:
         for answer in (
             await stub.SwitchNicTrack(wire.SwitchNics(jobID=world.job.id)),
             await stub.ReplySwitchNicResult(wire.SwitchResult(jobId=world.job.id)),
@@ -272,7 +272,7 @@ GOOD: dict[str, Any] = {"incarnation": "life-1", "step": 1, "protocol": PROTOCOL
 )
 async def test_progress_is_checked_too(temporal: WorkflowEnvironment, wrong: dict[str, int], words: str) -> None:
     """Our own service refuses steps that cannot be and a protocol that it does not speak, and takes the first step."""
-    async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+    async with harness(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
         stub: Any = training_pb2_grpc.ProgressStub(channel)
         bad = await stub.ReportProgress(training_pb2.ProgressReport(**{**GOOD, "job_id": world.job.id, **wrong}))
         assert bad.code == 409

@@ -9,13 +9,13 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
 from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, plant, sub_health, training
 
 STATUS = Report(kind=ReportKind.STATUS)
 
 
-async def refusal(world: Plant) -> tuple[str | None, str]:
+async def refusal(world: Harness) -> tuple[str | None, str]:
     """Type and words with which the job's workflow refuses a report now."""
     with pytest.raises(WorkflowUpdateFailedError) as raised:
         await world.tell(Updates.REPORT, STATUS)
@@ -23,7 +23,7 @@ async def refusal(world: Plant) -> tuple[str | None, str]:
     return raised.value.cause.type, raised.value.cause.message
 
 
-async def until_storing(world: Plant) -> None:
+async def until_storing(world: Harness) -> None:
     async with asyncio.timeout(10):
         while not world.gateway.storing:
             await asyncio.sleep(0.01)
@@ -47,7 +47,7 @@ async def test_a_gateway_that_was_restarted_behind_an_order_finds_who_waits_for_
 
 async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: WorkflowEnvironment) -> None:
     """The recovery that gave the last order has ended, and none runs yet: the report is held, and the next mode answers it."""
-    async with plant(temporal, a_job()) as world, world.peer(Script(offers=("exit",))) as peer:
+    async with harness(temporal, a_job()) as world, world.peer(Script(offers=("exit",))) as peer:
         await world.first_step()
         world.cluster.takes_metadata.clear()
         await world.fault(sub_health())

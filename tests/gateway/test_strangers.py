@@ -16,8 +16,8 @@ from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
+from tests.support.harness import Harness, a_job, harness
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import Plant, a_job, plant
 from workers.gateway import senders
 from workers.gateway.senders import Senders, address_of
 from workers.gateway.server import Gateway
@@ -45,7 +45,7 @@ class Pods:
 
 
 @asynccontextmanager
-async def guarded(world: Plant, pods: Pods, host: str = US, **limits: float) -> AsyncIterator[str]:
+async def guarded(world: Harness, pods: Pods, host: str = US, **limits: float) -> AsyncIterator[str]:
     """The address of a gateway that asks who calls."""
     who = Senders(pods, **{**QUICK, **limits})
     settings = Settings(POD_IP=host, gateway_port=0, gateway_instance=f"guarded-{world.job.id}")
@@ -117,7 +117,7 @@ async def refusal(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
 async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironment) -> None:
     """Each call that names a job ends with PERMISSION_DENIED, the job and the address; no workflow hears of any."""
     async with (
-        plant(temporal, a_job()) as world,
+        harness(temporal, a_job()) as world,
         guarded(world, Pods("10.0.0.9")) as address,
         stubs(address) as (recover, progress),
     ):
@@ -132,7 +132,7 @@ async def test_a_stranger_is_refused_whatever_it_says(temporal: WorkflowEnvironm
 
 async def test_a_pod_of_the_job_is_listened_to_after_one_look(temporal: WorkflowEnvironment) -> None:
     """All calls of a manager's life are taken, on new connections too, and the cluster is asked once."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         pods = Pods("10.0.0.9", US)
         async with guarded(world, pods) as address, ScriptedPeer(address, world.job.id, Script(repeats=2)) as peer:
             await peer.report_strategies(("migration",))
@@ -145,7 +145,7 @@ async def test_a_pod_of_the_job_is_listened_to_after_one_look(temporal: Workflow
 async def test_a_stranger_ends_nobodys_stream(temporal: WorkflowEnvironment) -> None:
     """It subscribes in vain, and the stream of the job's own manager goes on."""
     async with (
-        plant(temporal, a_job()) as world,
+        harness(temporal, a_job()) as world,
         guarded(world, Pods(US)) as address,
         ScriptedPeer(address, world.job.id) as peer,
         elsewhere(address) as other,
@@ -162,7 +162,7 @@ async def test_a_stranger_ends_nobodys_stream(temporal: WorkflowEnvironment) -> 
 
 async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: WorkflowEnvironment) -> None:
     """Its process may be quicker than its kubelet's word: the very first Init is held, and answered with 0."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         pods = Pods()
         pods.on_look = lambda: pods.addresses.add(US) if len(pods.asked) == 3 else None
         async with guarded(world, pods, patience=20) as address, stubs(address) as (recover, progress):
@@ -172,7 +172,7 @@ async def test_a_new_pod_waits_until_the_cluster_knows_its_address(temporal: Wor
 
 async def test_a_cluster_that_is_away_refuses_nobody(temporal: WorkflowEnvironment) -> None:
     """Who is known goes on; who is not is told to come again, with the reason."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         pods = Pods(US)
         async with guarded(world, pods, fresh=0) as address, elsewhere(address) as other:
             async with stubs(address) as (recover, progress):
@@ -188,7 +188,7 @@ async def test_a_cluster_that_is_away_refuses_nobody(temporal: WorkflowEnvironme
 
 async def test_an_id_that_no_job_has_is_not_looked_up(temporal: WorkflowEnvironment) -> None:
     """The field is named, as without a guard, and the cluster is not asked."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         pods = Pods(US)
         async with guarded(world, pods) as address, stubs(address) as (recover, progress):
             assert (await CALLS["Init"](recover, progress, "a/b")).code == 409
@@ -202,7 +202,7 @@ async def test_a_pod_with_an_ipv6_address_is_known_by_it(temporal: WorkflowEnvir
     """However the cluster spells it."""
     pods = Pods("0:0:0:0:0:0:0:1")
     async with (
-        plant(temporal, a_job()) as world,
+        harness(temporal, a_job()) as world,
         guarded(world, pods, "::1") as address,
         stubs(address) as (recover, progress),
     ):

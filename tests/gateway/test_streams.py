@@ -14,8 +14,8 @@ from rekindle.model.recovery import Mode, Order, Outcome
 from rekindle.policy import orders
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
+from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, plant, sub_health, training
 from workers.gateway.server import Gateway
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
@@ -26,7 +26,7 @@ RECOVERY = "recovery/of-the-test"
 async def test_keep_alives_carry_the_current_uuid(temporal: WorkflowEnvironment) -> None:
     """Before the first order the uuid is empty, afterwards it is the attempt's; the period is a setting of the gateway."""
     assert KEEP_ALIVE == 5.0
-    async with plant(temporal, a_job(), keep_alive=0.05) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, a_job(), keep_alive=0.05) as world, world.peer(Script(pauses=False)) as peer:
         await peer.until(lambda: len(peer.keep_alives) >= 2)
         assert set(peer.keep_alives) == {""}
         await world.first_step()
@@ -115,7 +115,7 @@ async def test_a_second_subscriber_takes_over_at_the_same_gateway(temporal: Work
 
 async def test_a_second_subscriber_takes_over_at_another_gateway(temporal: WorkflowEnvironment) -> None:
     """The gateway that held the first stream is told, and ends it with a reason."""
-    async with plant(temporal, a_job(), gateways=2) as world, world.peer() as first:
+    async with harness(temporal, a_job(), gateways=2) as world, world.peer() as first:
         first.comes_back = False
         async with world.peer(at=1) as second:
             await first.until(lambda: bool(first.ended))
@@ -133,7 +133,7 @@ async def test_a_stream_that_comes_back_gets_the_last_order_again(
 ) -> None:
     """Under the same uuid, and it is carried out once; the recovery goes on as if nothing had been."""
     job = a_job()
-    async with plant(temporal, job, gateways=2) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, job, gateways=2) as world, world.peer(Script(pauses=False)) as peer:
         world.cluster.backup_starts = order != "hot switch"
         await world.first_step()
         await world.fault(sub_health())
@@ -172,7 +172,7 @@ async def test_a_cut_in_the_middle_of_a_pause_is_survived(temporal: WorkflowEnvi
 
 async def test_a_gateway_that_stops_sends_its_clients_away(temporal: WorkflowEnvironment) -> None:
     """Streams end with a reason, the job is detached, and the recovery goes on at another gateway."""
-    async with plant(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -200,7 +200,7 @@ async def test_a_gateway_that_stops_finishes_the_calls_in_flight(temporal: Workf
         await world.gateway.start()
 
 
-async def _in_flight(world: Plant) -> None:
+async def _in_flight(world: Harness) -> None:
     """Waits until the gateway holds a message that no workflow has taken."""
     async with asyncio.timeout(10):
         while not world.gateway.storing:
@@ -239,7 +239,7 @@ async def test_a_report_whose_sender_hung_up_is_stored_all_the_same(temporal: Wo
 
 async def test_a_repetition_after_a_lost_answer_is_taken_once(temporal: WorkflowEnvironment) -> None:
     """A gateway that dies between receipt and acknowledgement is helped by the client's repetition at the next one."""
-    async with plant(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
@@ -282,7 +282,7 @@ async def test_a_gateway_that_returns_under_its_name_goes_on(temporal: WorkflowE
 
 async def test_health_and_reflection_are_served(temporal: WorkflowEnvironment) -> None:
     """A probe and grpcurl work against a running gateway."""
-    async with plant(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
+    async with harness(temporal, a_job()) as world, grpc.aio.insecure_channel(world.gateway.address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
         answer = await health.Check(health_pb2.HealthCheckRequest())
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -294,7 +294,7 @@ async def test_health_and_reflection_are_served(temporal: WorkflowEnvironment) -
 
 async def test_a_port_that_is_taken_is_an_error_that_names_it(temporal: WorkflowEnvironment) -> None:
     """Two gateways never share a port by accident."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         port = int(world.gateway.address.rsplit(":", 1)[1])
         with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port} \(POD_IP, REKINDLE_GATEWAY_PORT\)"):
             await Gateway(world.client, Settings(gateway_port=port, gateway_instance="another")).start()

@@ -28,10 +28,10 @@ from rekindle.model.state import JobState
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.support.cluster import FOREVER
+from tests.support.harness import register, sub_health
 from tests.support.peer import Call, MindioPeer, Script, ScriptedPeer
-from tests.support.plant import register, sub_health
 from tests.support.processes import Processes
-from workers.gateway.temporal import Jobs
+from workers.gateway.job_workflows import Jobs
 
 HANG = 60.0
 """Seconds after which a recovery counts as hanging."""

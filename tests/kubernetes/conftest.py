@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.kube import Api
+from activities.clusters.api_server import Api
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
 from workers.local_kubernetes.binaries import control_plane_binaries, kubectl

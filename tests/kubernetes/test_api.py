@@ -13,9 +13,9 @@ import yaml
 from aiohttp import web
 from temporalio.exceptions import ApplicationError
 
-from activities import kube
-from activities.errors import crossing
-from activities.kube import Api, check_version
+from activities.clusters import api_server as kube
+from activities.clusters.api_server import Api, check_version
+from activities.translation import translating_errors
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import Namespace
@@ -161,7 +161,7 @@ async def test_a_server_that_is_overloaded_says_when_to_come_back(tmp_path: Path
         with pytest.raises(ClusterUnavailable, match="too many requests") as caught:
             await api.get("/api/v1/pods")
         assert caught.value.retry_after == 7
-        with pytest.raises(ApplicationError) as delayed, crossing():
+        with pytest.raises(ApplicationError) as delayed, translating_errors():
             await api.get("/api/v1/pods")
         assert delayed.value.next_retry_delay == timedelta(seconds=7)
 

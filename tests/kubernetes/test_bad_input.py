@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
 from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobView

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.cluster import Snapshot
+from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, PodPhase

@@ -19,8 +19,8 @@ from temporalio.service import TLSConfig
 import rekindle
 import workers.control
 import workers.gateway.server
-from activities.kube import Api, Object
-from activities.kubernetes.kinds import TRAINING_JOB
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
 from rekindle.settings import Settings
 from workers.local_kubernetes.binaries import MODULE, kubectl

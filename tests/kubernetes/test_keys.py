@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.cluster import Snapshot
-from activities.kube import Api
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.kubernetes.kinds import PYTORCH_JOB, Workload
+from activities.clusters.api_server import Api
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import PYTORCH_JOB, Workload
+from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import PodPhase
 from rekindle.settings import Settings

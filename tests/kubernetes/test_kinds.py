@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Change, Object
+from activities.clusters.api_server import Api, Change, Object
+from activities.clusters.port import Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod, WatchEvent

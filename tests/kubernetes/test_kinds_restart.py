@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from rekindle.errors import Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from rekindle.ids import Queries, Updates, job_workflow
 from rekindle.model import keys
 from rekindle.model.cluster import Pod

@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 import yaml
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.kubernetes.kinds import JOB_SET, Kind
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import JOB_SET, Kind
+from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.settings import Settings
 from tests.support.controller import apply_crds

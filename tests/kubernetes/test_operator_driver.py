@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.kube import Object
-from activities.kubernetes import operator as driver_module
-from activities.kubernetes.kinds import ASCEND_JOB, Workload
-from activities.kubernetes.operator import OperatorDriver
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import ascend_operator as driver_module
+from activities.clusters.kubernetes.ascend_operator import OperatorDriver
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
 from rekindle.errors import Conflict, Invalid
 from tests.support.ascend_jobs import (
     OLD,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from tests.support.ascend_operator import AscendOperator, groups_path, jobs_path, submit_ascend_job
 from tests.support.controller import annotations_of, is_terminating, labels_of, pods_until
 from tests.support.kubernetes import Namespace

@@ -11,15 +11,15 @@ import pytest
 import yaml
 from temporalio.testing import ActivityEnvironment
 
-from activities.cluster import Cluster
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.kubernetes.direct import delete_pod
-from activities.kubernetes.kinds import BY_NAME, KINDS
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.direct import delete_pod
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import BY_NAME, KINDS
+from activities.clusters.port import Cluster
 from activities.pods import PodActivities
 from rekindle.errors import NotFound
 from rekindle.model import keys
-from rekindle.model.asks import RememberRequest, Survey, SurveyRequest
+from rekindle.model.activity_values import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.model.state import Remembered
 from rekindle.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, Forbidden, NotFound, Refused
 from rekindle.settings import Settings
 from tests.gateway.processes import started

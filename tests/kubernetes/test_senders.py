@@ -9,8 +9,8 @@ import grpc
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from activities.kube import Object
-from activities.kubernetes.cluster import KubernetesCluster
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
 from rekindle.errors import Refused
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire

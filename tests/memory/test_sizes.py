@@ -11,7 +11,7 @@ import pytest
 from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting, not_among
 from rekindle.model.state import JobState
 from rekindle.policy import cases
-from tests.support.plant import a_job
+from tests.support.harness import a_job
 from workflows import memory
 
 TraceFunction = Callable[[FrameType, str, Any], Any]

@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from tests.replay.scenes import SCENES, Scene
-from tests.support.plant import Plant, plant
+from tests.support.harness import Harness, harness
 from tests.support.scripted_cluster import ScriptedCluster
 from tests.support.temporal import skipping_server
 
@@ -28,14 +28,14 @@ async def record(env: WorkflowEnvironment, scene: Scene) -> list[WorkflowHistory
     job = scene.build()
     cluster = ScriptedCluster(job)
     scene.prepare(cluster)
-    async with plant(env, job, cluster) as world, world.peer(scene.script) as peer:
+    async with harness(env, job, cluster) as world, world.peer(scene.script) as peer:
         await world.first_step()
         await scene.play(world, peer)
         runs = await _runs(world, scene)
         return [await world.client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
 
 
-async def _runs(world: Plant, scene: Scene) -> list[WorkflowExecution]:
+async def _runs(world: Harness, scene: Scene) -> list[WorkflowExecution]:
     """The closed runs, as soon as the server lists all that the scene names."""
     recoveries = f"recovery/{world.job.namespace}.{world.job.name}/"
     query = f"WorkflowId STARTS_WITH '{recoveries}' OR WorkflowId STARTS_WITH 'request/{world.job.id}/'"

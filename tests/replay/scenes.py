@@ -8,14 +8,14 @@ from typing import Any
 
 from rekindle import ids
 from rekindle.model.limits import Limits
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import Plant, a_job, a_mindio_job, node_fault, pod_fault, sub_health
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.3)
 LIMIT = timedelta(minutes=15)
 
-Play = Callable[[Plant, ScriptedPeer], Awaitable[None]]
+Play = Callable[[Harness, ScriptedPeer], Awaitable[None]]
 
 
 @dataclass
@@ -34,24 +34,24 @@ class Scene:
         return (a_mindio_job if self.mindio else a_job)(**self.job)
 
 
-async def _sub_health(world: Plant, _peer: ScriptedPeer) -> None:
+async def _sub_health(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await world.incident()
 
 
-async def _escalates(world: Plant, _peer: ScriptedPeer) -> None:
+async def _escalates(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await world.restarted()
 
 
-async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
+async def _fails_at_start(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await world.phase("backup pod runs")
     world.cluster.fail(world.cluster.backup().metadata.name)
     await world.restarted()
 
 
-async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
+async def _dies_while_loading(world: Harness, peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await peer.until(lambda: "new pod running" in peer.orders)
     backup = world.cluster.fail(world.cluster.backup().metadata.name)
@@ -60,7 +60,7 @@ async def _dies_while_loading(world: Plant, peer: ScriptedPeer) -> None:
 
 
 def _late(order: str) -> Play:
-    async def play(world: Plant, peer: ScriptedPeer) -> None:
+    async def play(world: Harness, peer: ScriptedPeer) -> None:
         await world.fault(sub_health())
         await peer.until(lambda: order in peer.orders)
         await world.skip(LIMIT)
@@ -69,7 +69,7 @@ def _late(order: str) -> Play:
     return play
 
 
-async def _rescue(world: Plant, peer: ScriptedPeer) -> None:
+async def _rescue(world: Harness, peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await world.phase("backup loads, training pauses")
     world.cluster.fail(world.cluster.backup().metadata.name)
@@ -77,14 +77,14 @@ async def _rescue(world: Plant, peer: ScriptedPeer) -> None:
     await world.incident()
 
 
-async def _real_fault(world: Plant, peer: ScriptedPeer) -> None:
+async def _real_fault(world: Harness, peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await peer.until(lambda: "new pod running" in peer.orders)
     await peer.report_fault(2)
     await world.restarted()
 
 
-async def _cut(world: Plant, peer: ScriptedPeer) -> None:
+async def _cut(world: Harness, peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await peer.until(lambda: "new pod running" in peer.orders)
     await peer.cut()
@@ -94,26 +94,26 @@ async def _cut(world: Plant, peer: ScriptedPeer) -> None:
     await world.incident()
 
 
-async def _given_up(world: Plant, _peer: ScriptedPeer) -> None:
+async def _given_up(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(node_fault("node-0"))
     await world.incident()
 
 
-async def _restarts(world: Plant, _peer: ScriptedPeer) -> None:
+async def _restarts(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(node_fault("node-0"))
     await world.restarted()
 
 
-async def _front(world: Plant, _peer: ScriptedPeer) -> None:
+async def _front(world: Harness, _peer: ScriptedPeer) -> None:
     await (await world.front(force=True)).result()
     await world.incident()
 
 
-async def _refused_front(world: Plant, _peer: ScriptedPeer) -> None:
+async def _refused_front(world: Harness, _peer: ScriptedPeer) -> None:
     await (await world.front()).result()
 
 
-async def _cancelled_front(world: Plant, peer: ScriptedPeer) -> None:
+async def _cancelled_front(world: Harness, peer: ScriptedPeer) -> None:
     front = await world.front(force=True)
     await peer.until(lambda: "new pod running" in peer.orders)
     await front.cancel()
@@ -121,7 +121,7 @@ async def _cancelled_front(world: Plant, peer: ScriptedPeer) -> None:
     await world.incident()
 
 
-async def _lifted(world: Plant, peer: ScriptedPeer) -> None:
+async def _lifted(world: Harness, peer: ScriptedPeer) -> None:
     first_run = (await world.entity.describe()).run_id
     await _sub_health(world, peer)
     world.cluster.spare = True

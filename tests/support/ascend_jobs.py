@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from activities.kube import Api, Object
-from activities.kubernetes.kinds import Workload
-from activities.kubernetes.operator import OperatorDriver
-from activities.kubernetes.reader import Reader
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.ascend_operator import OperatorDriver
+from activities.clusters.kubernetes.kinds import Workload
+from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict
 from rekindle.settings import Settings
 from tests.support.ascend_operator import AscendOperator, group_of, groups_path

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from rekindle.errors import Conflict, NotFound
 from tests.support.controller import Controller, annotations_of, is_terminating, labels_of
 from tests.support.kubernetes import ACCELERATOR, Namespace

@@ -3,7 +3,7 @@
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.asks import Backup
+from rekindle.model.activity_values import Backup
 from rekindle.model.recovery import ModeRequest, RecoveryContext, Verdict
 from workflows.hot_switch import HotSwitch
 from workflows.mode import NOTHING

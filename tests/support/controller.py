@@ -10,7 +10,7 @@ from typing import Self
 
 import yaml
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
 from tests.support.kubernetes import Namespace
 

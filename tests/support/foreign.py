@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.port import Snapshot
 from rekindle.model.cluster import Pod, PodPhase
 from rekindle.settings import Settings
 from tests.support.controller import Controller, apply_crds, labels_of, pods_until

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
 from typing import Any
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from rekindle.errors import Conflict, Invalid
 from tests.support.controller import Controller, is_terminating, labels_of
 from tests.support.kubernetes import ACCELERATOR, Namespace

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, NotFound
 from tests.support.cluster import environment
 

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from rekindle.errors import ClusterUnavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow
-from rekindle.model import asks, keys
+from rekindle.model import activity_values, keys
 from rekindle.model.cluster import (
     Condition,
     JobObject,
@@ -338,23 +338,23 @@ class Activities:
             activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))
 
     def _end_session(self, activity: Activity, attempt: int) -> None:
-        if self._world.training.session == activity.argument(asks.EndSession).session:
+        if self._world.training.session == activity.argument(activity_values.EndSession).session:
             self._world.training.cut()
         activity.complete(attempt)
 
     def _ensure_backup(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.BackupRequest)
+        request = activity.argument(activity_values.BackupRequest)
         old, backup = self._world.make_backup(request.pod_rank, request.name_suffix, request.avoid_nodes)
-        activity.complete(attempt, asks.Backup(old=_ref(old), backup=_ref(backup)))
+        activity.complete(attempt, activity_values.Backup(old=_ref(old), backup=_ref(backup)))
 
     def _await_scheduled(self, activity: Activity, attempt: int) -> None:
-        def answer(pods: list[Pod]) -> asks.Scheduled:
-            return asks.Scheduled(node=pods[0].node if pods else "", message="no node" if pods else "the pod is gone")
+        def answer(pods: list[Pod]) -> activity_values.Scheduled:
+            return activity_values.Scheduled(node=pods[0].node if pods else "", message="no node" if pods else "the pod is gone")
 
         self._await(activity, attempt, lambda pods: all(pod.node or pod.over or pod.leaving for pod in pods), answer)
 
     def _await_running(self, activity: Activity, attempt: int) -> None:
-        wanted = len(activity.argument(asks.PodsRequest).pods)
+        wanted = len(activity.argument(activity_values.PodsRequest).pods)
 
         def done(pods: list[Pod]) -> bool:
             ended = len(pods) < wanted or any(pod.over or pod.leaving for pod in pods)
@@ -366,13 +366,13 @@ class Activities:
         self._await(activity, attempt, lambda pods: not pods, lambda pods: [_ref(pod) for pod in pods])
 
     def _await_old_gone(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.OldPodsRequest)
+        request = activity.argument(activity_values.OldPodsRequest)
         self._follow(
             activity, attempt, request.within, lambda pod: not _is_new(pod, request.restart), lambda pods: not pods, _count
         )
 
     def _await_new_running(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.NewPodsRequest)
+        request = activity.argument(activity_values.NewPodsRequest)
         names: set[str] = set()
 
         def settled(pods: list[Pod]) -> bool:
@@ -380,37 +380,37 @@ class Activities:
             ended = len(pods) < len(names) or any(pod.over or pod.leaving for pod in pods)
             return ended or (len(pods) >= request.pods and all(pod.phase == "Running" for pod in pods))
 
-        def answer(pods: list[Pod]) -> asks.Started:
+        def answer(pods: list[Pod]) -> activity_values.Started:
             return _started(pods, max(request.pods, len(names)))
 
         self._follow(activity, attempt, request.within, lambda pod: _is_new(pod, request.restart), settled, answer)
 
     def _look_at_new_pods(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.NewPodsRequest)
+        request = activity.argument(activity_values.NewPodsRequest)
         self._world.answer()
         pods = [pod for pod in self._world.pods.values() if _is_new(pod, request.restart)]
         there = len(pods) >= request.pods and not any(pod.over or pod.leaving for pod in pods)
-        activity.complete(attempt, asks.Started(running=there, message="" if there else _words(pods)))
+        activity.complete(attempt, activity_values.Started(running=there, message="" if there else _words(pods)))
 
     def _look_at_job(self, activity: Activity, attempt: int) -> None:
         self._world.answer()
-        activity.complete(attempt, asks.JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
+        activity.complete(attempt, activity_values.JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
 
     def _survey(self, activity: Activity, attempt: int) -> None:
-        names = activity.argument(asks.SurveyRequest).nodes
+        names = activity.argument(activity_values.SurveyRequest).nodes
         self._world.answer()
         everything = view(self._world, self._labels)
         if everything.job is None:
-            activity.complete(attempt, asks.Survey(exists=False, ended=end_of(None)))
+            activity.complete(attempt, activity_values.Survey(exists=False, ended=end_of(None)))
             return
         nodes = tuple(node for node in everything.nodes if node.metadata.name in names)
         sighting = sight(everything.model_copy(update={"nodes": nodes}))
-        activity.complete(attempt, asks.Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
+        activity.complete(attempt, activity_values.Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
 
     def _await(
         self, activity: Activity, attempt: int, done: Callable[[list[Pod]], bool], answer: Callable[[list[Pod]], object]
     ) -> None:
-        request = activity.argument(asks.PodsRequest)
+        request = activity.argument(activity_values.PodsRequest)
         uids = {pod.uid for pod in request.pods}
         self._follow(activity, attempt, request.within, lambda pod: pod.uid in uids, done, answer)
 
@@ -444,37 +444,37 @@ class Activities:
         look()
 
     def _swap(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.SwapRequest)
+        request = activity.argument(activity_values.SwapRequest)
         self._world.answer()
         backup = self._world.pods.get(request.backup.uid)
         alive = backup is not None and backup.alive
         if alive:
             self._world.delete(request.old.uid, 0)
-        activity.complete(attempt, asks.Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
+        activity.complete(attempt, activity_values.Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
 
     def _promote(self, activity: Activity, attempt: int) -> None:
-        self._world.promote(activity.argument(asks.SwapRequest).backup.uid)
+        self._world.promote(activity.argument(activity_values.SwapRequest).backup.uid)
         activity.complete(attempt)
 
     def _delete_backups(self, activity: Activity, attempt: int) -> None:
-        pods = self._world.delete_backups(activity.argument(asks.StopRequest).grace_seconds)
+        pods = self._world.delete_backups(activity.argument(activity_values.StopRequest).grace_seconds)
         activity.complete(attempt, [_ref(pod) for pod in pods])
 
     def _sweep(self, activity: Activity, attempt: int) -> None:
-        for pod in activity.argument(asks.SweepRequest).pods:
+        for pod in activity.argument(activity_values.SweepRequest).pods:
             self._world.delete(pod.uid, 0)
         activity.complete(attempt)
 
     def _delete_pods(self, activity: Activity, attempt: int) -> None:
-        pods = self._world.delete_all(activity.argument(asks.StopRequest).grace_seconds)
+        pods = self._world.delete_all(activity.argument(activity_values.StopRequest).grace_seconds)
         activity.complete(attempt, _count(pods).model_copy(update={"youngest": self._driver.now}))
 
     def _ensure_pods(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.StartRequest)
+        request = activity.argument(activity_values.StartRequest)
         activity.complete(attempt, _count(self._world.make_pods(request.generation, request.avoid_nodes)))
 
     def _publish_policy(self, activity: Activity, attempt: int) -> None:
-        request = activity.argument(asks.PolicyRequest)
+        request = activity.argument(activity_values.PolicyRequest)
         self._world.answer()
         self._labels[keys.SUB_HEALTHY_STRATEGY] = request.strategy
         self._labels.pop(keys.DOWNGRADED, None)
@@ -485,7 +485,7 @@ class Activities:
 
     def _remember(self, activity: Activity, attempt: int) -> None:
         self._world.answer()
-        self._labels[keys.MEMORY] = activity.argument(asks.RememberRequest).memory.model_dump_json()
+        self._labels[keys.MEMORY] = activity.argument(activity_values.RememberRequest).memory.model_dump_json()
         self._world.change()
         activity.complete(attempt)
 
@@ -500,7 +500,7 @@ class Activities:
             activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
 
     def _hold_request(self, activity: Activity, attempt: int) -> None:
-        asked = activity.argument(asks.AskRequest)
+        asked = activity.argument(activity_values.AskRequest)
 
         def answered(answer: Answer) -> None:
             if not answer.kind and answer.value is not None:
@@ -514,7 +514,7 @@ class Activities:
         self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
 
     def _withdraw_request(self, activity: Activity, attempt: int) -> None:
-        asked = activity.argument(asks.WithdrawRequest)
+        asked = activity.argument(activity_values.WithdrawRequest)
 
         def answered(answer: Answer) -> None:
             if answer.kind == "again":
@@ -527,14 +527,16 @@ class Activities:
     def _await_recovery_end(self, activity: Activity, attempt: int) -> None:
         run = self._driver.runs.get(activity.argument(str))
         if run is None:
-            activity.complete(attempt, asks.RecoveryEnd(settled=False, words="nothing is known of its end"))
+            activity.complete(attempt, activity_values.RecoveryEnd(settled=False, words="nothing is known of its end"))
         elif run.status == "running":
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:
-            activity.complete(attempt, asks.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run)))
+            activity.complete(
+                attempt, activity_values.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run))
+            )
 
     def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
-        self._driver.terminate(activity.argument(asks.TerminateRequest).workflow_id)
+        self._driver.terminate(activity.argument(activity_values.TerminateRequest).workflow_id)
         activity.complete(attempt)
 
 
@@ -546,18 +548,20 @@ def _away(words: str) -> ApplicationError:
     return ApplicationError(words, type=ClusterUnavailable.type)
 
 
-def _is_new(pod: Pod, restart: asks.Restart) -> bool:
+def _is_new(pod: Pod, restart: activity_values.Restart) -> bool:
     """Whether the pod was made by this restart."""
     return pod.generation == restart.generation or restart.youngest is None
 
 
-def _count(pods: list[Pod]) -> asks.PodCount:
-    return asks.PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
+def _count(pods: list[Pod]) -> activity_values.PodCount:
+    return activity_values.PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
 
 
-def _started(pods: list[Pod], wanted: int) -> asks.Started:
+def _started(pods: list[Pod], wanted: int) -> activity_values.Started:
     runs = len(pods) >= wanted and all(pod.alive for pod in pods)
-    return asks.Started(running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}")
+    return activity_values.Started(
+        running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}"
+    )
 
 
 def _words(pods: list[Pod]) -> str:

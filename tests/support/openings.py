@@ -10,15 +10,15 @@ from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from activities.pods import PodActivities
 from rekindle import ids
-from rekindle.model.asks import SurveyRequest
+from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Mode, Situation, Verdict
+from tests.support.harness import Harness, a_mindio_job, harness
 from tests.support.opening_modes import Opens, OpensFirst
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import Plant, a_mindio_job, plant
 
 SHORT = timedelta(seconds=0.3)
 ALLOWED = {RECOVER_STRATEGY: "retry,recover"}
@@ -33,13 +33,13 @@ def mindio(**limits: timedelta) -> Job:
 @asynccontextmanager
 async def opening(
     env: WorkflowEnvironment, job: Job, script: Script | None = None, *, leaves: bool = False
-) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
     """A job that trains, and whose recoveries are opened and no more.
 
     Args:
         leaves: its training side is to have left in the end.
     """
-    async with plant(env, job, modes=(OpensFirst, Opens)) as world, world.peer(script) as peer:
+    async with harness(env, job, modes=(OpensFirst, Opens)) as world, world.peer(script) as peer:
         await world.first_step()
         survey = await ActivityEnvironment().run(PodActivities(world.cluster).survey, SurveyRequest(job_id=job.id))
         await world.tell(ids.Updates.SIGHTING, survey.sighting)
@@ -48,7 +48,7 @@ async def opening(
         assert not peer.broken_rules, peer.broken_rules
 
 
-async def verdict(world: Plant, mode: Mode = Mode.JOB_RESCHEDULING) -> Verdict:
+async def verdict(world: Harness, mode: Mode = Mode.JOB_RESCHEDULING) -> Verdict:
     """What the mode said at its end."""
     await world.incident()
     handle = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, mode), result_type=Verdict)
@@ -56,7 +56,7 @@ async def verdict(world: Plant, mode: Mode = Mode.JOB_RESCHEDULING) -> Verdict:
     return found
 
 
-async def opened(world: Plant) -> Situation:
+async def opened(world: Harness) -> Situation:
     """What the opening learnt."""
     found = await verdict(world)
     assert found.reason == "opened"
@@ -82,21 +82,21 @@ def fields(order: Any) -> tuple[Any, ...]:
     )
 
 
-async def healed(world: Plant, fault: Fault) -> None:
+async def healed(world: Harness, fault: Fault) -> None:
     """A fault is over, and the running mode has heard of it."""
     before = await _heard(world)
     await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(cleared=(fault.id,)))
     await told_again(world, before)
 
 
-async def told_again(world: Plant, before: int) -> None:
+async def told_again(world: Harness, before: int) -> None:
     """Waits until the running mode has heard of faults once more."""
     async with asyncio.timeout(30):
         while await _heard(world) == before:
             await asyncio.sleep(0.03)
 
 
-async def _heard(world: Plant) -> int:
+async def _heard(world: Harness) -> int:
     """How often the running mode was told what is broken."""
     events = (await (await world.running()).fetch_history()).events
     return len(

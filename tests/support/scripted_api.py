@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 
 WAIT_LIMIT = 20.0
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from activities.cluster import Snapshot
+from activities.clusters.port import Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid, NotFound
 from rekindle.model.cluster import (
     ClusterEvent,

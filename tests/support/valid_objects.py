@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from activities.kube import Object
-from activities.kubernetes.kinds import (
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.kinds import (
     ASCEND_JOB,
     BATCH_JOB,
     COMPLETION_INDEX,

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from activities.kube import Object
+from activities.clusters.api_server import Object
 from rekindle.errors import Conflict, NotFound
 from tests.support.ascend_operator import GATE, AscendOperator, groups_path
 from tests.support.controller import Controller, annotations_of, apply_crds, is_terminating, labels_of

@@ -8,7 +8,7 @@ from typing import Literal
 
 from temporalio.client import Client
 
-from activities.cluster import Snapshot
+from activities.clusters.port import Snapshot
 from rekindle.model.cluster import Condition, JobObject, Node, Pod, WatchEvent
 from rekindle.model.job import Job
 from rekindle.model.keys import CAPABILITIES, SUB_HEALTHY_STRATEGY

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from activities.cluster import Cluster
+from activities.clusters.port import Cluster
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from activities.cluster import Cluster
-from activities.kube import Api, Object
-from activities.kubernetes.cluster import KubernetesCluster
-from activities.local import LocalCluster
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.local import LocalCluster
+from activities.clusters.port import Cluster
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict
 from rekindle.model import keys

@@ -13,8 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import deployment
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.changed import HurriedHotSwitchOfAWorker
+from tests.support.harness import Control, Harness, a_job, harness, sub_health
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import Control, Plant, a_job, plant, sub_health
 from workers.control import MODES
 from workers.versions import Upgrades
 from workflows.rescheduling import JobRescheduling
@@ -30,7 +30,7 @@ LOADING = Script(pauses=False)
 class Upgrade:
     """A job on version `old`, and the worker of version `new` beside it."""
 
-    world: Plant
+    world: Harness
     peer: ScriptedPeer
     old: str
     new: Control
@@ -71,7 +71,7 @@ async def upgrade(
 ) -> AsyncIterator[Upgrade]:
     job = a_job()
     old = f"{job.id}-old"
-    async with plant(temporal, job, build_id=old) as world, world.peer(script) as peer:
+    async with harness(temporal, job, build_id=old) as world, world.peer(script) as peer:
         await world.first_step()
         new = Control(world.client, world.cluster, changed, f"{job.id}-new")
         try:

@@ -7,8 +7,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
+from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
 from tests.support.peer import PACE, Script
-from tests.support.plant import Plant, a_job, a_mindio_job, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 
@@ -230,7 +230,7 @@ async def test_with_mindio_an_attempt_ends_with_its_manager(temporal: WorkflowEn
         assert peer.orders == orders
 
 
-async def _is_lost_with_its_manager(world: Plant) -> None:
+async def _is_lost_with_its_manager(world: Harness) -> None:
     """The hot switch ends with words that say why, and the job starts anew with a manager of its own."""
     await world.phase("training resumes from its last checkpoint")
     await world.attached_as("127.0.0.9")

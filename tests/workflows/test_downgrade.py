@@ -11,7 +11,7 @@ from rekindle.model.keys import DOWNGRADED, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
-from tests.support.plant import Plant, a_job, register, sub_health, training
+from tests.support.harness import Harness, a_job, register, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 
@@ -22,7 +22,7 @@ def _without_a_spare() -> tuple[Job, ScriptedCluster]:
     return job, cluster
 
 
-async def _run_id(world: Plant) -> str | None:
+async def _run_id(world: Harness) -> str | None:
     return (await world.entity.describe()).run_id
 
 

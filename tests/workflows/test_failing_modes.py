@@ -11,13 +11,13 @@ from rekindle.model.job import Job
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Situation
 from rekindle.policy.modes import row_of
+from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.modes import BuggyHotSwitch, DeafHotSwitch, SlowHotSwitch
 from tests.support.peer import Script
-from tests.support.plant import RESUMES, Plant, a_job, node_fault, plant, sub_health, training
 from workflows.rescheduling import JobRescheduling
 
 
-async def _seconds_to_the_last_mode(world: Plant, failed: WorkflowHandle[Any, Any]) -> float:
+async def _seconds_to_the_last_mode(world: Harness, failed: WorkflowHandle[Any, Any]) -> float:
     """From the close of the mode that failed to the start of the job rescheduling, by the server's clock."""
     first, second = await failed.describe(), await world.recovery.describe()
     assert first.close_time
@@ -25,7 +25,7 @@ async def _seconds_to_the_last_mode(world: Plant, failed: WorkflowHandle[Any, An
     return (second.start_time - first.close_time).total_seconds()
 
 
-async def _hot_switch(world: Plant) -> WorkflowHandle[Any, Any]:
+async def _hot_switch(world: Harness) -> WorkflowHandle[Any, Any]:
     """The running hot switch."""
     await world.settled(lambda status: status.running is Mode.HOT_SWITCH and bool(status.recovery))
     return world.recovery
@@ -33,7 +33,7 @@ async def _hot_switch(world: Plant) -> WorkflowHandle[Any, Any]:
 
 async def test_a_mode_with_a_bug_leads_to_the_last_mode_within_a_second(temporal: WorkflowEnvironment) -> None:
     """A bug must not leave training paused: the mode fails, and job rescheduling starts."""
-    async with plant(temporal, a_job(), modes=(BuggyHotSwitch, JobRescheduling)) as world, world.peer():
+    async with harness(temporal, a_job(), modes=(BuggyHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
         await world.phase("training resumes from its last checkpoint")
@@ -79,7 +79,7 @@ def _hurried() -> Job:
 
 async def test_a_mode_beyond_its_deadline_is_cancelled_and_the_last_mode_follows(temporal: WorkflowEnvironment) -> None:
     """The sum of its limits, and the clean-up: then it is cancelled, and what it says itself does not end the climb."""
-    async with plant(temporal, _hurried(), modes=(SlowHotSwitch, JobRescheduling)) as world, world.peer():
+    async with harness(temporal, _hurried(), modes=(SlowHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
         incident = await world.restarted()
@@ -89,7 +89,7 @@ async def test_a_mode_beyond_its_deadline_is_cancelled_and_the_last_mode_follows
 
 async def test_a_mode_that_does_not_even_cancel_is_terminated(temporal: WorkflowEnvironment) -> None:
     """After the time for its cancellation it is terminated, and the last mode follows."""
-    async with plant(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
+    async with harness(temporal, _hurried(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         await world.fault(sub_health())
         deaf = await _hot_switch(world)
@@ -106,7 +106,7 @@ def test_the_deadline_of_a_mode_is_the_sum_of_its_limits_and_its_clean_up() -> N
 
 async def test_a_workflow_that_holds_the_recoverys_id_is_waited_for(temporal: WorkflowEnvironment) -> None:
     """One of an earlier workflow of the job may still be ending: it delays a recovery, and does not prevent it."""
-    async with plant(temporal, a_job(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
+    async with harness(temporal, a_job(), modes=(DeafHotSwitch, JobRescheduling)) as world, world.peer():
         await world.first_step()
         request, context = ModeRequest(), RecoveryContext(job=world.job, incident=1, attachment=None, situation=Situation())
         stranger = await world.client.start_workflow(

@@ -14,18 +14,18 @@ from rekindle.model.fault import Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
+from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import NOW, Plant, a_job, a_mindio_job, node_fault, plant, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
 ALMOST = timedelta(minutes=14, seconds=55)
 LIMIT = timedelta(minutes=15)
 
-Scene = Callable[[Plant, ScriptedPeer], Awaitable[None]]
+Scene = Callable[[Harness, ScriptedPeer], Awaitable[None]]
 
 
-async def _nothing(_world: Plant, _peer: ScriptedPeer) -> None:
+async def _nothing(_world: Harness, _peer: ScriptedPeer) -> None:
     return
 
 
@@ -71,23 +71,23 @@ async def test_without_a_spare_training_is_left_alone(
         assert cluster.labels["subHealthyStrategy"] == "ignore"
 
 
-async def _fails_at_start(world: Plant, _peer: ScriptedPeer) -> None:
+async def _fails_at_start(world: Harness, _peer: ScriptedPeer) -> None:
     await world.phase("backup pod runs")
     world.cluster.fail(world.cluster.backup().metadata.name, "image cannot be pulled")
 
 
-async def _dies_while_loading(world: Plant, _peer: ScriptedPeer) -> None:
+async def _dies_while_loading(world: Harness, _peer: ScriptedPeer) -> None:
     await world.phase("backup loads, training pauses")
     backup = world.cluster.fail(world.cluster.backup().metadata.name)
     await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
 
 
-async def _fifteen_minutes_of_pausing(world: Plant, peer: ScriptedPeer) -> None:
+async def _fifteen_minutes_of_pausing(world: Harness, peer: ScriptedPeer) -> None:
     await peer.until(lambda: "new pod running" in peer.orders)
     await world.skip(LIMIT)
 
 
-async def _fifteen_minutes_of_resuming(world: Plant, peer: ScriptedPeer) -> None:
+async def _fifteen_minutes_of_resuming(world: Harness, peer: ScriptedPeer) -> None:
     await peer.until(lambda: "migration" in peer.orders)
     await world.skip(LIMIT)
 
@@ -263,7 +263,7 @@ async def test_training_that_went_on_where_it_was_keeps_its_old_pod(temporal: Wo
         await _is_rescued(world, peer, [*PREPARED, "migration"], "scripted")
 
 
-async def _is_rescued(world: Plant, peer: ScriptedPeer, orders: list[str], reason: str) -> None:
+async def _is_rescued(world: Harness, peer: ScriptedPeer, orders: list[str], reason: str) -> None:
     old = world.cluster.holder(1)
     incident = await world.incident()
     assert [(v.mode, v.outcome) for v in incident.ladder] == [(Mode.HOT_SWITCH, Outcome.IGNORED)], incident
@@ -319,7 +319,7 @@ async def test_an_order_that_may_have_been_written_is_taken_back(temporal: Workf
         tried.append(order.name)
         raise RuntimeError("the gateway died when it had written the order")
 
-    async with plant(temporal, job) as world:
+    async with harness(temporal, job) as world:
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/dying", session="s", since=NOW))
         await world.first_step()
         async with Worker(world.client, task_queue="gateway/dying", activities=[written_without_a_word]):
@@ -414,7 +414,7 @@ async def test_names_of_backup_pods_do_not_grow(temporal: WorkflowEnvironment) -
 async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_try_again(temporal: WorkflowEnvironment) -> None:
     """The stream comes when the mode has given up waiting, and before its verdict is noted: the sub-health is not forgotten."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
-    async with plant(temporal, job) as world:
+    async with harness(temporal, job) as world:
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()
         await world.fault(sub_health())
@@ -428,7 +428,7 @@ async def test_a_stream_that_comes_while_a_hot_switch_is_refused_is_a_reason_to_
 async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(temporal: WorkflowEnvironment) -> None:
     """A first order that cannot be delivered ends in `refused`: no pod was created, and the policy stays."""
     job = a_job(limits=Limits(order=timedelta(seconds=0.6)))
-    async with plant(temporal, job) as world:
+    async with harness(temporal, job) as world:
         await world.tell(ids.Updates.ATTACH, Attachment(queue="gateway/killed", session="s", since=NOW))
         await world.first_step()
         await world.fault(sub_health())

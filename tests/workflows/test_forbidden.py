@@ -9,7 +9,7 @@ from rekindle.errors import Forbidden
 from rekindle.model.cluster import Pod
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.plant import a_job, node_fault, sub_health, training
+from tests.support.harness import a_job, node_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 

@@ -13,8 +13,8 @@ from rekindle import ids
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
+from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 
@@ -180,7 +180,7 @@ async def test_a_cancellation_between_two_modes_does_not_stop_the_second(tempora
         assert (await front.result()).outcome is Outcome.RECOVERED
 
 
-async def _cancel_is_requested(world: Plant) -> None:
+async def _cancel_is_requested(world: Harness) -> None:
     """Waits until the running recovery was told to stop."""
     async with asyncio.timeout(30):
         while True:
@@ -213,6 +213,6 @@ async def test_the_end_of_the_job_ends_a_recovery_and_its_front(temporal: Workfl
 
 async def register_again(world: Any) -> None:
     """A job of the same name may be registered anew, which the fixture expects when it ends."""
-    from tests.support.plant import register
+    from tests.support.harness import register
 
     await register(world.client, world.job)

@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.fault import Fault
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.modes import row_of
-from tests.support.plant import a_job, node_fault, sub_health, training
+from tests.support.harness import a_job, node_fault, sub_health, training
 
 TASK = ["WORKFLOW_TASK_SCHEDULED", "WORKFLOW_TASK_STARTED", "WORKFLOW_TASK_COMPLETED"]
 UPDATE = ["WORKFLOW_EXECUTION_UPDATE_ACCEPTED", "WORKFLOW_EXECUTION_UPDATE_COMPLETED"]

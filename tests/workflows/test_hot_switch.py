@@ -8,13 +8,13 @@ from rekindle import ids
 from rekindle.model.fault import FaultReport
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Mode, Outcome
+from tests.support.harness import a_job, harness, sub_health
 from tests.support.peer import Script
-from tests.support.plant import a_job, plant, sub_health
 
 
 async def test_a_sub_healthy_pod_moves_to_a_spare_node(temporal: WorkflowEnvironment) -> None:
     """All nine steps run in order, each order is carried out once, and the policy stays hotSwitch."""
-    async with plant(temporal, a_job()) as world, world.peer() as peer:
+    async with harness(temporal, a_job()) as world, world.peer() as peer:
         await world.first_step()
         old = world.cluster.holder(1)
         await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(sub_health(),)))
@@ -29,7 +29,7 @@ async def test_a_sub_healthy_pod_moves_to_a_spare_node(temporal: WorkflowEnviron
 
 async def test_no_report_of_the_pause_within_its_limit_leads_to_job_rescheduling(temporal: WorkflowEnvironment) -> None:
     """After 15 minutes without the report of the pause the mode escalates, and sub-health is ignored from then on."""
-    async with plant(temporal, a_job()) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, a_job()) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
         await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(sub_health(),)))
         await peer.until(lambda: "new pod running" in peer.orders)

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.plant import Plant, a_job, training
+from tests.support.harness import Harness, a_job, training
 from tests.support.watched_cluster import WatchedCluster, watched
 
 LARGE, LARGEST = 1_250, 5_000
@@ -74,7 +74,7 @@ async def test_a_pod_of_the_largest_job_is_moved(temporal: WorkflowEnvironment) 
         assert len(await _events(first_run)) < EVENTS_OF_JOB
 
 
-async def _is_seen(world: Plant) -> WorkflowHandle[Any, Any]:
+async def _is_seen(world: Harness) -> WorkflowHandle[Any, Any]:
     """Waits until all its pods are seen; the run of its workflow, which lasts until its first incident ends."""
     await world.settled(lambda status: len(status.state.holders) == world.job.pods and all(status.state.holders))
     return world.client.get_workflow_handle(world.entity.id, run_id=(await world.entity.describe()).run_id)

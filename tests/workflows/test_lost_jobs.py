@@ -20,8 +20,8 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome, Progress
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy import intake
+from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, sub_health
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import RESUMES, Plant, a_job, node_fault, plant, sub_health
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.job_workflows import register
 
@@ -32,9 +32,9 @@ OFTEN = 0.2
 @asynccontextmanager
 async def _training(
     env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
-) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
     """A job that trains; its gateway knows of its first step, and offers its attachment again and again."""
-    async with plant(env, job, cluster, offer_again=OFTEN) as world, world.peer(script) as peer:
+    async with harness(env, job, cluster, offer_again=OFTEN) as world, world.peer(script) as peer:
         assert await peer.report_progress(Progress(incarnation="life-1", step=1)) == 0
         yield world, peer
         assert not peer.exited, peer.exited
@@ -45,7 +45,7 @@ def _remembered(cluster: ScriptedCluster) -> Remembered:
     return Remembered.model_validate_json(cluster.labels.get(MEMORY) or "{}")
 
 
-async def _noted(world: Plant, condition: Callable[[Remembered], bool]) -> Remembered:
+async def _noted(world: Harness, condition: Callable[[Remembered], bool]) -> Remembered:
     """Waits until the job's object says what must be found again."""
     async with asyncio.timeout(30):
         while not condition(_remembered(world.cluster)):
@@ -53,7 +53,7 @@ async def _noted(world: Plant, condition: Callable[[Remembered], bool]) -> Remem
     return _remembered(world.cluster)
 
 
-async def _lost_and_registered_again(world: Plant) -> None:
+async def _lost_and_registered_again(world: Harness) -> None:
     """Somebody terminates the job's workflow, and the watcher finds that the job has none. Also returns when its gateway has
     offered its stream to the new one."""
     await world.entity.terminate("by mistake")
@@ -61,7 +61,7 @@ async def _lost_and_registered_again(world: Plant) -> None:
     await world.settled(lambda status: status.state.attachment is not None and status.state.progress is not None)
 
 
-async def _register(world: Plant, *, observe: bool = False) -> None:
+async def _register(world: Harness, *, observe: bool = False) -> None:
     """As the watcher does, with what the job's object says by now."""
     written = {key: text for key, text in world.cluster.labels.items() if text is not None}
     found = await world.cluster.job(world.job.id)
@@ -96,7 +96,7 @@ def _without_a_spare() -> tuple[Job, ScriptedCluster]:
     return job, cluster
 
 
-async def _downgraded(world: Plant) -> str:
+async def _downgraded(world: Harness) -> str:
     """A hot switch that finds no spare lowers the policy; why, as it stands on the job's object."""
     await world.fault(sub_health())
     await world.incident(1)
@@ -157,21 +157,21 @@ async def test_a_job_that_was_restarted_too_often_stays_so(temporal: WorkflowEnv
 # ---- lost while a recovery runs
 
 
-async def _runs(world: Plant) -> WorkflowHandle[Any, Any]:
+async def _runs(world: Harness) -> WorkflowHandle[Any, Any]:
     """The recovery that runs, once the job's object says so."""
     recovery = await world.running()
     await _noted(world, lambda known: known.recovery == recovery.id)
     return recovery
 
 
-async def _found(world: Plant, recovery: WorkflowHandle[Any, Any], words: str) -> None:
+async def _found(world: Harness, recovery: WorkflowHandle[Any, Any], words: str) -> None:
     """Waits until the job's new workflow says what became of the recovery that the old one had started."""
     message = (await world.event("RecoveryFound")).message
     assert message.startswith(f"{recovery.id} ran when the job's workflow was lost; {words}"), message
     await world.settled(lambda status: not status.state.lost_recovery)
 
 
-async def _is_told_what_the_watcher_sees(world: Plant) -> None:
+async def _is_told_what_the_watcher_sees(world: Harness) -> None:
     """The watcher tells the job as it is by now, twice: nothing of it is a fault."""
     shown = _shown(world, await world.cluster.job(world.job.id))
     for _ in range(2):
@@ -180,7 +180,7 @@ async def _is_told_what_the_watcher_sees(world: Plant) -> None:
     assert status.state.faults == ()
 
 
-def _shown(world: Plant, job: JobObject) -> intake.Shown:
+def _shown(world: Harness, job: JobObject) -> intake.Shown:
     return intake.shown(JobView(job=job, pods=tuple(world.cluster.pods_by_name.values())), Limits())
 
 
@@ -242,7 +242,7 @@ async def test_a_recovery_that_was_terminated_with_its_job_is_swept(temporal: Wo
         await _is_swept(world, recovery)
 
 
-async def _is_swept(world: Plant, recovery: WorkflowHandle[Any, Any]) -> None:
+async def _is_swept(world: Harness, recovery: WorkflowHandle[Any, Any]) -> None:
     incident = await world.restarted(2)
     assert [(verdict.mode, verdict.outcome) for verdict in incident.ladder] == [(Mode.JOB_RESCHEDULING, Outcome.RECOVERED)]
     assert incident.summary == f"recovery {recovery.id} was lost with the job's workflow"

@@ -12,7 +12,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Outcome
 from rekindle.policy.clients import Identity, identity
-from tests.support.plant import Plant, a_job, a_mindio_job, node_fault, training
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
@@ -27,7 +27,7 @@ async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEn
         assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
 
 
-async def _page(world: Plant) -> str:
+async def _page(world: Harness) -> str:
     """The job's page in the Temporal UI."""
     metadata: WorkflowMetadata = await world.entity.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return metadata.current_details

@@ -8,9 +8,9 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from rekindle import ids
-from rekindle.model.asks import PodCount, PodsRequest, StopRequest
+from rekindle.model.activity_values import PodCount, PodsRequest, StopRequest
 from rekindle.model.recovery import PodRef
-from tests.support.plant import a_job, plant
+from tests.support.harness import a_job, harness
 
 WAITS = 400
 
@@ -49,7 +49,7 @@ class Deleting:
 
 async def test_a_deletion_begins_at_once_beside_hundreds_of_waits(temporal: WorkflowEnvironment) -> None:
     """Each wait may take a quarter of an hour: none of them holds a place that a write needs."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         worker = Worker(
             world.client, task_queue="many-waits", workflows=[Waiting, Deleting], workflow_runner=UnsandboxedWorkflowRunner()
         )

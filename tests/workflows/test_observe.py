@@ -17,27 +17,27 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy import observing
 from rekindle.temporal import Attributes
+from tests.support.harness import Harness, a_job, harness, node_fault, register, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, node_fault, plant, register, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.3)
 HOT_SWITCH = "would run hot switch (pod rank 1), then job rescheduling if that fails"
 
 
-def untouched(world: Plant) -> bool:
+def untouched(world: Harness) -> bool:
     """No pod, no label and no policy was written."""
     return (world.cluster.writes, world.cluster.labels) == ([], {})
 
 
-async def observes(world: Plant, *, observe: bool = True) -> None:
+async def observes(world: Harness, *, observe: bool = True) -> None:
     """The job is registered anew, as when its namespace or its installation changed."""
     await register(world.client, world.job.model_copy(update={"observe": observe}))
 
 
 async def test_a_sub_health_is_decided_and_shown(temporal: WorkflowEnvironment) -> None:
     """Without a stream and a step: event, history and judgement say what would run, and what would have to hold for it."""
-    async with plant(temporal, a_job(observe=True)) as world:
+    async with harness(temporal, a_job(observe=True)) as world:
         await world.fault(sub_health())
         incident = await world.incident()
         (verdict,) = incident.ladder
@@ -81,7 +81,7 @@ async def test_the_same_decision_is_shown_once(temporal: WorkflowEnvironment) ->
 
 async def test_what_the_job_itself_rules_out_is_refused_as_anywhere(temporal: WorkflowEnvironment) -> None:
     """The decision is a refusal then, and it is shown as one."""
-    async with plant(temporal, a_job(observe=True, capabilities=(Capability.WATCHDOG,))) as world:
+    async with harness(temporal, a_job(observe=True, capabilities=(Capability.WATCHDOG,))) as world:
         await world.fault(sub_health())
         assert await world.judged() == "refused: the watchdog is on: it would end a paused training"
         assert "the watchdog is on" in (await world.event("RecoveryRefused")).message
@@ -145,7 +145,7 @@ async def test_a_downgrade_is_not_lifted_while_the_job_is_only_observed(temporal
 
 async def test_it_shows_that_it_is_only_observed(temporal: WorkflowEnvironment) -> None:
     """In the list of jobs, on the job's page, and in the Temporal UI; and not any more when it may be touched."""
-    async with plant(temporal, a_job(observe=True)) as world:
+    async with harness(temporal, a_job(observe=True)) as world:
         assert await _phase(world) == "observed"
         details = await _details(world)
         assert f"**{world.job.name}**: observed" in details
@@ -161,12 +161,12 @@ async def test_it_shows_that_it_is_only_observed(temporal: WorkflowEnvironment) 
         assert "observed" not in page.get()
 
 
-async def _phase(world: Plant) -> str | None:
+async def _phase(world: Harness) -> str | None:
     """What `rekindle jobs` shows as the job's state."""
     return (await world.entity.describe()).typed_search_attributes.get(Attributes.PHASE)
 
 
-async def _details(world: Plant) -> str:
+async def _details(world: Harness) -> str:
     entity: Any = world.entity
     metadata: WorkflowMetadata = await entity.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return metadata.current_details

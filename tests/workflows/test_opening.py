@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from tests.support.harness import a_job, node_fault
 from tests.support.openings import SHORT, fields, healed, mindio, opened, opening, ranks
 from tests.support.peer import Script
-from tests.support.plant import a_job, node_fault
 
 
 @pytest.mark.parametrize("job", [a_job, mindio], ids=["ours", "mindio"])

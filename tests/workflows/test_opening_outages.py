@@ -10,10 +10,10 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode
 from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.support.harness import a_job, node_fault, sub_health
 from tests.support.opening_modes import OpensFirst
 from tests.support.openings import SHORT, fields, mindio, opened, opening, ranks, verdict
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.plant import a_job, node_fault, sub_health
 
 LONG = timedelta(seconds=20)
 

@@ -18,7 +18,7 @@ from temporalio.workflow import _Definition as WorkflowDefinition
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
-from rekindle.model import asks, recovery
+from rekindle.model import activity_values, recovery
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
@@ -220,15 +220,15 @@ async def answers(job: Job, phase: PodPhase) -> list[Any]:
     for pod in list(cluster.pods_by_name.values()):
         cluster._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": phase, "message": TEXT})}))
     pods = PodActivities(cluster)
-    restart = asks.Restart(job_id=job.id, generation="g" * 36)
+    restart = activity_values.Restart(job_id=job.id, generation="g" * 36)
     old = restart.model_copy(update={"youngest": datetime.now(UTC)})
-    new = asks.NewPodsRequest(restart=restart, pods=job.pods)
+    new = activity_values.NewPodsRequest(restart=restart, pods=job.pods)
     calls: list[tuple[Callable[..., Any], Any]] = [
         (pods.await_new_running, new),
         (pods.look_at_new_pods, new),
-        (pods.await_old_gone, asks.OldPodsRequest(restart=old, within=timedelta(0))),
-        (pods.ensure_pods, asks.StartRequest(job_id=job.id, generation="g", avoid_nodes=())),
-        (pods.delete_pods, asks.StopRequest(job_id=job.id, grace_seconds=0)),
+        (pods.await_old_gone, activity_values.OldPodsRequest(restart=old, within=timedelta(0))),
+        (pods.ensure_pods, activity_values.StartRequest(job_id=job.id, generation="g", avoid_nodes=())),
+        (pods.delete_pods, activity_values.StopRequest(job_id=job.id, grace_seconds=0)),
     ]
     return [await ActivityEnvironment().run(call, request) for call, request in calls]
 
@@ -238,7 +238,7 @@ async def examples(job: Job) -> list[Any]:
     event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
-    restart = asks.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
+    restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
     sighting, request = sight(worst_view(job)), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT)
     found = worn(job, sighting)
     remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
@@ -254,12 +254,12 @@ async def examples(job: Job) -> list[Any]:
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT),
         Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
-        asks.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
-        asks.Survey(exists=True, sighting=sighting, nodes=looked_at),
-        asks.SurveyRequest(job_id=job.id, nodes=looked_at),
-        asks.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
-        asks.RememberRequest(job_id=job.id, memory=remembered),
-        asks.WithdrawRequest(job_id=job.id, request_id=TEXT),
+        activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
+        activity_values.Survey(exists=True, sighting=sighting, nodes=looked_at),
+        activity_values.SurveyRequest(job_id=job.id, nodes=looked_at),
+        activity_values.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
+        activity_values.RememberRequest(job_id=job.id, memory=remembered),
+        activity_values.WithdrawRequest(job_id=job.id, request_id=TEXT),
         verdict(job),
         request,
         recovery.Order(
@@ -268,23 +268,23 @@ async def examples(job: Job) -> list[Any]:
         recovery.Receipt(info=TEXT),
         recovery.Attachment(queue=TEXT, session=TEXT, since=NOW),
         recovery.Progress(incarnation=TEXT, step=1),
-        asks.AskRequest(job_id=job.id, request=request, request_id=TEXT),
-        asks.Backup(old=pod_ref(1), backup=pod_ref(2)),
-        asks.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
-        asks.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
-        asks.EventRequest(job_id=job.id, event=event),
-        asks.JobRequest(job_id=job.id),
-        asks.JobLook(phase=JobPhase.RUNNING),
-        asks.NewPodsRequest(restart=restart, pods=job.pods),
-        asks.OldPodsRequest(restart=restart, within=Limits().pods_stopped),
-        asks.PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
-        asks.PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
-        asks.Scheduled(node=a_name(1), message=TEXT * 5),
-        asks.StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
-        asks.StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
-        asks.Swap(old_deleted=False, message=TEXT * 5),
-        asks.SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
-        asks.TerminateRequest(workflow_id=TEXT, reason=TEXT),
+        activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
+        activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
+        activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
+        activity_values.EventRequest(job_id=job.id, event=event),
+        activity_values.JobRequest(job_id=job.id),
+        activity_values.JobLook(phase=JobPhase.RUNNING),
+        activity_values.NewPodsRequest(restart=restart, pods=job.pods),
+        activity_values.OldPodsRequest(restart=restart, within=Limits().pods_stopped),
+        activity_values.PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
+        activity_values.PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
+        activity_values.Scheduled(node=a_name(1), message=TEXT * 5),
+        activity_values.StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
+        activity_values.StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
+        activity_values.Swap(old_deleted=False, message=TEXT * 5),
+        activity_values.SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.TerminateRequest(workflow_id=TEXT, reason=TEXT),
         (pod_ref(1), pod_ref(2)),
         TEXT,
     ]

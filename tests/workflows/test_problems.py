@@ -9,8 +9,8 @@ from rekindle.model.fault import Sighting
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.model.state import JobStatus, Registration
 from rekindle.policy.intake import Register, Sighted
+from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, node_fault, sub_health, training
 from workers.watcher.job_workflows import TemporalJobWorkflows
 
 UNRANKED = "pod gpt-1 carries no rank: expected annotation hccl/rankIndex"
@@ -18,11 +18,11 @@ OUTSIDE = "pod rank 7 of pod x is outside 0 to 1"
 DECLINED = f"the job cannot be recovered as it is: {UNRANKED}"
 
 
-async def problems(world: Plant, *found: str) -> None:
+async def problems(world: Harness, *found: str) -> None:
     await world.tell(ids.Updates.SIGHTING, Sighting(problems=found))
 
 
-async def declined(world: Plant, count: int) -> JobStatus:
+async def declined(world: Harness, count: int) -> JobStatus:
     """Waits until so many faults were declined."""
     return await world.settled(lambda status: len([one for one in status.state.faults if one.judged]) == count)
 

@@ -10,9 +10,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.recovery import Outcome
+from tests.support.harness import a_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import a_job, node_fault, plant, sub_health, training
-from workers.gateway.temporal import Jobs
+from workers.gateway.job_workflows import Jobs
 from workflows.hot_switch import HotSwitch
 from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
@@ -89,7 +89,7 @@ async def test_no_update_is_lost_when_the_job_continues_as_new(temporal: Workflo
 
 async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: WorkflowEnvironment) -> None:
     """Six moves between two gateways while the pause is awaited: each gets the order again, it is carried out once."""
-    async with plant(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
+    async with harness(temporal, a_job(), gateways=2) as world, world.peer(Script(pauses=False)) as peer:
         await world.first_step()
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)

@@ -9,8 +9,8 @@ from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
+from tests.support.harness import RESUMES, a_job, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import RESUMES, a_job, node_fault, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 

@@ -7,7 +7,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy
 from rekindle.model.recovery import Outcome
-from tests.support.plant import a_job, a_mindio_job, plant, register, sub_health, training
+from tests.support.harness import a_job, a_mindio_job, harness, register, sub_health, training
 
 C = Capability
 
@@ -41,7 +41,7 @@ async def test_what_cannot_be_hot_switched_is_refused_with_its_reason(temporal: 
 
 async def test_before_the_first_step_it_is_refused_and_judged_again_at_it(temporal: WorkflowEnvironment) -> None:
     """A sub-health that comes before the first step is hot-switched as soon as that step is done."""
-    async with plant(temporal, a_job()) as world, world.peer() as peer:
+    async with harness(temporal, a_job()) as world, world.peer() as peer:
         await world.fault(sub_health())
         assert "no training step was completed yet" in await world.judged()
         assert peer.orders == []
@@ -66,7 +66,7 @@ async def test_another_policy_counts_from_its_registration_on(temporal: Workflow
 
 async def test_without_a_stream_it_is_refused_and_judged_again_at_the_attach(temporal: WorkflowEnvironment) -> None:
     """A sub-health of a job whose training side is away is hot-switched as soon as it is back."""
-    async with plant(temporal, a_job()) as world:
+    async with harness(temporal, a_job()) as world:
         await world.first_step()
         await world.fault(sub_health())
         assert "the training side is not attached" in await world.judged()

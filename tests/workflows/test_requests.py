@@ -13,15 +13,15 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.heartbeat import beating
+from activities.heartbeat import heartbeating
 from activities.jobs import JobActivities
 from rekindle import ids
-from rekindle.model.asks import AskRequest
+from rekindle.model.activity_values import AskRequest
 from rekindle.model.keys import MEMORY
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
+from tests.support.harness import Harness, a_job, register, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, register, training
 from tests.support.scripted_cluster import ScriptedCluster
 from workflows.hot_switch import HotSwitch
 
@@ -29,13 +29,13 @@ _numbers = itertools.count(1)
 FORCED = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, force=True, requested_by="ada")
 
 
-async def _ask(world: Plant, request: ModeRequest = FORCED, request_id: str = "r1") -> Verdict:
+async def _ask(world: Harness, request: ModeRequest = FORCED, request_id: str = "r1") -> Verdict:
     """Asks as any client of Temporal may, and waits for the verdict."""
     verdict: Verdict = await world.entity.execute_update(ids.Updates.RECOVER, request, id=request_id, result_type=Verdict)
     return verdict
 
 
-async def _continued(world: Plant, before: str | None) -> None:
+async def _continued(world: Harness, before: str | None) -> None:
     """Waits until the job's workflow has continued as new."""
     async with asyncio.timeout(30):
         while (await world.entity.describe()).run_id == before:
@@ -168,7 +168,7 @@ async def _refusal(front: WorkflowHandle[Any, Any]) -> ApplicationError:
     return cause.cause
 
 
-async def _listed(world: Plant, name: str, count: int) -> None:
+async def _listed(world: Harness, name: str, count: int) -> None:
     """Waits until the server lists so many jobs of this name."""
     query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND RekindleJob = '{name}'"
     async with asyncio.timeout(30):
@@ -224,7 +224,7 @@ class HeldUp(JobActivities):
     @activity.defn
     async def hold_request(self, asked: AskRequest) -> Verdict:
         self.is_on_its_way.set()
-        async with beating():
+        async with heartbeating():
             await self.goes_on.wait()
         return await super().hold_request(asked)
 

@@ -12,7 +12,7 @@ from rekindle.model.cluster import JobPhase
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.plant import RESUMES, Plant, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -152,7 +152,7 @@ async def test_the_node_of_a_pod_that_failed_is_used_again(temporal: WorkflowEnv
         assert {pod.spec.node_name for pod in world.cluster.pods_by_name.values()} == {"node-0", "node-1"}
 
 
-async def _unanswered(world: Plant, calls: int) -> None:
+async def _unanswered(world: Harness, calls: int) -> None:
     """Waits until the cluster was asked this often in vain."""
     async with asyncio.timeout(30):
         while world.cluster.refused_calls < calls:

@@ -16,8 +16,8 @@ from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
+from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script
-from tests.support.plant import Plant, a_job, node_fault, sub_health, training
 
 SOON = timedelta(seconds=0.3)
 UPSERT = "EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"
@@ -127,7 +127,7 @@ async def test_how_a_recovery_ended_is_its_status_in_the_list(temporal: Workflow
         assert await _row(world) == (f"recovery/default.{job.name}/3-job-rescheduling/{job.id[:8]}", Status.FAILED, "given_up")
 
 
-async def _row(world: Plant) -> tuple[str, Status | None, str | None]:
+async def _row(world: Harness) -> tuple[str, Status | None, str | None]:
     """Of the last recovery."""
     described = await world.recovery.describe()
     return described.id, described.status, described.typed_search_attributes.get(Attributes.VERDICT)
@@ -166,7 +166,7 @@ async def _events(handle: WorkflowHandle[Any, Any]) -> Counter[str]:
     return Counter(EventType.Name(event.event_type) for event in (await handle.fetch_history()).events)
 
 
-async def _summaries(world: Plant) -> list[str]:
+async def _summaries(world: Harness) -> list[str]:
     history = await world.recovery.fetch_history()
     named = [
         event

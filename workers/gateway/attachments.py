@@ -16,9 +16,9 @@ from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model.recovery import Attachment
 from workers.gateway.introductions import Introductions
+from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.lanes import Admission, Lanes
 from workers.gateway.streams import Stream, Streams
-from workers.gateway.temporal import Jobs, Rejected
 
 IN_FLIGHT = 32
 """Attachments that Temporal is told of at once. Source: tried with 1,000 jobs on two cores: with more, many time out and none is

@@ -9,8 +9,8 @@ from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import ErrorTypes
 from rekindle.model.recovery import Receipt
 from workers.gateway import messages
+from workers.gateway.job_workflows import Rejected
 from workers.gateway.senders import Senders
-from workers.gateway.temporal import Rejected
 
 OK = 0
 UNREGISTERED = 400

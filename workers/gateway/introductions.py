@@ -13,8 +13,8 @@ from rekindle.ids import ErrorTypes
 from rekindle.model.recovery import Progress, Receipt
 from rekindle.model.state import Contact
 from rekindle.policy.eligibility import RECOVERY_OFF
+from workers.gateway.job_workflows import Jobs, Rejected
 from workers.gateway.lanes import Admission
-from workers.gateway.temporal import Jobs, Rejected
 
 FRESH = 60.0
 """Seconds for which an answer of the job's workflow is used."""

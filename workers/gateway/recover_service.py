@@ -21,8 +21,8 @@ from workers.gateway.attachments import Attachments
 from workers.gateway.desk import JOB_NOT_EXIST, OK, OM_IS_RUNNING, POD_GROUP, UNREGISTERED, Context, Desk
 from workers.gateway.idle import IdleStreams
 from workers.gateway.introductions import Introductions
+from workers.gateway.job_workflows import Jobs
 from workers.gateway.senders import address_of
-from workers.gateway.temporal import Jobs
 
 logger = logging.getLogger("gateway")
 

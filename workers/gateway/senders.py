@@ -164,8 +164,8 @@ async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
         yield None
         return
 
-    from activities.kube import Api  # over 2 s and 190 MB
-    from activities.kubernetes.cluster import KubernetesCluster
+    from activities.clusters.api_server import Api  # over 2 s and 190 MB
+    from activities.clusters.kubernetes.driver import KubernetesCluster
 
     async with Api(settings.kubeconfig) as api:
         senders = Senders(KubernetesCluster(api, settings).addresses)

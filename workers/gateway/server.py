@@ -22,10 +22,10 @@ from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
 from workers.gateway.desk import Desk
 from workers.gateway.idle import DATA_TRACE, IdleStreams, data_trace
 from workers.gateway.introductions import Introductions
+from workers.gateway.job_workflows import Jobs
 from workers.gateway.recover_service import ProgressService, RecoverService
 from workers.gateway.senders import Senders
 from workers.gateway.streams import KEEP_ALIVE, Streams
-from workers.gateway.temporal import Jobs
 
 MAX_STREAMS = 10_000
 """Jobs that may be attached to one gateway. Source: ClusterD's MaxServeJobs."""

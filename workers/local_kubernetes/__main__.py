@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from activities.kube import Api, check_version
+from activities.clusters.api_server import Api, check_version
 from rekindle.errors import RekindleError
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging

@@ -11,12 +11,12 @@ from typing import Any
 
 from aiohttp import web
 
-from activities.kube import Api, Object
-from activities.kubernetes.direct import delete_pod
-from activities.kubernetes.kinds import TRAINING_JOB, Workload
-from activities.kubernetes.objects import job_object_of, node_of, pod_of
-from activities.kubernetes.reader import in_scope
-from activities.kubernetes.watch import NODES
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.direct import delete_pod
+from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.clusters.kubernetes.objects import job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.reader import in_scope
+from activities.clusters.kubernetes.watch import NODES
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, Condition, JobObject, JobObjectStatus, NodePatch

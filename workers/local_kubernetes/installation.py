@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, NotFound
 from workers.local_kubernetes.servers import Endpoint
 

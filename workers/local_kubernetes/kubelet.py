@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from activities.kube import Api, Object
+from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
 from workers.local_cluster.pods import last_line
 from workers.local_cluster.processes import Processes

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from activities.cluster import Cluster, Snapshot
+from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits

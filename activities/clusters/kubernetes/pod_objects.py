@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
-from activities.kube import Object
-from activities.kubernetes.kinds import MANAGER, Workload
-from activities.kubernetes.shapes import reading
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.kinds import MANAGER, Workload
+from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole

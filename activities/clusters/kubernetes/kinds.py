@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.kube import Object
-from activities.kubernetes import shapes
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import shapes
 from rekindle.model.cluster import LOOSE_PODS
 from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
 from rekindle.model.sizes import LONGEST_RANK

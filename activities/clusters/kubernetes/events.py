@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from activities.kube import Api, Object
-from activities.kubernetes.kinds import BARE, Workload
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.kinds import BARE, Workload
 from rekindle.errors import Conflict
 from rekindle.model.cluster import ClusterEvent
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 
-from activities.cluster import Cluster
+from activities.clusters.port import Cluster
 from rekindle.errors import ClusterUnavailable, WatchExpired
 from rekindle.model.cluster import Pod
 

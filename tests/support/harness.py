@@ -148,7 +148,7 @@ class GatewayProcess:
 
 
 @dataclass
-class Plant:
+class Harness:
     """A running control plane with one registered job."""
 
     env: WorkflowEnvironment
@@ -302,9 +302,9 @@ class Plant:
 @asynccontextmanager
 async def training(
     env: WorkflowEnvironment, job: Job, script: Script | None = None, cluster: ScriptedCluster | None = None
-) -> AsyncIterator[tuple[Plant, ScriptedPeer]]:
+) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
     """A job that trains: its manager is attached, and the first step is done. Its training side must not have left in the end."""
-    async with plant(env, job, cluster) as world, world.peer(script) as peer:
+    async with harness(env, job, cluster) as world, world.peer(script) as peer:
         await world.first_step()
         yield world, peer
         assert not peer.exited, peer.exited
@@ -334,7 +334,7 @@ async def register(client: Client, job: Job) -> None:
 
 
 @asynccontextmanager
-async def plant(
+async def harness(
     env: WorkflowEnvironment,
     job: Job,
     cluster: ScriptedCluster | None = None,
@@ -343,12 +343,12 @@ async def plant(
     keep_alive: float = KEEP_ALIVE,
     offer_again: float = ROUND,
     build_id: str = "",
-) -> AsyncIterator[Plant]:
+) -> AsyncIterator[Harness]:
     """Starts everything around a job and registers it."""
     cluster = cluster or ScriptedCluster(job)
     control = Control(env.client, cluster, modes, build_id)
     processes = [GatewayProcess(env.client, f"gateway-{job.id}-{number}", keep_alive, offer_again) for number in range(gateways)]
-    world = Plant(env, env.client, job, cluster, control, processes)
+    world = Harness(env, env.client, job, cluster, control, processes)
     with env.with_time_skipping_disabled():
         await control.start()
         try:

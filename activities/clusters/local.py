@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from activities.cluster import Snapshot
+from activities.clusters.port import Snapshot
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
@@ -12,7 +12,7 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Po
 
 
 class LocalCluster:
-    """Implements `activities.cluster.Cluster`."""
+    """Implements `activities.clusters.port.Cluster`."""
 
     def __init__(self, socket: Path) -> None:
         self._client = ClusterClient(socket)

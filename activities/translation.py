@@ -10,7 +10,7 @@ from rekindle.errors import ClusterUnavailable, RekindleError
 
 
 @contextmanager
-def crossing() -> Iterator[None]:
+def translating_errors() -> Iterator[None]:
     """Turns an error of our tree into an ApplicationError whose type is stable and which says whether a retry may help. What is
     retried is expected to happen, and no alarm."""
     try:

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from activities.kube import Object
-from activities.kubernetes import shapes
-from activities.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
 from rekindle.model.cluster import (

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Change, Listing, Object
-from activities.kubernetes import shapes
-from activities.kubernetes.events import About, about_job, about_other
-from activities.kubernetes.kinds import KINDS, Kind, Workload
-from activities.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
-from activities.kubernetes.pods import controller_of
-from activities.kubernetes.reader import Reader, in_scope
-from activities.kubernetes.shapes import Named, checked, reading
+from activities.clusters.api_server import Api, Change, Listing, Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.events import About, about_job, about_other
+from activities.clusters.kubernetes.kinds import KINDS, Kind, Workload
+from activities.clusters.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
+from activities.clusters.kubernetes.pod_objects import controller_of
+from activities.clusters.kubernetes.reader import Reader, in_scope
+from activities.clusters.kubernetes.shapes import Named, checked, reading
+from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent

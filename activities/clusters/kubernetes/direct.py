@@ -11,11 +11,19 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Protocol, TypeVar
 
-from activities.kube import Api, Object
-from activities.kubernetes import pods as made
-from activities.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, COMPLETION_INDEX, TRAINING_JOB, Workload, rank_of
-from activities.kubernetes.objects import failure_of
-from activities.kubernetes.reader import Reader
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.kinds import (
+    BARE,
+    BATCH_JOB,
+    BATCH_JOB_NAME,
+    COMPLETION_INDEX,
+    TRAINING_JOB,
+    Workload,
+    rank_of,
+)
+from activities.clusters.kubernetes.objects import failure_of
+from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole

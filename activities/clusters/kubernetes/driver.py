@@ -4,17 +4,17 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 
-from activities.cluster import Snapshot
-from activities.kube import Api, Object
-from activities.kubernetes import shapes
-from activities.kubernetes.direct import DirectDriver, Driver, is_backup
-from activities.kubernetes.events import About, about_job, record
-from activities.kubernetes.kinds import ASCEND_JOB, Workload
-from activities.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
-from activities.kubernetes.operator import OperatorDriver
-from activities.kubernetes.reader import Reader
-from activities.kubernetes.shapes import checked, reading
-from activities.kubernetes.watch import NODES, Watch
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.ascend_operator import OperatorDriver
+from activities.clusters.kubernetes.direct import DirectDriver, Driver, is_backup
+from activities.clusters.kubernetes.events import About, about_job, record
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
+from activities.clusters.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.reader import Reader
+from activities.clusters.kubernetes.shapes import checked, reading
+from activities.clusters.kubernetes.watch import NODES, Watch
+from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput, ClusterError, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.settings import Settings
@@ -26,7 +26,7 @@ logger = logging.getLogger("cluster")
 
 
 class KubernetesCluster:
-    """Implements `activities.cluster.Cluster`."""
+    """Implements `activities.clusters.port.Cluster`."""
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings

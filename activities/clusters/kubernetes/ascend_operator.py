@@ -10,11 +10,11 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
-from activities.kube import Api, Object
-from activities.kubernetes.direct import delete_pod, is_backup, is_on, path_of
-from activities.kubernetes.kinds import REPLICA_INDEX, Workload
-from activities.kubernetes.objects import failure_of
-from activities.kubernetes.reader import Reader
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.direct import delete_pod, is_backup, is_on, path_of
+from activities.clusters.kubernetes.kinds import REPLICA_INDEX, Workload
+from activities.clusters.kubernetes.objects import failure_of
+from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import (

@@ -2,7 +2,7 @@
 
 Shaped after Kubernetes: objects with uid, labels, annotations, phase and conditions; graceful deletion under a UID precondition;
 a scheduler that says `Unschedulable` and why; a watch that can break. Every write names the state that it ensures, and "already
-so" is success. Drivers: `activities/local.py`, `activities/kubernetes/`.
+so" is success. Drivers: `activities/clusters/local.py`, `activities/clusters/kubernetes/`.
 """
 
 from collections.abc import AsyncGenerator, Collection, Sequence

@@ -5,11 +5,11 @@ import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from activities.kube import Api, Listing, Object
-from activities.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
-from activities.kubernetes.objects import bare_job, is_bare
-from activities.kubernetes.pods import controller_of
-from activities.kubernetes.shapes import Pod, PodTemplate, checked, reading
+from activities.clusters.api_server import Api, Listing, Object
+from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
+from activities.clusters.kubernetes.objects import bare_job, is_bare
+from activities.clusters.kubernetes.pod_objects import controller_of
+from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
 from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
 from rekindle.settings import Settings
