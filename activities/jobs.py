@@ -109,7 +109,7 @@ class JobActivities:
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
-                return RecoveryEnd(settled=False, words="nothing is known of its end")
+                return RecoveryEnd(settled=False, words="nothing is known of its end", known=False)
         settled = verdict.outcome in (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
         return RecoveryEnd(settled=settled, words=f"{verdict.outcome}: {verdict.reason}", verdict=verdict)
 

@@ -1,5 +1,7 @@
 """Every name on which processes agree: workflow ids, task queues, and the names of updates, signals, queries and activities."""
 
+import re
+
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode
 
@@ -16,27 +18,27 @@ def job_workflow(job_id: str) -> str:
 
 def recovery_workflow(job: Job, incident: int, mode: Mode) -> str:
     """Id that people read in a list: which job, which incident, which mode. The end of it tells jobs of one name apart."""
-    begins, ends = _of_every_recovery(job)
-    return f"{begins}{incident}-{_slug(mode)}{ends}"
-
-
-def runs_mode(recovery: str, mode: Mode) -> bool:
-    """Whether the id of a recovery says that it runs this mode."""
-    return recovery.rsplit("/", 2)[-2].endswith(f"-{_slug(mode)}")
-
-
-def _slug(mode: Mode) -> str:
-    return mode.replace(" ", "-")
+    return f"recovery/{job.namespace}.{job.name}/{incident}-{_slug(mode)}/{job.id[:8]}"
 
 
 def is_recovery_of(job: Job, workflow_id: str) -> bool:
     """Whether a workflow id is that of a recovery of this job, and of no other."""
-    begins, ends = _of_every_recovery(job)
-    return workflow_id.startswith(begins) and workflow_id.endswith(ends)
+    return any(workflow_id == recovery_workflow(job, incident_of(workflow_id), mode) for mode in Mode)
 
 
-def _of_every_recovery(job: Job) -> tuple[str, str]:
-    return f"recovery/{job.namespace}.{job.name}/", f"/{job.id[:8]}"
+def incident_of(recovery: str) -> int:
+    """The number of the incident that a recovery is of; 0: this is no id of a recovery."""
+    found = re.search(r"/([0-9]{1,9})-[^/]*/[^/]*$", recovery)
+    return int(found[1]) if found else 0
+
+
+def runs_mode(recovery: str, mode: Mode) -> bool:
+    """Whether the id of a recovery says that it runs this mode."""
+    return recovery.rpartition("/")[0].endswith(f"/{incident_of(recovery)}-{_slug(mode)}")
+
+
+def _slug(mode: Mode) -> str:
+    return mode.replace(" ", "-")
 
 
 def request_workflow(job_id: str, request: str) -> str:

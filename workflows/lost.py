@@ -5,36 +5,62 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 
 from temporalio import workflow
 
+from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activity_values import RecoveryEnd, RememberRequest
-from rekindle.policy.cases import Case
+from rekindle.model.state import JobState
+from rekindle.policy.modes import LADDER
 from workflows import memory, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory, look
 from workflows.journal import Journal
 
 
-async def is_settled(known: Memory, journal: Journal, case: Case) -> bool:
-    """Whether the lost recovery came to an end of its own, or the job has ended. Otherwise the last mode sweeps what it left
-    behind."""
-    recovery = known.state.lost_recovery
-    waiting = steps.await_recovery_end(recovery)
-    await workflow.wait_condition(lambda: waiting.done() or bool(known.state.ended))
-    if not waiting.done():
-        cancel_and_forget(waiting)
-        return True
-    end = await waiting
-    what = "it is settled" if end.settled else "what it left behind is swept"
-    words = f"{recovery} ran when the job's workflow was lost; {what}: {end.words}"
-    journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not end.settled))
-    if end.settled:
-        await _conclude(known, journal, case, end)
+async def is_settled(known: Memory, journal: Journal) -> bool:
+    """Whether the lost recovery came to an end of its own, or there was none, or the job has ended. Otherwise the last mode
+    sweeps what it left behind."""
+    noted = known.state.lost_recovery
+    is_certain = incident_of(noted) <= known.state.incidents
+    last, end = noted, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False)
+    for recovery in _perhaps_running(noted, known.state):
+        known.state = known.state.with_(lost_recovery=recovery)  # it is told what happens meanwhile
+        found = await _end_of(recovery, known)
+        if found is None:
+            return True
+        if found.known:
+            last, end = recovery, found
+    if end.known or is_certain:
+        what = "it is settled" if end.settled else "what it left behind is swept"
+        words = f"{last} ran when the job's workflow was lost; {what}: {end.words}"
+        journal.soon(journal.record(known.state, "RecoveryFound", words, warning=not end.settled))
+    known.state = memory.found(known.state, last if end.known or is_certain else "")
+    if end.known and end.settled:
+        await _conclude(known, journal, end)
     return end.settled
 
 
-async def _conclude(known: Memory, journal: Journal, case: Case, end: RecoveryEnd) -> None:
+def _perhaps_running(noted: str, state: JobState) -> list[str]:
+    """That recovery, and those that may have followed it: a mode is noted behind its start, when the cluster takes the note."""
+    modes = [row.mode for row in LADDER]
+    first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
+    rest = [(incident_of(noted), mode) for mode in modes[first:]]
+    after = [(incident_of(noted) + 1, mode) for mode in modes] if incident_of(noted) <= state.incidents else []
+    return [recovery_workflow(state.job, incident, mode) for incident, mode in (*rest, *after)]
+
+
+async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
+    """None: the job has ended meanwhile."""
+    waiting = steps.await_recovery_end(recovery)
+    await workflow.wait_condition(lambda: waiting.done() or bool(known.state.ended))
+    if waiting.done():
+        return await waiting
+    cancel_and_forget(waiting)
+    return None
+
+
+async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
     """What it did is remembered as if this workflow had started it."""
     before = known.state
-    known.state = memory.settled(before, case, end.verdict, workflow.now())
+    known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
         await journal.publish_policy(lambda: known.state)
     job_id = known.state.job.id

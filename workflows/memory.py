@@ -6,7 +6,7 @@ Called by the handlers of `TrainingJob` and by `workflows.incident`. Faults, whi
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from rekindle.ids import is_recovery_of
+from rekindle.ids import incident_of, is_recovery_of, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
@@ -24,8 +24,8 @@ from rekindle.model.state import (
     Registration,
     Remembered,
 )
-from rekindle.policy.cases import RESTARTS, Case
-from rekindle.policy.modes import LAST
+from rekindle.policy.cases import RESTARTS, Case, lost_recovery
+from rekindle.policy.modes import LADDER, LAST
 from workflows import attachments, faults
 
 KEPT_WHOLE = 3
@@ -56,10 +56,12 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
 
 def _remembered(state: JobState, registration: Registration, now: datetime) -> JobState:
     """A workflow that was just started finds on the job's object what the one before it wrote there. Anybody may write there:
-    what is no recovery of this job is none."""
+    what is no recovery of this job is none. A recovery is noted behind its start: without a note there may be one."""
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
-    recovery = known.recovery if is_recovery_of(state.job, known.recovery) else ""
+    had_another = bool(known.job or registration.holders)
+    perhaps = recovery_workflow(state.job, known.incidents + 1, LADDER[0].mode) if had_another else ""
+    recovery = known.recovery if is_recovery_of(state.job, known.recovery) else perhaps
     state = state.with_(
         incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind[-KEPT_PODS:]
     )
@@ -205,9 +207,14 @@ def begun(state: JobState, case: Case) -> JobState:
     return state.with_(incidents=state.incidents + 1, request=waiting, lost_recovery="")
 
 
-def settled(state: JobState, case: Case, verdict: Verdict | None, now: datetime) -> JobState:
-    """A recovery that an earlier workflow of the job had started came to its end: the incident that it was of is over. Without a
-    verdict it did nothing."""
+def found(state: JobState, recovery: str) -> JobState:
+    """The recovery that an earlier workflow of the job had started last; empty: none. It may not have been noted any more."""
+    return state.with_(lost_recovery=recovery, incidents=max(state.incidents, incident_of(recovery)))
+
+
+def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:
+    """It came to its end: the incident that it was of is over. Without a verdict it did nothing."""
+    case = lost_recovery(state)
     state = state.with_(lost_recovery="")
     if verdict is None:
         return state

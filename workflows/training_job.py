@@ -132,9 +132,11 @@ class TrainingJob:
     # ---- a case
 
     async def _handle(self, case: Case) -> None:
-        if self.state.lost_recovery and await lost.is_settled(self.known, self.journal, case):
-            self._show()
-            return
+        if self.state.lost_recovery:
+            if await lost.is_settled(self.known, self.journal):
+                self._show()
+                return
+            case = cases.lost_recovery(self.state)
         if self._is_to_be_checked(case):
             while not self.state.ended and not await look(self.known, self.journal):
                 await pause_for_the_cluster(self.known)

@@ -186,6 +186,9 @@ class RecoveryEnd(Value):
     verdict: Verdict | None = None
     """What it did; None: it was cancelled before it did anything, or nothing is known of it."""
 
+    known: bool = True
+    """There is, or was, such a recovery."""
+
 
 class AskRequest(Value):
     job_id: str

@@ -42,7 +42,7 @@ class Case(Value):
 def next_case(state: JobState, now: datetime) -> Case | None:
     """Real faults come first, then what somebody asked for, then sub-healthy pods; None: there is nothing to do now."""
     if state.lost_recovery:
-        return _lost_recovery(state)
+        return lost_recovery(state)
     if real := _real_faults_due(state, now):
         return _real_faults(state, real)
     if next_due(state, now):
@@ -53,6 +53,12 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         if standing.fault.kind is FaultKind.SUB_HEALTH and not standing.judged:
             return _sub_health(state, standing.fault)
     return None
+
+
+def lost_recovery(state: JobState) -> Case:
+    """What an earlier workflow of the job had begun, before anything else."""
+    plan = ladder.Plan(modes=(LAST.mode,))
+    return Case(plan=plan, summary=f"recovery {state.lost_recovery} was lost with the job's workflow")
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
@@ -94,11 +100,6 @@ def _due(fault: Fault, patience: timedelta) -> datetime:
     assert fault.accepted_at is not None
     given_time = fault.kind is FaultKind.NODE and fault.source == WATCHER
     return fault.accepted_at + patience if given_time else fault.accepted_at
-
-
-def _lost_recovery(state: JobState) -> Case:
-    plan = ladder.Plan(modes=(LAST.mode,))
-    return Case(plan=plan, summary=f"recovery {state.lost_recovery} was lost with the job's workflow")
 
 
 def _real_faults(state: JobState, faults: tuple[Fault, ...]) -> Case:

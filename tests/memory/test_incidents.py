@@ -116,9 +116,7 @@ def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
 def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
     """It restarted the job: what was told before that is over, somebody has to hold each rank, and it counts as a restart."""
     state = told(STATE.with_(lost_recovery="recovery/x"), a_fault("crash", FaultKind.PROCESS))
-    case = cases.next_case(state, NOW)
-    assert case
-    state = memory.settled(state, case, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
+    state = memory.settled(state, a_verdict(restarted_at=NOW + timedelta(seconds=1)), NOW + timedelta(seconds=2))
     assert (state.faults, state.lost_recovery, len(state.restarts)) == ((), "", 1)
     assert state.holders == ("*", "*", "*")
 

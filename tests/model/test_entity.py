@@ -146,6 +146,20 @@ EXAMPLES = (
         "entity lost",
         Disturbance("entity terminated", delay=1.0),
     ),
+    example(
+        "an entity is terminated before it could note that the restart behind a hot switch has begun",
+        "two recoveries at once",
+        SWITCH,
+        Disturbance("entity terminated", "pods deleted"),
+        knobs=Knobs(resumes="406"),
+    ),
+    example(
+        "an entity is terminated before it could note that its first restart has begun",
+        "two recoveries at once",
+        Disturbance("process dies"),
+        Disturbance("entity terminated", "pods deleted"),
+        Disturbance("node lost", "pods deleted"),
+    ),
 )
 
 

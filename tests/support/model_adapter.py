@@ -527,7 +527,9 @@ class Activities:
     def _await_recovery_end(self, activity: Activity, attempt: int) -> None:
         run = self._driver.runs.get(activity.argument(str))
         if run is None:
-            activity.complete(attempt, activity_values.RecoveryEnd(settled=False, words="nothing is known of its end"))
+            activity.complete(
+                attempt, activity_values.RecoveryEnd(settled=False, words="nothing is known of its end", known=False)
+            )
         elif run.status == "running":
             self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
         else:

@@ -283,8 +283,8 @@ async def test_what_is_no_recovery_of_the_job_is_not_waited_for(temporal: Workfl
     async with _training(temporal, a_job()) as (world, _peer):
         world.cluster.labels[MEMORY] = Remembered(job=world.job.id, incidents=1, recovery=recovery).model_dump_json()
         await _lost_and_registered_again(world)
-        status = await world.status()
-        assert (status.state.lost_recovery, status.recovery) == ("", "")
+        status = await world.settled(lambda status: not status.state.lost_recovery)
+        assert (status.recovery, status.state.history) == ("", ())
         await world.fault(sub_health())
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
