@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.ids import recovery_workflow
+from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
 from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
@@ -26,6 +26,7 @@ from rekindle.model.recovery import (
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
+from rekindle.policy.modes import LADDER
 from workflows import attachments, faults, memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -320,3 +321,27 @@ def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_
     knew = Registration(job=JOB, sighting=now_held, holders=("aaaa", "bbbb", "cccc"))
     state = memory.sighted(memory.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
     assert [one.fault.pod_ranks for one in state.faults] == [(1,)]
+
+
+def test_a_recovery_is_known_by_its_id_alone() -> None:
+    """A lost workflow's recoveries are looked for by id, and anybody may write one on the job's object."""
+    recovery = recovery_workflow(JOB, 12, Mode.JOB_RESCHEDULING)
+    assert (incident_of(recovery), is_recovery_of(JOB, recovery)) == (12, True)
+    assert [mode for mode in Mode if runs_mode(recovery, mode)] == [Mode.JOB_RESCHEDULING]
+    for strange in (
+        "",
+        "job/job",
+        "recovery/default.gpt/x/job",
+        "recovery/default.gpt/1-dance/job",
+        recovery.replace("gpt", "other"),
+    ):
+        assert not is_recovery_of(JOB, strange)
+
+
+def test_a_recovery_that_was_not_noted_is_looked_for_where_an_earlier_workflow_was() -> None:
+    """It is noted behind its start only; a job that never had a workflow has none."""
+    perhaps = recovery_workflow(JOB, 4, LADDER[0].mode)
+    noted = Registration(job=JOB, remembered=Remembered(job=JOB.id, incidents=3))
+    held = Registration(job=JOB, holders=("aaaa", "bbbb", "cccc"))
+    found = [memory.registered(STATE, one, NOW).lost_recovery for one in (noted, held, Registration(job=JOB))]
+    assert found == [perhaps, recovery_workflow(JOB, 1, LADDER[0].mode), ""]
