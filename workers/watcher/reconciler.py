@@ -25,7 +25,7 @@ GROWING = 1.0
 CROWDED = 3.0
 """The same for a job that was told something `MANY` times within `WHILE`: its history is not without end."""
 
-MANY, WHILE = 20, 60.0
+MANY, WHILE = 60, 60.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before an update that nobody acknowledged is repeated; they double."""
