@@ -40,8 +40,8 @@ time-out, and its workflow is read back from its history. With the SDK's hundred
 long to its first orders. What is more waits at the server."""
 
 FOR_NEW = 0.6
-"""Share of the pollers that ask for the first task of a workflow: of a recovery it leads to the first order, and training gets worse
-until then. With the SDK's fifth, those of 100 faults at once waited behind the later steps of each other, twice as long."""
+"""Share of the pollers that ask for the first task of a workflow: that of a recovery leads to its first order. With the SDK's
+fifth and 100 faults at once, first orders waited behind the later steps of other recoveries, up to twice as long."""
 
 logger = logging.getLogger("control")
 

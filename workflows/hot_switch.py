@@ -1,9 +1,9 @@
 """Moves a pod off its sub-healthy node while training pauses for a moment. Child of `TrainingJob`, or a front of a client.
 
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
-runs and its processes load; training pauses by itself; the pause is reported; the old pod is deleted; training resumes. The first
-two are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Failure
-rules stand where they apply; every one of them downgrades the sub-health policy to `ignore`.
+runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The first two
+are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Each failure
+rule downgrades the sub-health policy to `ignore`.
 """
 
 from datetime import datetime, timedelta
@@ -39,6 +39,9 @@ from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, shielded
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
 
+LOOK_AT_BACKUP = timedelta(minutes=1)
+"""Between two looks at a backup pod that loads."""
+
 
 @workflow.defn(name=Workflows.HOT_SWITCH, failure_exception_types=[Exception])
 class HotSwitch(ModeWorkflow):
@@ -52,6 +55,7 @@ class HotSwitch(ModeWorkflow):
         self.paused = False
         self.replacing = False  # the old pod's end is our doing
         self.backup: Backup | None = None
+        self.vanished = ""  # what a look at the backup pod showed
         self.left_behind: tuple[PodRef, ...] = ()
 
     @workflow.run
@@ -71,12 +75,9 @@ class HotSwitch(ModeWorkflow):
             if not is_cancelled_exception(error):
                 raise
             was_cancelled = True
-        await shielded(self._is_over())
+        await shielded(self.heard())
+        await shielded(workflow.wait_condition(workflow.all_handlers_finished))
         return await self.close(verdict, cancelled=was_cancelled)
-
-    async def _is_over(self) -> None:
-        await self.heard()
-        await workflow.wait_condition(workflow.all_handlers_finished)
 
     # ---- the procedure
 
@@ -154,13 +155,10 @@ class HotSwitch(ModeWorkflow):
 
     async def _training_pauses(self, backup: Backup) -> None:
         """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
-        job = self.context.job
-        until = workflow.now() + job.limits.pause
-        if job.training_side is TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
-            await self._mindio_pauses(backup, until)
-        else:
+        job, until = self.context.job, workflow.now() + self.context.job.limits.pause
+        if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
             await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # the pause comes without it too
-            await self.until(self._stops_loading, until - workflow.now(), "wait for the report of the pause")
+        await self._loads(backup, until)
         if self._backup_failure() and not self._real_faults():
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
         self._stop_if_in_vain()
@@ -172,31 +170,40 @@ class HotSwitch(ModeWorkflow):
                 else f"pausing failed: no report of the pause within {_seconds(job.limits.pause)}"
             )
 
-    async def _mindio_pauses(self, backup: Backup, until: datetime) -> None:
-        """MindIO never repeats a report. After an outage the one of the pause may be lost, and the library gives up by itself;
-        while the pods run on, the backup still loads."""
-        known = self.attachment
+    async def _loads(self, backup: Backup, until: datetime) -> None:
+        """Until training pauses, or that is in vain. Nobody tells that a backup pod was deleted, since it holds no rank: it is
+        looked at. MindIO never repeats a report: after an outage the one of the pause may be lost, and the library gives up by
+        itself; while the pods run on, the backup still loads."""
+        known, mindio = self.attachment, self.context.job.training_side is TrainingSide.MINDIO
         while not self._stops_loading() and (left := until - workflow.now()) > timedelta(0):
             await self.until(
-                lambda: self._stops_loading() or self._is_renewed(known),  # noqa: B023
-                left,
+                lambda: self._stops_loading() or (mindio and self._is_renewed(known)),  # noqa: B023
+                min(left, LOOK_AT_BACKUP),
                 "wait for the report of the pause",
             )
-            if self._stops_loading() or not self._is_renewed(known):
+            if self._stops_loading():
                 return
-            known, left = self.attachment, until - workflow.now()
-            within = min(self.context.job.limits.pause_lost, left)
-            if not await self.until(self._stops_loading, within, "the report of the pause may be lost"):
-                await self._must_run(backup)
+            if mindio and self._is_renewed(known):
+                known = self.attachment
+                within = min(self.context.job.limits.pause_lost, until - workflow.now())
+                in_time = await self.until(self._stops_loading, within, "the report of the pause may be lost")
+                if not in_time and (gone := await self._not_running(backup.old, backup.backup)):
+                    raise _escalate(f"pausing failed: its report was lost in an outage, and the training side gave up: {gone}")
+            elif workflow.now() < until:
+                self.vanished = await self._not_running(backup.backup)
+
+    async def _not_running(self, *pods: PodRef) -> str:
+        """What a look shows of one that does not run; empty: all do, or nobody knows, or it came too late to matter."""
+        looking = steps.await_running(self.context.job.id, pods, workflow.now())
+        await self.until(lambda: looking.done() or self._stops_loading(), None, "look at the pods")
+        if not looking.done():
+            cancel_and_forget(looking)
+            return ""
+        return "" if looking.exception() or (seen := looking.result()).running else seen.message
 
     def _is_renewed(self, before: Attachment | None) -> bool:
         """Whether a stream came after this one."""
         return self.attachment is not None and self.attachment != before
-
-    async def _must_run(self, backup: Backup) -> None:
-        started = await steps.await_running(self.context.job.id, (backup.old, backup.backup), workflow.now())
-        if not started.running:
-            raise _escalate(f"pausing failed: its report was lost in an outage, and the training side gave up: {started.message}")
 
     def _stops_loading(self) -> bool:
         return self._pause_is_reported() or self._is_in_vain() or self._backup_failure() != ""
@@ -399,7 +406,7 @@ class HotSwitch(ModeWorkflow):
     def _backup_failure(self) -> str:
         uid = self.backup.backup.uid if self.backup else ""
         failed = (fault for fault in self.faults if uid and uid in fault.pod_uids)
-        return next((fault.message or f"pod {fault.pod} failed" for fault in failed), "")
+        return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
 
     def _ended(self, end: Ends) -> Verdict:
         return Verdict(
@@ -409,11 +416,11 @@ class HotSwitch(ModeWorkflow):
             steps_lost=0 if end.outcome is not Outcome.ESCALATE else None,
             next_mode=end.next_mode,
             policy_after=end.policy if self.context.policy is SubHealthStrategy.HOT_SWITCH else None,
-            look_at=self._look_at(),
+            look_at=self._node_to_look_at(),
             left_behind=self.left_behind,
         )
 
-    def _look_at(self) -> str:
+    def _node_to_look_at(self) -> str:
         """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
         node = self.backup.old.node if self.backup else ""
         faults = self.context.situation.faults
@@ -427,7 +434,7 @@ class HotSwitch(ModeWorkflow):
             outcome=Outcome.RECOVERED,
             reason=f"{reason}; {note}" if note else reason,
             steps_lost=0,
-            look_at=self._look_at(),
+            look_at=self._node_to_look_at(),
             switched=(moved,),
             left_behind=self.left_behind,
             handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),

@@ -25,6 +25,7 @@ from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
 from workflows.attachments import Standing
 from workflows.broom import Broom
+from workflows.declined import Declined
 from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
 
@@ -41,7 +42,7 @@ class TrainingJob:
         self.journal = Journal()
         self._broom = Broom(self.known)
         self._told: tuple[Fault, ...] = ()
-        self._declined: dict[int | None, tuple[str, ...]] = {}
+        self._declined = Declined(self.known, self.journal)
 
     @property
     def state(self) -> JobState:
@@ -145,12 +146,11 @@ class TrainingJob:
                 self._show()
                 return
             case = checked
-        if not case.plan.modes:
-            self._decline(case)
-        elif self.state.job.observe:
-            await self._observe(case)
-        else:
+        if case.plan.modes and not self.state.job.observe:
             await self._recover(case)
+        else:
+            self._declined.take(case)
+            self._show()
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -182,31 +182,6 @@ class TrainingJob:
                 )
             except TimeoutError:
                 self._tell_faults()
-
-    async def _observe(self, case: Case) -> None:
-        """Decided and shown, and nothing is begun. The same decision is told once, however often it is made."""
-        would = observing.would(case.plan, case.pod_rank)
-        reason = f"observed: {would}"
-        told = memory.was_observed(self.state, case, reason)
-        self.known.state = memory.observed(self.state, case, reason, workflow.now())
-        if not told:
-            self._show()
-            await self.journal.record(self.state, "RecoveryObserved", f"{case.summary}: {would}", warning=False)
-
-    def _decline(self, case: Case) -> None:
-        """Nothing is done: noted with its reason; it is judged again when something changes."""
-        outcome = Outcome.IGNORED if case.plan.ignored else Outcome.REFUSED
-        why = case.plan.ignored or case.plan.refused
-        self.known.state = memory.judged(self.state, case, f"{outcome}: {why}")
-        if case.request:
-            verdict = Verdict(mode=case.mode, outcome=outcome, reason=why)
-            self.known.state = memory.answered(self.state, case.request.id, verdict)
-        self._show()
-        said = (why, *(fault.id for fault in case.faults))
-        if case.request or self._declined.get(case.pod_rank) != said:  # it is judged again at every attach
-            self._declined[case.pod_rank] = said
-            words = f"{case.summary}: {why}"
-            self.journal.soon(self.journal.record(self.state, f"Recovery{outcome.capitalize()}", words, warning=True))
 
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:

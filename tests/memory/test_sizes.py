@@ -1,10 +1,7 @@
 """What a message costs grows with the number of faults, and not with its square: a large job has hundreds of them at a time."""
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -12,9 +9,9 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting, not_among
 from rekindle.model.state import JobState
 from rekindle.policy import cases
 from tests.support.harness import a_job
+from tests.support.operations import operations
 from workflows import memory
 
-TraceFunction = Callable[[FrameType, str, Any], Any]
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 PODS = 400
 
@@ -59,29 +56,11 @@ def _compare(state: JobState, sighting: Sighting) -> None:
 
 @pytest.mark.parametrize("work", [_see_again, _decide, _wait, _judge, _compare])
 def test_twice_as_many_faults_are_twice_the_work(work: Callable[[JobState, Sighting], None]) -> None:
-    """Counted in operations of the interpreter, whose number no other process changes."""
+    """A job of 400 pods, of which 100 or 200 have a fault."""
     job = a_job(pods=PODS, ranks_per_pod=1)
     costs = []
     for faults in (100, 200):
         sighting = _of(faults)
         state = _seen(JobState.of(job), sighting)
-        costs.append(_operations(lambda: work(state, sighting)))  # noqa: B023
+        costs.append(operations(lambda: work(state, sighting)))  # noqa: B023
     assert costs[1] < 2.5 * costs[0]
-
-
-def _operations(work: Callable[[], None]) -> int:
-    count = 0
-
-    def counted(frame: FrameType, event: str, argument: Any) -> TraceFunction:
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return counted
-
-    before = sys.gettrace()
-    sys.settrace(counted)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count

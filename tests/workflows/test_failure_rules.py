@@ -17,6 +17,7 @@ from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
+from workflows.hot_switch import LOOK_AT_BACKUP
 
 SOON = timedelta(seconds=0.4)
 ALMOST = timedelta(minutes=14, seconds=55)
@@ -82,6 +83,13 @@ async def _dies_while_loading(world: Harness, _peer: ScriptedPeer) -> None:
     await world.fault(pod_fault(backup.metadata.name, backup.metadata.uid, backup=True))
 
 
+async def _is_deleted_while_loading(world: Harness, peer: ScriptedPeer) -> None:
+    await peer.until(lambda: "new pod running" in peer.orders)
+    backup = world.cluster.backup().metadata
+    await world.cluster.ensure_deleted(world.job.id, backup.name, backup.uid, grace_seconds=0)
+    await world.skip(LOOK_AT_BACKUP)
+
+
 async def _fifteen_minutes_of_pausing(world: Harness, peer: ScriptedPeer) -> None:
     await peer.until(lambda: "new pod running" in peer.orders)
     await world.skip(LIMIT)
@@ -116,6 +124,14 @@ FAILURES: dict[str, tuple[Script, Limits, bool, Scene, str, list[str]]] = {
         True,
         _dies_while_loading,
         "the backup pod failed to run: pod",
+        [*PREPARED, "stop switch"],
+    ),
+    "backup is deleted while loading": (
+        Script(pauses=False),
+        Limits(),
+        True,
+        _is_deleted_while_loading,
+        "the backup pod failed to run: gone: ",
         [*PREPARED, "stop switch"],
     ),
     "only exit is offered": (Script(offers=("exit",)), Limits(), True, _nothing, "offers ['exit']", PREPARED),

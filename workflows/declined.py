@@ -1,0 +1,52 @@
+"""Cases of which nothing is begun: they are only observed, ignored by policy, or refused. Each is noted with its reason.
+
+Used by `TrainingJob`.
+"""
+
+from temporalio import workflow
+
+from rekindle.model.recovery import Outcome, Verdict
+from rekindle.policy import observing
+from rekindle.policy.cases import Case
+from workflows import memory
+from workflows.incident import Memory
+from workflows.journal import Journal
+
+
+class Declined:
+    def __init__(self, known: Memory, journal: Journal) -> None:
+        self._known, self._journal = known, journal
+        self._told: dict[int | None, tuple[str, ...]] = {}
+        """What was said of a pod rank last: a refused case is judged again at every attach."""
+
+    def take(self, case: Case) -> None:
+        """A case is judged again when something changes."""
+        if case.plan.modes:
+            self._observe(case)
+        else:
+            self._refuse(case)
+
+    def _observe(self, case: Case) -> None:
+        """The same decision is told once, however often it is made."""
+        state = self._known.state
+        would = observing.would(case.plan, case.pod_rank)
+        reason = f"observed: {would}"
+        told = memory.was_observed(state, case, reason)
+        self._known.state = memory.observed(state, case, reason, workflow.now())
+        if not told:
+            self._tell("RecoveryObserved", f"{case.summary}: {would}", warning=False)
+
+    def _refuse(self, case: Case) -> None:
+        outcome = Outcome.IGNORED if case.plan.ignored else Outcome.REFUSED
+        why = case.plan.ignored or case.plan.refused
+        self._known.state = memory.judged(self._known.state, case, f"{outcome}: {why}")
+        if case.request:
+            verdict = Verdict(mode=case.mode, outcome=outcome, reason=why)
+            self._known.state = memory.answered(self._known.state, case.request.id, verdict)
+        said = (why, *(fault.id for fault in case.faults))
+        if case.request or self._told.get(case.pod_rank) != said:
+            self._told[case.pod_rank] = said
+            self._tell(f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
+
+    def _tell(self, reason: str, words: str, *, warning: bool) -> None:
+        self._journal.soon(self._journal.record(self._known.state, reason, words, warning=warning))
