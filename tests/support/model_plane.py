@@ -6,7 +6,8 @@ from datetime import timedelta
 from tests.support import model_adapter as adapter
 from tests.support.driver import Driver
 from tests.support.driver_runs import Answer, Run
-from tests.support.model_adapter import ENTITY, Activities, Call, Intake
+from tests.support.model_activities import Activities, view
+from tests.support.model_adapter import ENTITY, Call, Intake
 from tests.support.model_training import Message, Training
 from tests.support.model_world import Knobs, World
 
@@ -247,11 +248,11 @@ class Watcher:
     def look(self) -> None:
         """What is seen is seen a moment later, in its order."""
         if self._alive:
-            view, life = adapter.view(self._plane.world, self._plane.labels), self._life
+            shown, life = view(self._plane.world, self._plane.labels), self._life
 
             def take() -> None:
                 if life == self._life:
-                    self._intake.look(view)
+                    self._intake.look(shown)
                     self._gather()
 
             self._plane.driver.after(0.03, take)

@@ -1,0 +1,355 @@
+"""The world of the model as the control plane's activities and its watcher find it: objects of the cluster, answers, errors."""
+
+from collections.abc import Callable
+from dataclasses import astuple
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from temporalio.exceptions import ApplicationError
+
+from rekindle.errors import ClusterUnavailable
+from rekindle.ids import ErrorTypes, Updates
+from rekindle.model import activity_values, keys
+from rekindle.model.cluster import (
+    Condition,
+    JobObject,
+    JobPhase,
+    JobSpec,
+    JobView,
+    NodeStatus,
+    ObjectMeta,
+    PodPhase,
+    PodSpec,
+    PodStatus,
+    PodTemplate,
+)
+from rekindle.model.cluster import Node as NodeObject
+from rekindle.model.cluster import Pod as PodObject
+from rekindle.model.recovery import (
+    Order,
+    PodRef,
+    Verdict,
+)
+from rekindle.policy.sighting import end_of, sight
+from tests.support.driver import START, Driver
+from tests.support.driver_activities import Activity
+from tests.support.driver_runs import PAYLOADS, Answer
+from tests.support.model_adapter import ENTITY, JOB, is_settled, verdict_of
+from tests.support.model_training import RANKS
+from tests.support.model_world import Away, Node, Pod, Refused, World
+
+ANNOTATIONS = (keys.DOWNGRADED, keys.MEMORY)
+"""What the control plane writes on the job's object; the rest are labels."""
+
+
+def view(world: World, labels: dict[str, str]) -> JobView:
+    """The job as the cluster shows it."""
+    if world.ended:
+        return JobView(nodes=tuple(map(_node_object, world.nodes.values())))
+    mindio = world.knobs.side == "mindio"
+    able = "single_operator,megatron" if mindio else "replace_rank_0"
+    written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
+    noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
+    meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able})
+    template = PodTemplate(command=("train",))
+    spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
+    job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec)
+    return JobView(
+        job=job, pods=tuple(map(_pod_object, world.pods.values())), nodes=tuple(map(_node_object, world.nodes.values()))
+    )
+
+
+def _pod_object(pod: Pod) -> PodObject:
+    return _pod_as(*astuple(pod))
+
+
+@lru_cache(maxsize=10_000)
+def _pod_as(*fields: Any) -> PodObject:
+    """The same ones are shown again and again."""
+    pod = Pod(*fields)
+    marks = {keys.RANK_INDEX: str(pod.rank), **({keys.POD_TYPE: "backup"} if pod.backup else {})}
+    meta = ObjectMeta(
+        name=pod.name,
+        uid=pod.uid,
+        labels={keys.GENERATION: pod.generation},
+        annotations=marks,
+        owner_uid=JOB,
+        deletion_timestamp=START if pod.leaving else None,
+    )
+    spec, status = PodSpec(command=("train",), node_name=pod.node), PodStatus(phase=PodPhase(pod.phase), message=pod.words)
+    return PodObject(metadata=meta, spec=spec, status=status)
+
+
+def _node_object(node: Node) -> NodeObject:
+    return _node_as(*astuple(node))
+
+
+@lru_cache(maxsize=10_000)
+def _node_as(*fields: Any) -> NodeObject:
+    node = Node(*fields)
+    words = f"node {node.name} is lost"
+    ready = Condition(type="Ready", status="True" if node.ready else "False", reason="NodeLost", message=words)
+    sick = Condition(type="SubHealthy", status="True" if node.sick else "False", reason="80E18005")
+    conditions = tuple(one.model_copy(update={"last_transition_time": node.since}) for one in (ready, sick))
+    meta = ObjectMeta(name=node.name, uid=f"uid-{node.name}")
+    return NodeObject(metadata=meta, status=NodeStatus(accelerators=1, conditions=conditions))
+
+
+# ---- what workflows ask of the world
+
+
+class Activities:
+    """Carries activities out: those over pods, orders, and questions to the entity."""
+
+    def __init__(self, driver: Driver, world: World, labels: dict[str, str]) -> None:
+        self._driver, self._world, self._labels = driver, world, labels
+
+    def perform(self, activity: Activity, attempt: int) -> None:
+        try:
+            getattr(self, f"_{activity.name}")(activity, attempt)
+        except Refused as error:
+            activity.fail(attempt, ApplicationError(str(error), type="cluster.invalid", non_retryable=True))
+        except Away as error:
+            activity.fail(attempt, _away(str(error)))
+
+    def _deliver_order(self, activity: Activity, attempt: int) -> None:
+        order, training = activity.argument(Order), self._world.training
+        if training.session and training.queue == activity.queue:
+            training.ordered_by = activity.run.id
+            training.order(order.name, order.uuid, tuple(fault.rank for fault in order.fault_ranks))
+            activity.complete(attempt)
+        else:
+            activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))
+
+    def _end_session(self, activity: Activity, attempt: int) -> None:
+        if self._world.training.session == activity.argument(activity_values.EndSession).session:
+            self._world.training.cut()
+        activity.complete(attempt)
+
+    def _ensure_backup(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.BackupRequest)
+        old, backup = self._world.make_backup(request.pod_rank, request.name_suffix, request.avoid_nodes)
+        activity.complete(attempt, activity_values.Backup(old=_ref(old), backup=_ref(backup)))
+
+    def _await_scheduled(self, activity: Activity, attempt: int) -> None:
+        def answer(pods: list[Pod]) -> activity_values.Scheduled:
+            return activity_values.Scheduled(node=pods[0].node if pods else "", message="no node" if pods else "the pod is gone")
+
+        self._await(activity, attempt, lambda pods: all(pod.node or pod.over or pod.leaving for pod in pods), answer)
+
+    def _await_running(self, activity: Activity, attempt: int) -> None:
+        wanted = len(activity.argument(activity_values.PodsRequest).pods)
+
+        def done(pods: list[Pod]) -> bool:
+            ended = len(pods) < wanted or any(pod.over or pod.leaving for pod in pods)
+            return ended or all(pod.phase == "Running" for pod in pods)
+
+        self._await(activity, attempt, done, lambda pods: _started(pods, wanted))
+
+    def _await_gone(self, activity: Activity, attempt: int) -> None:
+        self._await(activity, attempt, lambda pods: not pods, lambda pods: [_ref(pod) for pod in pods])
+
+    def _await_old_gone(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.OldPodsRequest)
+        self._follow(
+            activity, attempt, request.within, lambda pod: not _is_new(pod, request.restart), lambda pods: not pods, _count
+        )
+
+    def _await_new_running(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.NewPodsRequest)
+        names: set[str] = set()
+
+        def settled(pods: list[Pod]) -> bool:
+            names.update(pod.name for pod in pods)
+            ended = len(pods) < len(names) or any(pod.over or pod.leaving for pod in pods)
+            return ended or (len(pods) >= request.pods and all(pod.phase == "Running" for pod in pods))
+
+        def answer(pods: list[Pod]) -> activity_values.Started:
+            return _started(pods, max(request.pods, len(names)))
+
+        self._follow(activity, attempt, request.within, lambda pod: _is_new(pod, request.restart), settled, answer)
+
+    def _look_at_new_pods(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.NewPodsRequest)
+        self._world.answer()
+        pods = [pod for pod in self._world.pods.values() if _is_new(pod, request.restart)]
+        there = len(pods) >= request.pods and not any(pod.over or pod.leaving for pod in pods)
+        activity.complete(attempt, activity_values.Started(running=there, message="" if there else _words(pods)))
+
+    def _look_at_job(self, activity: Activity, attempt: int) -> None:
+        self._world.answer()
+        activity.complete(attempt, activity_values.JobLook(phase=None if self._world.ended else JobPhase.RUNNING))
+
+    def _survey(self, activity: Activity, attempt: int) -> None:
+        names = activity.argument(activity_values.SurveyRequest).nodes
+        self._world.answer()
+        everything = view(self._world, self._labels)
+        if everything.job is None:
+            activity.complete(attempt, activity_values.Survey(exists=False, ended=end_of(None)))
+            return
+        nodes = tuple(node for node in everything.nodes if node.metadata.name in names)
+        sighting = sight(everything.model_copy(update={"nodes": nodes}))
+        activity.complete(attempt, activity_values.Survey(exists=True, phase=JobPhase.RUNNING, sighting=sighting, nodes=names))
+
+    def _await(
+        self, activity: Activity, attempt: int, done: Callable[[list[Pod]], bool], answer: Callable[[list[Pod]], object]
+    ) -> None:
+        request = activity.argument(activity_values.PodsRequest)
+        uids = {pod.uid for pod in request.pods}
+        self._follow(activity, attempt, request.within, lambda pod: pod.uid in uids, done, answer)
+
+    def _follow(
+        self,
+        activity: Activity,
+        attempt: int,
+        within: timedelta,
+        wanted: Callable[[Pod], bool],
+        done: Callable[[list[Pod]], bool],
+        answer: Callable[[list[Pod]], object],
+    ) -> None:
+        """Waits for pods by the cluster's watch, which says nothing while the cluster is away."""
+        world = self._world
+
+        def look(*, late: bool = False) -> None:
+            if look not in world.changed or not (late or world.knobs.answers):
+                return
+            pods = [pod for pod in world.pods.values() if wanted(pod)]
+            if not late and not done(pods):
+                return
+            world.changed.remove(look)
+            if world.knobs.answers:
+                activity.complete(attempt, answer(pods))
+            else:
+                activity.fail(attempt, _away("the cluster does not answer"))
+
+        world.changed.append(look)
+        left = within - (self._driver.now - activity.scheduled)
+        self._driver.after(max(0.0, left.total_seconds()), lambda: look(late=True))
+        look()
+
+    def _swap(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.SwapRequest)
+        self._world.answer()
+        backup = self._world.pods.get(request.backup.uid)
+        alive = backup is not None and backup.alive
+        if alive:
+            self._world.delete(request.old.uid, 0)
+        activity.complete(attempt, activity_values.Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
+
+    def _promote(self, activity: Activity, attempt: int) -> None:
+        self._world.promote(activity.argument(activity_values.SwapRequest).backup.uid)
+        activity.complete(attempt)
+
+    def _delete_backups(self, activity: Activity, attempt: int) -> None:
+        pods = self._world.delete_backups(activity.argument(activity_values.StopRequest).grace_seconds)
+        activity.complete(attempt, [_ref(pod) for pod in pods])
+
+    def _sweep(self, activity: Activity, attempt: int) -> None:
+        for pod in activity.argument(activity_values.SweepRequest).pods:
+            self._world.delete(pod.uid, 0)
+        activity.complete(attempt)
+
+    def _delete_pods(self, activity: Activity, attempt: int) -> None:
+        pods = self._world.delete_all(activity.argument(activity_values.StopRequest).grace_seconds)
+        activity.complete(attempt, _count(pods).model_copy(update={"youngest": self._driver.now}))
+
+    def _ensure_pods(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.StartRequest)
+        activity.complete(attempt, _count(self._world.make_pods(request.generation, request.avoid_nodes)))
+
+    def _publish_policy(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.PolicyRequest)
+        self._world.answer()
+        self._labels[keys.SUB_HEALTHY_STRATEGY] = request.strategy
+        self._labels.pop(keys.DOWNGRADED, None)
+        if request.reason:
+            self._labels[keys.DOWNGRADED] = request.reason
+        self._world.change()
+        activity.complete(attempt)
+
+    def _remember(self, activity: Activity, attempt: int) -> None:
+        self._world.answer()
+        self._labels[keys.MEMORY] = activity.argument(activity_values.RememberRequest).memory.model_dump_json()
+        self._world.change()
+        activity.complete(attempt)
+
+    def _record_event(self, activity: Activity, attempt: int) -> None:
+        self._world.answer()
+        activity.complete(attempt)
+
+    def _find_job(self, activity: Activity, attempt: int) -> None:
+        if self._driver.running(ENTITY):
+            activity.complete(attempt, JOB)
+        else:
+            activity.fail(attempt, ApplicationError("no such job", type=ErrorTypes.JOB_UNKNOWN, non_retryable=True))
+
+    def _hold_request(self, activity: Activity, attempt: int) -> None:
+        asked = activity.argument(activity_values.AskRequest)
+
+        def answered(answer: Answer) -> None:
+            if not answer.kind and answer.value is not None:
+                activity.complete(attempt, PAYLOADS.from_payloads([answer.value], [Verdict])[0])
+            elif answer.kind == "again":
+                activity.fail(attempt, ApplicationError("again"))
+            else:
+                kind = ErrorTypes.JOB_UNKNOWN if answer.kind == "not found" else answer.kind
+                activity.fail(attempt, ApplicationError(answer.message, type=kind, non_retryable=True))
+
+        self._driver.update(ENTITY, Updates.RECOVER, [asked.request], asked.request_id, answered)
+
+    def _withdraw_request(self, activity: Activity, attempt: int) -> None:
+        asked = activity.argument(activity_values.WithdrawRequest)
+
+        def answered(answer: Answer) -> None:
+            if answer.kind == "again":
+                activity.fail(attempt, ApplicationError("again"))
+            else:
+                activity.complete(attempt)
+
+        self._driver.update(ENTITY, Updates.WITHDRAW, [asked.request_id], f"withdraw/{asked.request_id}", answered)
+
+    def _await_recovery_end(self, activity: Activity, attempt: int) -> None:
+        run = self._driver.runs.get(activity.argument(str))
+        if run is None:
+            activity.complete(
+                attempt, activity_values.RecoveryEnd(settled=False, words="nothing is known of its end", known=False)
+            )
+        elif run.status == "running":
+            self._driver.after(0.5, lambda: self._await_recovery_end(activity, attempt))
+        else:
+            activity.complete(
+                attempt, activity_values.RecoveryEnd(settled=is_settled(run), words=run.status, verdict=verdict_of(run))
+            )
+
+    def _terminate_recovery(self, activity: Activity, attempt: int) -> None:
+        self._driver.terminate(activity.argument(activity_values.TerminateRequest).workflow_id)
+        activity.complete(attempt)
+
+
+def _ref(pod: Pod) -> PodRef:
+    return PodRef(name=pod.name, uid=pod.uid, node=pod.node, rank=pod.rank)
+
+
+def _away(words: str) -> ApplicationError:
+    return ApplicationError(words, type=ClusterUnavailable.type)
+
+
+def _is_new(pod: Pod, restart: activity_values.Restart) -> bool:
+    """Whether the pod was made by this restart."""
+    return pod.generation == restart.generation or restart.youngest is None
+
+
+def _count(pods: list[Pod]) -> activity_values.PodCount:
+    return activity_values.PodCount(count=len(pods), names=tuple(pod.name for pod in pods))
+
+
+def _started(pods: list[Pod], wanted: int) -> activity_values.Started:
+    runs = len(pods) >= wanted and all(pod.alive for pod in pods)
+    return activity_values.Started(
+        running=runs, message="" if runs else f"{len(pods)} of {wanted} pods are there: {_words(pods)}"
+    )
+
+
+def _words(pods: list[Pod]) -> str:
+    return ", ".join(f"{pod.name} {pod.phase}" for pod in pods)
