@@ -1,0 +1,180 @@
+"""What a control worker does for upgrades while Temporal refuses some of it: the rest is done, and nobody waits for ever."""
+# ruff: noqa: A002  # the SDK names the arguments
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from temporalio.client import (
+    Client,
+    CountWorkflowsInput,
+    Interceptor,
+    OutboundInterceptor,
+    SignalWorkflowInput,
+    WorkflowExecution,
+    WorkflowExecutionCount,
+)
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import deployment
+from rekindle.ids import Signals, job_workflow
+from tests.support.harness import Control, a_job, harness, register
+from workers import versions
+from workers.versions import Upgrades
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass
+class Refusing(Interceptor):
+    """A connection to Temporal over which some calls fail."""
+
+    counts: int = 0
+    """How many of the next counts of workflows fail."""
+    signals_to: set[str] = field(default_factory=set)
+    """Workflows that cannot be signalled."""
+    refused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Calls(next, self)
+
+    def refuse(self) -> RPCError:
+        self.refused.set()
+        return RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
+
+    def over(self, client: Client) -> Client:
+        config = client.config()
+        config["interceptors"] = [self]
+        return Client(**config)
+
+
+class _Calls(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, script: Refusing) -> None:
+        super().__init__(next)
+        self._script = script
+
+    async def count_workflows(self, input: CountWorkflowsInput) -> WorkflowExecutionCount:
+        if self._script.counts:
+            self._script.counts -= 1
+            raise self._script.refuse()
+        return await super().count_workflows(input)
+
+    async def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        if input.signal == Signals.UPGRADED and input.id in self._script.signals_to:
+            raise self._script.refuse()
+        await super().signal_workflow(input)
+
+
+@dataclass
+class Two:
+    """Two jobs on the version `old`, and the worker of another version beside theirs."""
+
+    client: Client
+    control: Control
+    old: str
+    new: Control
+
+    async def on_old(self) -> list[str]:
+        """In the order in which they are looked after."""
+        return [workflow.id for workflow in await deployment.list_open(self.client, self.old)]
+
+    async def are_on_old(self, *wanted: str) -> None:
+        async with asyncio.timeout(30):
+            while set(await self.on_old()) != set(wanted):
+                await asyncio.sleep(0.03)
+
+
+@asynccontextmanager
+async def two_jobs(temporal: WorkflowEnvironment) -> AsyncIterator[Two]:
+    first, second = a_job(), a_job()
+    async with harness(temporal, first, build_id=f"{first.id}-old") as world:
+        await register(world.client, second)
+        new = Control(world.client, world.cluster, build_id=f"{first.id}-new")
+        this = Two(world.client, world.control, f"{first.id}-old", new)
+        await this.are_on_old(job_workflow(first.id), job_workflow(second.id))
+        try:
+            yield this
+        finally:
+            await world.client.get_workflow_handle(job_workflow(second.id)).terminate("the test is over")
+            await world.forget()
+            await new.stop()
+
+
+@asynccontextmanager
+async def looking(upgrades: Upgrades) -> AsyncIterator[None]:
+    keeping = asyncio.create_task(upgrades.keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_job_that_cannot_be_woken_keeps_no_other_from_moving(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again at the next look."""
+    monkeypatch.setattr(versions, "EVERY", 0.1)
+    async with two_jobs(temporal) as this:
+        await this.new.start()
+        stuck = (await this.on_old())[0]
+        refusing = Refusing(signals_to={stuck})
+        async with looking(Upgrades(refusing.over(this.client), this.new.build_id)):
+            await this.are_on_old(stuck)
+            refusing.signals_to.clear()
+            await this.are_on_old()
+
+
+async def test_a_workflow_that_cannot_be_moved_keeps_no_other_from_moving(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version of both has no worker any more; the refused one is moved at the next look."""
+    monkeypatch.setattr(versions, "EVERY", 0.1)
+    really_move = deployment.move
+    refused: set[str] = set()
+
+    async def move(client: Client, workflow: WorkflowExecution, build_id: str) -> None:
+        if workflow.id in refused:
+            raise RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
+        await really_move(client, workflow, build_id)
+
+    monkeypatch.setattr(deployment, "move", move)
+    async with two_jobs(temporal) as this:
+        await this.control.stop()
+        await this.new.start()
+        refused.add((await this.on_old())[0])
+        async with looking(Upgrades(this.client, this.new.build_id, alone=True)):
+            await this.are_on_old(*refused)
+            refused.clear()
+            await this.are_on_old()
+
+
+async def test_a_worker_that_drains_lives_through_an_outage(temporal: WorkflowEnvironment) -> None:
+    """What runs on its version still needs it when the server answers again."""
+    async with two_jobs(temporal) as this:
+        await this.new.start()
+        refusing = Refusing(counts=3)
+        draining = asyncio.create_task(Upgrades(refusing.over(this.client), this.old).drain())
+        async with asyncio.timeout(30):
+            await refusing.refused.wait()
+        async with looking(Upgrades(this.client, this.new.build_id)):
+            await this.are_on_old()
+        async with asyncio.timeout(30):
+            await draining
+        assert refusing.counts == 0
+
+
+async def test_a_worker_that_drains_does_not_wait_for_ever_for_an_answer(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server does not say for long what runs on its version, it leaves although something does."""
+    monkeypatch.setattr(versions, "UNANSWERED", timedelta(0))
+    async with two_jobs(temporal) as this:
+        await this.new.start()
+        async with asyncio.timeout(30):
+            await Upgrades(Refusing(counts=1_000_000).over(this.client), this.old).drain()
+        assert await this.on_old()
