@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -275,6 +275,20 @@ async def test_a_job_rescheduling_that_is_lost_goes_to_its_end(temporal: Workflo
         assert (await world.status()).state.restarts == (verdict.restarted_at,)
         await _is_told_what_the_watcher_sees(world)
         assert (await world.status()).state.incidents == 1
+
+
+async def test_a_lost_job_rescheduling_that_ended_cancelled_is_swept(temporal: WorkflowEnvironment) -> None:
+    """It was cancelled with the job's workflow while the cluster did not answer: the job may be without pods."""
+    async with _training(temporal, a_job()) as (world, _peer):
+        world.cluster.unreachable = True
+        await world.fault(node_fault("node-0"))
+        recovery = await _runs(world)
+        await world.entity.terminate("by mistake")
+        with pytest.raises(WorkflowFailureError):
+            await recovery.result()
+        world.cluster.unreachable = False
+        await _register(world)
+        await _is_swept(world, recovery)
 
 
 @pytest.mark.parametrize("recovery", ["a/workflow/of/somebody", "recovery/elsewhere.gpt/1-hot-switch/job-1"])
