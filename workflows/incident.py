@@ -106,6 +106,8 @@ class IncidentRun:
             if _was_interrupted(verdicts[-1]) and not await self._is_broken():
                 break
         await self._conclude(verdicts)
+        if _was_interrupted(verdicts[-1]):  # by what is over: what it was about stands, and is tried again
+            self._known.state = faults.rejudged(self._known.state)
 
     async def _is_broken(self) -> bool:
         """Whether what interrupted a mode is still so: the one below it ends processes."""

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.fault import Fault
+from rekindle.ids import Updates
+from rekindle.model.fault import WATCHER, Fault, Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
@@ -49,6 +50,23 @@ async def test_a_lost_node_cancels_the_hot_switch_at_every_wait_for_the_backup(t
         assert peer.carried_out == ["hot switch"]
         assert "node-0" not in {pod.spec.node_name for pod in cluster.pods_by_name.values()}
         assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+
+
+async def test_a_node_that_is_back_when_its_loss_has_ended_a_switch_ends_no_process(temporal: WorkflowEnvironment) -> None:
+    """Before the restart the cluster is looked at: nothing is wrong with the node any more, and the pod is switched after all."""
+    job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        untouched = world.cluster.holder(0)
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        lost = node_fault("node-0").model_copy(update={"source": WATCHER})
+        await world.tell(Updates.SIGHTING, Sighting(faults=(lost,)))
+        interrupted = await world.incident(1)
+        assert [(v.mode, v.outcome) for v in interrupted.ladder] == [(Mode.HOT_SWITCH, Outcome.CANCELLED)]
+        await peer.until(lambda: peer.orders.count("new pod running") == 2)
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+        assert world.cluster.holder(0) == untouched
 
 
 def _of_worker_0(cluster: ScriptedCluster) -> Fault:
