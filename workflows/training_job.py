@@ -87,13 +87,13 @@ class TrainingJob:
         due = cases.next_due(self.state, now)
         try:
             await workflow.wait_condition(
-                lambda: self._is_quiet() or self._has_work(),
+                lambda: self._is_quiet() or self._has_work() or cases.next_due(self.state, now) != due,
                 timeout=due - now if due else None,
                 timeout_summary="a fault is given time",
             )
         except TimeoutError:
             return False
-        return not self._has_work()
+        return self._is_quiet() and not self._has_work()
 
     def _is_quiet(self) -> bool:
         return workflow.all_handlers_finished() and self.journal.is_quiet

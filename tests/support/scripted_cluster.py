@@ -53,9 +53,10 @@ class ScriptedCluster:
         self.terminating_for_ever: set[str] = set()
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
-        self.takes_metadata = asyncio.Event()
-        """Whether labels and annotations of the job are taken now; otherwise the write waits."""
+        self.takes_metadata, self.takes_notes = asyncio.Event(), asyncio.Event()
+        """Whether labels of the job, and annotations without labels, are taken now; otherwise the write waits."""
         self.takes_metadata.set()
+        self.takes_notes.set()
         self.metadata_is_written = asyncio.Event()
         """Set by the first such write, also while it waits."""
         self.phase: JobPhase | None = JobPhase.RUNNING
@@ -209,6 +210,8 @@ class ScriptedCluster:
         if labels:
             self.metadata_is_written.set()
             await self.takes_metadata.wait()
+        else:
+            await self.takes_notes.wait()
         self.labels.update(labels)
         self.labels.update(annotations)
 

@@ -2,20 +2,26 @@
 
 import asyncio
 import gc
+from datetime import timedelta
 from types import CoroutineType
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.model.fault import Fault, FaultReport
-from rekindle.model.recovery import Outcome
+from rekindle.model.cluster import Condition
+from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, Outcome
 from tests.support.harness import a_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs
 from workflows.hot_switch import HotSwitch
 from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
+
+LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
+"""As the watcher tells it: it may come back."""
 
 
 async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(temporal: WorkflowEnvironment) -> None:
@@ -85,6 +91,20 @@ async def test_no_update_is_lost_when_the_job_continues_as_new(temporal: Workflo
         over.set()
         assert sum(await asyncio.gather(*sending)) > senders
         assert (await world.entity.describe()).run_id != first_run
+
+
+async def test_a_fault_that_is_given_time_counts_while_the_last_note_is_not_taken(temporal: WorkflowEnvironment) -> None:
+    """A cluster that takes no annotation must not keep a job from being recovered: the next run of its workflow can wait."""
+    async with training(temporal, a_job(limits=Limits(node_lost=timedelta(seconds=0.5)))) as (world, _peer):
+        world.cluster.takes_notes.clear()
+        await world.fault(sub_health())
+        await world.incident(1)
+        gone = Condition(type="Ready", status="False", message="no word of its kubelet")
+        world.cluster.conditions["node-0"] = (gone,)
+        await world.tell(ids.Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+        world.cluster.takes_notes.set()
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
 
 
 async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: WorkflowEnvironment) -> None:
