@@ -78,7 +78,9 @@ async def ours(trials: Trials) -> Reference:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mindio(trials: Trials) -> Reference:
-    return Reference([await trials.run(None, MINDIO) for _ in range(UNDISTURBED)])
+    found = Reference([await trials.run(None, MINDIO) for _ in range(UNDISTURBED)])
+    assert [len(result.incident.ladder) for result in found.results] == [1] * UNDISTURBED, "undisturbed there is no fallback"
+    return found
 
 
 @pytest.fixture(scope="module")

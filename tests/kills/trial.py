@@ -165,7 +165,7 @@ class Trials:
             ours = OurManager(self._world.gateway, job.id, Script())
             return ours.attend(self._journal, "order new pod running")
         mindio = MindioManager(self._world.gateway, job.id, Script(), lambda: self._backup_runs(job))
-        return mindio.attend(self._journal, f"wait until {job.name}-worker-1-hot-0001 runs")
+        return mindio.attend(self._journal, "wait until the backup pod runs")
 
     async def _backup_runs(self, job: Job) -> None:
         async for event in self._world.cluster.watch():
