@@ -61,6 +61,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None
         assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
 
 
+@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, whole product")
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: OnKubernetes) -> None:
     """All pods start again, of one new generation, from the last checkpoint."""
     result = await product.run(backup_fails=True)
