@@ -35,6 +35,7 @@ from rekindle.model.state import JobStatus
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
 
+RUN_ID = re.compile(r"[0-9a-f-]{36}")
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
@@ -141,10 +142,22 @@ class Rekindle:
         return str(metadata.current_details)
 
     async def cancel(self, job: str) -> list[str]:
-        """Withdraws what people asked for on a job; answers the ids of the requests. What must not stop goes on to its end."""
-        fronts = ids.request_workflow(await self.find(job), "")
-        query = f"WorkflowId STARTS_WITH '{fronts}' AND ExecutionStatus = 'Running'"
-        found = [run.id async for run in self._list(query)]
+        """Withdraws what was asked for on a job, whoever asked; answers the ids of the requests. What must not stop half-way goes
+        on to its end."""
+        job_id = await self.find(job)
+        if ours := await self._cancel_fronts(f"WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}'"):
+            return ours
+        asked = (await self.status(job_id)).request
+        if RUN_ID.fullmatch(asked) and (theirs := await self._cancel_fronts(f"RunId = '{asked}'")):
+            return theirs
+        if asked:  # by an update that no front holds
+            entity = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
+            await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
+        return [asked] if asked else []
+
+    async def _cancel_fronts(self, which: str) -> list[str]:
+        """A front withdraws its request under the id of its run."""
+        found = [run.id async for run in self._list(f"{which} AND ExecutionStatus = 'Running'")]
         for workflow_id in found:
             await self.temporal.get_workflow_handle(workflow_id).cancel()
         return found

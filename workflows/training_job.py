@@ -122,13 +122,8 @@ class TrainingJob:
             if left and not due:
                 if await self._broom.sweep(self._has_work):
                     self.journal.soon(self.journal.remember(self._to_remember))
-            elif not due and heard == self.known.sightings:
-                await self._look()
-
-    async def _look(self) -> None:
-        """The job as the cluster shows it to us, whatever the watcher does."""
-        if await look(self.known, self.journal):
-            self._show()
+            elif not due and heard == self.known.sightings and await look(self.known, self.journal):
+                self._show()
 
     # ---- a case
 
@@ -429,8 +424,10 @@ class TrainingJob:
 
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
-        running = self.incident.mode if self.incident else None
-        return JobStatus(state=self.state, running=running, recovery=self._running())
+        incident = self.incident
+        asked = incident.case.request if incident else self.state.request
+        request, mode = asked.id if asked else "", incident.mode if incident else None
+        return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request)
 
 
 async def _signalled(recovery: str, signal: str, payload: Value) -> None:

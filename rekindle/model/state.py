@@ -195,3 +195,5 @@ class JobStatus(Value):
     running: Mode | None = None
     recovery: str = ""
     """Workflow id of the recovery that runs; empty: none does."""
+    request: str = ""
+    """Id of what was asked for and runs, or waits for its turn; empty: nothing is."""

@@ -12,7 +12,8 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
 
@@ -93,6 +94,25 @@ async def test_an_interrupted_command_says_that_the_recovery_goes_on(temporal: W
         assert (code, "cancelled: request/" in words) == (0, True), words
         assert (await world.incident()).verdict is Outcome.CANCELLED
         assert (await ended(await typed(world, "cancel", world.job.id)))[0] == 4
+
+
+@pytest.mark.parametrize("how", ["by a workflow under an id of its own", "by an update"])
+async def test_what_others_asked_for_is_cancelled_too(temporal: WorkflowEnvironment, how: str) -> None:
+    """A platform may start a mode as it likes; the command finds by the job what was asked for."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        request = ModeRequest(job=world.job.id, mode=Mode.HOT_SWITCH, pod_rank=1, force=True, requested_by="ada")
+        if how == "by an update":
+            name = f"drain of {world.job.id}'s node"
+            asking = asyncio.create_task(world.entity.execute_update(Updates.RECOVER, request, id=name, result_type=Verdict))
+        else:
+            name = f"maintenance-{world.job.id}"
+            front = await world.client.start_workflow(
+                Workflows.HOT_SWITCH, request, id=name, task_queue=CONTROL_QUEUE, result_type=Verdict
+            )
+            asking = asyncio.create_task(front.result())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        assert await ended(await typed(world, "cancel", world.job.id)) == (0, f"cancelled: {name}\n")
+        assert (await asking).outcome is Outcome.CANCELLED
 
 
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
