@@ -32,6 +32,7 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
         yield world
 
 
+@pytest.mark.same_path("a job is found by its UID, on every kind of cluster")
 async def test_a_job_is_found_by_its_uid_only(world: World) -> None:
     """The port finds a job by UID; a name, or any other UID, is NotFound."""
     job = await world.job()
@@ -41,6 +42,7 @@ async def test_a_job_is_found_by_its_uid_only(world: World) -> None:
             await world.cluster.job(stranger)
 
 
+@pytest.mark.same_path("pods carry their rank, on every kind of cluster")
 async def test_pods_carry_their_rank_and_fit_on_their_nodes(world: World) -> None:
     """A job's pods are one a rank, each on a node that has what it asks for."""
     job = await world.job(3, accelerators=2)
@@ -50,6 +52,7 @@ async def test_pods_carry_their_rank_and_fit_on_their_nodes(world: World) -> Non
     assert {pod.metadata.owner_uid for pod in pods} == {job}
 
 
+@pytest.mark.same_path("a pod of another UID is another pod, on every kind of cluster")
 async def test_a_pod_of_another_uid_is_another_pod(world: World) -> None:
     """A pod is found by name, UID and job together."""
     job = await world.job()
@@ -60,6 +63,7 @@ async def test_a_pod_of_another_uid_is_another_pod(world: World) -> None:
             await world.cluster.pod(job_id, pod.metadata.name, uid)
 
 
+@pytest.mark.same_path("a node is found by its name, on every kind of cluster")
 async def test_a_node_is_found_by_its_name(world: World) -> None:
     """With its conditions; one that is not there is NotFound."""
     node = await world.cluster.node(NODES[0])
@@ -122,6 +126,7 @@ async def test_a_backup_takes_over(world: World) -> None:
         await world.cluster.ensure_promoted(job, backup.metadata.name, old.metadata.uid)
 
 
+@pytest.mark.same_path("a pod that took over can be replaced again, on every kind of cluster")
 async def test_a_pod_that_took_over_can_be_replaced_again(world: World) -> None:
     """What a hot switch leaves behind is a pod like any other."""
     job = await world.job()
@@ -209,6 +214,7 @@ async def test_pods_of_a_lost_node_get_no_grace(world: World, tmp_path: Path) ->
     await world.until_gone(job, other)
 
 
+@pytest.mark.same_path("metadata is merged, on every kind of cluster")
 async def test_metadata_of_a_job_is_merged(world: World) -> None:
     """ensure_job_metadata sets and removes single keys and leaves the others."""
     job = await world.job(labels={"kept": "yes", keys.SUB_HEALTHY_STRATEGY: "hotSwitch"})
@@ -219,6 +225,7 @@ async def test_metadata_of_a_job_is_merged(world: World) -> None:
     assert keys.DOWNGRADED not in await world.labels(job)
 
 
+@pytest.mark.same_path("an event is kept, on every kind of cluster")
 async def test_an_event_about_a_job_is_kept(world: World) -> None:
     """record writes an event that people can list."""
     job = await world.job()

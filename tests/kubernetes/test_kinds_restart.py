@@ -49,6 +49,7 @@ async def restarted(setting: Setting, uid: str, generation: str, avoid: Sequence
 
 
 @every_kind
+@pytest.mark.same_path("a node is avoided by one restart only, with every kind of job")
 async def test_a_node_is_avoided_by_one_restart_only(setting: Setting, kind: str) -> None:
     """The next restart says anew where pods must not go."""
     container = {"resources": accelerators(1)}
@@ -91,6 +92,7 @@ async def test_a_job_that_was_given_up_is_not_restarted(setting: Setting, kind: 
 
 
 @every_kind
+@pytest.mark.same_path("metadata is merged, with every kind of job")
 async def test_metadata_of_a_job_is_merged(setting: Setting, kind: str) -> None:
     """Single keys are set and removed on the job's own object, and the others stay."""
     created = await SUBMIT[kind](setting.namespace, {"labels": {"kept": "yes", **ASKS["labels"]}})

@@ -164,6 +164,7 @@ async def test_a_pod_that_a_person_deletes_is_a_fault(
 
 
 @pytest.mark.parametrize("kind", ["direct, Job", "direct, pods"])
+@pytest.mark.same_path("a pod is drained from its node")
 async def test_a_pod_that_is_drained_from_its_node_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:

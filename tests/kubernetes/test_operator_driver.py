@@ -4,6 +4,7 @@ miss an event, and we may die behind every write of ours."""
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,9 +76,18 @@ async def test_a_repeated_request_finds_its_backup(world: World) -> None:
     assert world.api.writes == before
 
 
+def one_of(name: str, *parameters: object) -> Any:
+    """A case of a test of which a commit runs one under this name."""
+    return pytest.param(*parameters, marks=pytest.mark.same_path(name))
+
+
 @pytest.mark.parametrize(
     ("script", "life"),
-    [(script, life) for script, lives in SCRIPTS.items() for life in range(1, lives + 1)],
+    [
+        one_of(f"a worker dies in a hot switch: {script}", script, life)
+        for script, lives in SCRIPTS.items()
+        for life in range(1, lives + 1)
+    ],
 )
 async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script: str, life: int, impatient: None) -> None:
     """Behind any of our writes, also of those that mend: the same activity, done again, ends in the same state."""
@@ -96,8 +106,14 @@ async def test_a_hot_switch_survives_the_death_of_a_worker(world: World, script:
     assert not marks(pods)
 
 
-@pytest.mark.parametrize("deaf", ["nobody", "operator", "volcano"])
-@pytest.mark.parametrize("life", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("deaf", "life"),
+    [
+        one_of(f"a hot switch is given up, deaf: {deaf}", deaf, life)
+        for deaf in ("nobody", "operator", "volcano")
+        for life in (1, 2, 3)
+    ],
+)
 async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World, life: int, deaf: str, impatient: None) -> None:
     """Behind any of our writes the clean-up ends with one pod of each rank and without a mark, whoever is deaf meanwhile."""
     world.api.life = life
@@ -110,6 +126,7 @@ async def test_a_hot_switch_that_was_given_up_leaves_nothing_behind(world: World
     assert not marks(await pods_until(world.namespace, one_of_each_rank))
 
 
+@pytest.mark.same_path("a clean-up of a hot switch dies")
 @pytest.mark.parametrize("life", [1, 2, 3])
 async def test_a_clean_up_that_dies_is_done_again(world: World, life: int, impatient: None) -> None:
     """Behind any of its writes, with an Operator that does not help: the second one ends it."""
