@@ -53,6 +53,8 @@ class Reconciler:
         """When each fault was seen first, by its id."""
         self._said = ""
         """Why it cannot be registered, as its owner was told last."""
+        self._refusal = ""
+        """Why its workflow did not want to register it; empty: it did."""
 
     def hurry(self) -> None:
         """Something happened that may be worse than a pod that starts."""
@@ -62,6 +64,10 @@ class Reconciler:
     def forget(self) -> None:
         """Its workflow is gone."""
         self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
+
+    def reconsider(self) -> None:
+        """What its workflow refused to register is tried again: the workflow's code may be another one by now."""
+        self.acknowledged = intake.reconsidered(self.acknowledged)
 
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
@@ -128,10 +134,13 @@ class Reconciler:
         except Refused as error:
             logger.warning("refused", extra={**words, "error": str(error)})
             self._attempt, self.acknowledged = None, intake.decline(self.acknowledged, news)
-            if isinstance(news, Register):
-                self._refuse(str(error))
+            if isinstance(news, Register) and str(error) != self._refusal:
+                self._refusal = str(error)
+                self._refuse(self._refusal)
             return True
         logger.info("told", extra=words)
+        if isinstance(news, Register):
+            self._refusal = ""
         self._attempt, self.acknowledged = None, intake.acknowledge(self.acknowledged, news)
         self._told_at.append(_now())
         return True
