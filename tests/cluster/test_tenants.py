@@ -16,6 +16,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
 from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, NotFound
+from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod, WatchEvent
 from rekindle.settings import Settings
 from tests.support.scripted_api import ScriptedApi, scripted_api
@@ -189,6 +190,25 @@ async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenant
     await tenants.cluster.ensure_deleted("uid-of-train", name, "uid", 0)
     jobs = {kind.path() for kind in KINDS} | {BATCH_JOB.path("victim", "train")}
     assert {path.partition("?")[0] for _, path in tenants.scripted.requests} <= jobs
+
+
+# ---- environment of our own kind
+
+
+async def test_a_container_has_its_owners_variables_beside_those_of_the_contract(tenants: Tenants) -> None:
+    """A Secret's key can be named there only; without the contract's own the pod would not find its job or its rank."""
+    body = await tenants.job(TRAINING_JOB, "victim", "train")
+    key = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "safe", "key": "word"}}}
+    body["spec"]["kubernetes"]["container"] = {"env": [key, {"name": keys.ENV_MASTER_PORT, "value": "1"}]}
+    await tenants.cluster.ensure_pods("uid-of-train", "0", ())
+    spec = tenants.scripted.collections["/api/v1/namespaces/victim/pods"]["train-worker-0"]["spec"]
+    environment = spec["containers"][0]["env"]
+    named = {entry["name"]: entry for entry in environment}
+    assert len(named) == len(environment)
+    assert named["PASSWORD"] == key
+    assert named[keys.ENV_JOB_ID]["value"] == "uid-of-train"
+    assert named[keys.ENV_POD_RANK]["valueFrom"]
+    assert named[keys.ENV_MASTER_PORT]["value"] == "1"
 
 
 # ---- a job of the same name, deleted a moment ago
