@@ -169,8 +169,9 @@ class Reader:
                 yield list(pods.values())
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
-        """The job's pods as soon as `done`, or as they are after `limit` seconds."""
-        pods: list[Object] = []
+        """The job's pods as soon as `done`, or as they were seen last within `limit` seconds. They are looked at in any case:
+        while an API server has not answered nobody knows that they are gone."""
+        pods: list[Object] | None = None
         try:
             async with asyncio.timeout(limit), aclosing(self.follow(job)) as states:
                 async for pods in states:
@@ -180,7 +181,7 @@ class Reader:
             pass
         except WatchExpired as error:
             raise ClusterUnavailable(f"the watch ended: {error}") from error
-        return pods
+        return await self.pods(job) if pods is None else pods
 
     @property
     def pod_labels(self) -> Sequence[str]:
