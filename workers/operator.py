@@ -193,11 +193,21 @@ class Operator:
                 "ports": [{"name": "ranks", "port": MASTER_PORT}],
             },
         }
-        with suppress(Conflict):
-            await self._api.create(f"/api/v1/namespaces/{job.namespace}/services", service)
+        await self._ensure_service(job, service)
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
             await self._direct.ensure_pods(job.checked(), FIRST, ())
         await self._tell_phase(job, JobPhase.PENDING, "")
+
+    async def _ensure_service(self, job: Workload, service: Object) -> None:
+        """That of a job of this name that was deleted goes a moment later, and would leave this one without."""
+        path = f"/api/v1/namespaces/{job.namespace}/services"
+        try:
+            await self._api.create(path, service)
+        except Conflict:
+            name = service["metadata"]["name"]
+            found = await self._api.get(f"{path}/{name}")
+            if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
+                raise Conflict(f"service {name} is there, and is not this job's") from None
 
     async def _ensure_manager(self, job: Workload, pods: Sequence[Object]) -> None:
         """One manager while workers train, whatever became of the last one: nothing is lost with it. A failed one goes first,

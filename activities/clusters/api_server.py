@@ -32,6 +32,9 @@ PAGE = 500
 OLDEST = (1, 28)
 """The oldest version whose API has all that is used here; 1.36 was tried, and 1.33 as it emulates it."""
 
+LONGEST_LINE = 64 * 1024 * 1024
+"""Bytes of one event of a watch. The server keeps objects of 1.5 MiB, and writes some characters as six."""
+
 BOOKMARK = "BOOKMARK"
 """A watch's event that only says how far it has come."""
 
@@ -216,7 +219,7 @@ class Api:
 
 
 async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
-    while line := await answer.response.content.readline():
+    while line := await answer.response.content.readline(max_line_length=LONGEST_LINE):
         yield line
 
 

@@ -71,7 +71,8 @@ class Acknowledged(Value):
     """Holders of the ranks, as a workflow knew them that is lost: the next one is told."""
 
     declined: Job | None = None
-    """What its workflow refused to register: it is not repeated until the job's object says something else."""
+    """What its workflow refused to register: it is not repeated until the job's object says something else, or all of the cluster
+    is listed anew."""
 
 
 def shown(view: JobView, installation: Limits) -> Shown:
@@ -190,6 +191,11 @@ def decline(acknowledged: Acknowledged, news: News) -> Acknowledged:
     if isinstance(news, Register):
         return acknowledged.model_copy(update={"declined": news.registration.job})
     return acknowledge(acknowledged, news)
+
+
+def reconsidered(acknowledged: Acknowledged) -> Acknowledged:
+    """What was refused may be taken now: by a newer version of the workflow, or by a worker that understands it."""
+    return acknowledged.model_copy(update={"declined": None})
 
 
 def unknown(now: Shown, acknowledged: Acknowledged, news: News) -> Acknowledged:

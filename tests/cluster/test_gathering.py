@@ -96,6 +96,22 @@ async def test_a_job_that_is_never_quiet_is_told_less_often() -> None:
         assert now() - began >= 2.9
 
 
+@pytest.mark.parametrize(("bound", "most"), [("MOST", 2), ("PLENTY", 1)])
+async def test_a_job_that_was_told_much_within_an_hour_is_told_rarely(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    """By number or by size: a workflow has room for 2,000 updates and 50 MB, and begins no new run while it is recovered."""
+    monkeypatch.setattr(f"workers.watcher.reconciler.{bound}", most)
+    monkeypatch.setattr("workers.watcher.reconciler.RARELY", 1.0)
+    peer, cluster = Peer(), LargeCluster()
+    async with watching(cluster, peer):
+        await peer.until_last(Register)
+        for number in range(1, 4):
+            cluster.change(node("node-7", sick=f"slow-{number}"))
+            await peer.until_seen(shows(number))
+    assert min(peer.gaps()[1:]) >= 0.95
+
+
 def shows(number: int) -> Callable[[Sighting], bool]:
     """Whether it shows this one of many sub-healths of a node."""
     return lambda seen: [fault.code for fault in seen.faults] == [f"slow-{number}"]

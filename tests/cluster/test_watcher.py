@@ -1,7 +1,7 @@
 """The watcher over a real cluster, with a scripted peer in the place of Temporal."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from datetime import UTC, datetime
 
 import pytest
@@ -9,12 +9,12 @@ import pytest
 from activities.clusters.local import LocalCluster
 from activities.clusters.port import Snapshot
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import Refused, Unavailable
-from rekindle.model.cluster import Pod, WatchEvent
+from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.model.cluster import ClusterEvent, Pod, WatchEvent
 from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.policy.intake import End, News, Register, Sighted
-from tests.support.cluster import job_object, until_gone, until_running
+from tests.support.cluster import job_object, until, until_gone, until_running
 from tests.support.watching import Peer, watching
 from workers.watcher.job_workflows import JobUnknown
 
@@ -220,6 +220,71 @@ async def test_a_job_whose_workflow_is_lost_is_registered_again_although_nothing
         await peer.until_held(pod)
         peer.gone.add(job.metadata.uid)
         await peer.until(lambda: sum(isinstance(one, Register) for one in peer.news) == 2)
+
+
+async def test_a_job_that_ends_while_lost_workflows_are_looked_for_is_left_alone(
+    client: ClusterClient, cluster: LocalCluster
+) -> None:
+    """Its workflow has ended with it, and is not missed; the watcher goes on."""
+
+    class SlowPeer(Peer):
+        async def lost(self, job_ids: Collection[str]) -> list[str]:
+            if job_ids and End not in self.attempted:
+                await client.delete_job("demo", 0)
+                await until(client, lambda view: not view.jobs)
+                await client.submit(job_object("next"))
+                await self.until(lambda: self.attempted.count(Register) == 2)
+                while any(getattr(task.get_coro(), "__name__", "") == "_reconcile" for task in asyncio.all_tasks()):
+                    await asyncio.sleep(0)
+                return list(job_ids)
+            return []
+
+    peer = SlowPeer()
+    async with watching(cluster, peer):
+        await client.submit(job_object())
+        (pod,) = await until_running(client, "next-worker-0")
+        await peer.until_held(pod)
+
+
+async def test_a_job_that_cannot_be_read_any_more_when_it_is_told_why_it_is_refused_ends_no_watcher(
+    client: ClusterClient,
+) -> None:
+    """Its owner has changed it meanwhile; other jobs are registered all the same."""
+
+    class Changed(LocalCluster):
+        async def record(self, job_id: str, event: ClusterEvent) -> None:
+            tried.set()
+            raise BadInput("spec.replicatedJobs: means nothing")
+
+    peer, cluster, tried = Peer(), Changed(client.socket), asyncio.Event()
+    async with watching(cluster, peer):
+        await client.submit(job_object())
+        await peer.until_last(Register)
+        await client.patch_job("demo", {SUB_HEALTHY_STRATEGY: "hot"}, {})
+        await asyncio.wait_for(tried.wait(), 20)
+        next_one = await client.submit(job_object("next"))
+        await peer.until(lambda: next_one.metadata.uid in {job_id for job_id, _ in peer.taken})
+    await cluster.close()
+
+
+async def test_a_refused_registration_is_tried_again_when_everything_is_listed_anew(client: ClusterClient) -> None:
+    """What refused it may be another version by then; the owner hears of the same refusal once."""
+    peer, cluster = Peer(), BreakableCluster(client)
+    peer.refuses = lambda news: Refused("later") if isinstance(news, Register) else JobUnknown("never registered")
+    async with watching(cluster, peer):
+        job = await client.submit(job_object())
+        await until_refused(client, "later")
+        for _ in range(2):
+            attempts = peer.attempted.count(Register)
+            await cluster.break_off()
+            cluster.reachable.set()
+            await peer.until(lambda known=attempts: peer.attempted.count(Register) > known)  # type: ignore[misc]
+        peer.refuses = lambda _: None
+        await cluster.break_off()
+        cluster.reachable.set()
+        await peer.until(lambda: job.metadata.uid in {job_id for job_id, _ in peer.taken})
+        assert (await _refusals(client)).count("later") == 1
+    await cluster.close()
 
 
 async def test_a_job_that_cannot_be_registered_is_tried_again_when_it_changes(

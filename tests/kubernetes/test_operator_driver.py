@@ -150,6 +150,15 @@ async def give_up_at_death(world: World) -> None:
     await world.driver.ensure_promoted(world.job, backup)
 
 
+async def test_a_pod_that_was_not_looked_at_is_not_taken_to_be_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly the API server answers, and however short the wait for a deaf Volcano is: then it is our hand."""
+    monkeypatch.setattr(driver_module, "DELETED_BY_OTHERS", 0.0)
+    await world.backup()
+    world.volcano.deaf = True
+    await world.driver.ensure_deleted(world.job, await world.pod(OLD), 0)
+    assert world.api.writes[-1] == f"DELETE {OLD}"
+
+
 async def test_a_deaf_operator_makes_no_backup_and_none_later(world: World, impatient: None) -> None:
     """It is a Conflict, which may be tried again; when the request was taken back, an Operator that hears again makes none."""
     world.operator.deaf = True

@@ -80,7 +80,14 @@ class ScriptedApi:
             return web.json_response({"message": f"{name} is not found"}, status=404)
         if method == "DELETE":
             return web.json_response(await self.remove(collection, name))
-        return web.json_response(await self.put(collection, _merged(self.collections[collection][name], body)))
+        return await self._patch(collection, name, body)
+
+    async def _patch(self, collection: str, name: str, body: Object) -> web.Response:
+        known = self.collections[collection][name]
+        if body.get("metadata", {}).get("uid") not in (None, known["metadata"]["uid"]):
+            causes = {"details": {"causes": [{"field": "metadata.uid"}]}}
+            return web.json_response({"message": f"{name} is another object", **causes}, status=422)
+        return web.json_response(await self.put(collection, _merged(known, body)))
 
     async def _create(self, path: str, body: Object) -> web.Response:
         name = body["metadata"]["name"]

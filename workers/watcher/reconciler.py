@@ -27,6 +27,13 @@ CROWDED = 3.0
 
 MANY, WHILE = 60, 60.0
 
+RARELY = 15.0
+"""The same for a job that was told something `MOST` times, or `PLENTY` of bytes, within `AN_HOUR`. The server ends a workflow
+whose history has 50 MiB, and takes no update behind the 2,000th; a sighting of 5,000 pods has 56 KB, and a job begins no new
+history while it is recovered, which may take hours."""
+
+MOST, PLENTY, AN_HOUR = 600, 8 * 1024 * 1024, 3600.0
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before an update that nobody acknowledged is repeated; they double."""
 
@@ -45,6 +52,8 @@ class Reconciler:
         self.acknowledged = Acknowledged()
         self._hurried = asyncio.Event()
         self._told_at: deque[float] = deque(maxlen=MANY)
+        self._sizes: deque[tuple[float, int]] = deque(maxlen=MOST)
+        """When it was told something within the last hour, and of how many bytes."""
         self._attempt: tuple[News, str] | None = None
         """What was sent last and not acknowledged, and the id of that update."""
         self._changed_at: datetime | None = None
@@ -53,6 +62,8 @@ class Reconciler:
         """When each fault was seen first, by its id."""
         self._said = ""
         """Why it cannot be registered, as its owner was told last."""
+        self._refusal = ""
+        """Why its workflow did not want to register it; empty: it did."""
 
     def hurry(self) -> None:
         """Something happened that may be worse than a pod that starts."""
@@ -62,6 +73,10 @@ class Reconciler:
     def forget(self) -> None:
         """Its workflow is gone."""
         self._attempt, self.acknowledged = None, intake.forgotten(self.acknowledged)
+
+    def reconsider(self) -> None:
+        """What its workflow refused to register is tried again: the workflow's code may be another one by now."""
+        self.acknowledged = intake.reconsidered(self.acknowledged)
 
     async def run(self) -> None:
         """Until its workflow knows all that the cluster shows."""
@@ -93,16 +108,21 @@ class Reconciler:
 
     def _patience(self, news: News) -> float:
         """Seconds from the first change on in which more of them are gathered."""
-        if self._is_crowded():
-            return CROWDED
+        if spacing := self._spacing():
+            return spacing
         return 0.0 if intake.is_urgent(news, self.acknowledged) else GROWING
 
-    def _is_crowded(self) -> bool:
-        return len(self._told_at) == MANY and self._told_at[0] > _now() - WHILE
+    def _spacing(self) -> float:
+        """Seconds between two updates, whatever they say; 0: it has room for more."""
+        while self._sizes and self._sizes[0][0] <= _now() - AN_HOUR:
+            self._sizes.popleft()
+        if len(self._sizes) >= MOST or sum(size for _, size in self._sizes) >= PLENTY:
+            return RARELY
+        return CROWDED if len(self._told_at) == MANY and self._told_at[0] > _now() - WHILE else 0.0
 
     async def _wait(self, seconds: float) -> None:
-        """A crowded job waits in any case; otherwise what is urgent ends the wait."""
-        if self._is_crowded():
+        """A job that was told much waits in any case; otherwise what is urgent ends the wait."""
+        if self._spacing():
             await asyncio.sleep(seconds)
             return
         with suppress(TimeoutError):
@@ -128,12 +148,16 @@ class Reconciler:
         except Refused as error:
             logger.warning("refused", extra={**words, "error": str(error)})
             self._attempt, self.acknowledged = None, intake.decline(self.acknowledged, news)
-            if isinstance(news, Register):
-                self._refuse(str(error))
+            if isinstance(news, Register) and str(error) != self._refusal:
+                self._refusal = str(error)
+                self._refuse(self._refusal)
             return True
         logger.info("told", extra=words)
+        if isinstance(news, Register):
+            self._refusal = ""
         self._attempt, self.acknowledged = None, intake.acknowledge(self.acknowledged, news)
         self._told_at.append(_now())
+        self._sizes.append((_now(), len(news.model_dump_json())))
         return True
 
 

@@ -9,7 +9,7 @@ import logging
 from contextlib import aclosing
 
 from activities.clusters.port import Cluster, Snapshot
-from rekindle.errors import ClusterError, ClusterUnavailable, Unavailable, WatchExpired
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
@@ -90,8 +90,10 @@ class Watcher:
                 logger.info("not known which workflows run", extra={"error": str(error)})
                 continue
             for job_id in lost:
+                if job_id not in self._index.jobs or (reconciler := self._reconcilers.get(job_id)) is None:
+                    continue  # it ended while we asked
                 logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
-                self._reconcilers[job_id].forget()
+                reconciler.forget()
                 self._changed(job_id, calm=False)
 
     def _begin_anew(self, everything: Snapshot) -> None:
@@ -99,6 +101,8 @@ class Watcher:
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
         jobs = [*everything.jobs, *(job for job in known if job)]
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes)
+        for reconciler in self._reconcilers.values():
+            reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:
             self._changed(job_id, calm=False)
 
@@ -158,5 +162,5 @@ class Watcher:
         event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="JobRefused", message=why, type="Warning")
         try:
             await self._cluster.record(job_id, event)
-        except ClusterError as error:
+        except (BadInput, ClusterError) as error:  # its object may say something else by now, which means nothing at all
             logger.warning("not recorded", extra={"job": job_id, "error": str(error)})

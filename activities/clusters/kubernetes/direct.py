@@ -132,7 +132,7 @@ class DirectDriver:
         self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         if job.kind.suspend:
-            await self._api.patch(job.path, {"spec": _nested(job.kind.suspend, True)})
+            await self._api.patch(job.path, {"metadata": {"uid": job.uid}, "spec": _nested(job.kind.suspend, True)})
             if not failure_of(job):  # then its controller does nothing any more
                 await self._given_up(job)
             await self._delete_all(await self._reader.managers(job), grace_seconds)
@@ -168,10 +168,10 @@ class DirectDriver:
         return await self._made_by_the_controller(job, generation)
 
     async def _create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
-        """Each once. A name that is taken by another life of the pod is a Conflict."""
+        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict."""
 
         def same(body: Object) -> Callable[[Object], bool]:
-            return lambda found: _generation(found) == _generation(body)
+            return lambda found: (_generation(found), _job_id(found)) == (_generation(body), _job_id(body))
 
         return await _all(self._create(job.namespace, body, same(body)) for body in wanted)
 
@@ -253,10 +253,10 @@ class DirectDriver:
     # ---- all kinds
 
     async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        path = job.path
+        path, very = job.path, {"uid": job.uid}
         if job.kind is BARE:
-            path = f"/api/v1/namespaces/{job.namespace}/pods/{job.object['status']['speaker']}"
-        await self._api.patch(path, {"metadata": {"labels": labels, "annotations": annotations}})
+            path, very = f"/api/v1/namespaces/{job.namespace}/pods/{job.object['status']['speaker']}", {}
+        await self._api.patch(path, {"metadata": {**very, "labels": labels, "annotations": annotations}})
 
     async def _delete_all(self, pods: Sequence[Object], grace_seconds: int) -> None:
         await _all(self._delete(pod, grace_seconds) for pod in pods)
@@ -301,6 +301,10 @@ def _as_read(job: Workload) -> Object:
 
 def _generation(pod: Object) -> str:
     return str(pod["metadata"].get("labels", {}).get(keys.GENERATION, "0"))
+
+
+def _job_id(pod: Object) -> str:
+    return str(pod["metadata"].get("labels", {}).get(keys.JOB_ID, ""))
 
 
 def _change_template(body: Object, generation: str, avoid_nodes: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from activities.clusters.kubernetes.direct import DirectDriver, Driver, is_backu
 from activities.clusters.kubernetes.events import About, about_job, record
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
-from activities.clusters.kubernetes.reader import Reader
+from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Snapshot
@@ -54,6 +54,8 @@ class KubernetesCluster:
         return pod
 
     async def _raw(self, job: Workload, name: str, uid: str) -> Object:
+        if not is_name(name):  # it may come from the job's annotation, where a tenant writes
+            raise NotFound(f"no pod is called {name[:40]!r}")
         pod = await self._api.get(f"/api/v1/namespaces/{job.namespace}/pods/{name}")
         if pod["metadata"]["uid"] != uid or await self._reader.owner_uid(pod) != job.uid:
             raise NotFound(f"no pod {name} of job {job.uid} has the UID {uid}; it has {pod['metadata']['uid']} now")

@@ -34,6 +34,9 @@ SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
 FAILED = ("Failed",)
 
+LONGEST_LABEL = 63
+"""Characters of the value of a label."""
+
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
 
@@ -198,6 +201,11 @@ def _foreign(job: Workload) -> JobObject:
     if job.kind is BARE and not job.annotation(keys.PODS).isdecimal():
         raise BadInput(
             f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
+        )
+    if job.kind is not BARE and len(job.name) > LONGEST_LABEL:
+        raise BadInput(
+            f"metadata.name: {len(job.name)} characters are too many: its pods are found by a label with this name, "
+            f"which has at most {LONGEST_LABEL}"
         )
     if not job.workers:
         raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")

@@ -62,7 +62,7 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
             "namespace": metadata["namespace"],
             "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata["uid"]},
             "annotations": {**annotations, **marks},
-            "ownerReferences": _uncontrolled(metadata, job) if withheld else metadata.get("ownerReferences", []),
+            "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
         "spec": {**_startable(old["spec"], metadata.get("labels", {}), withheld), "affinity": affinity},
     }
@@ -87,15 +87,21 @@ def _place(metadata: Object, withheld: Sequence[str]) -> Object:
     labels = metadata.get("labels", {})
     return {
         "labels": {label: labels[label] for label in withheld if label in labels},
-        "ownerReferences": metadata.get("ownerReferences", []),
+        "ownerReferences": _unblocked(metadata),
         "finalizers": [FINALIZER] if FINALIZER in metadata.get("finalizers", ()) else [],
     }
 
 
 def _uncontrolled(metadata: Object, job: Workload) -> list[Object]:
     """Deleted with its job's object, and counted by no controller."""
-    owners = [{**owner, "controller": False} for owner in metadata.get("ownerReferences", ())]
-    return owners or [job.reference]
+    return [{**owner, "controller": False} for owner in _unblocked(metadata)] or [job.reference]
+
+
+def _unblocked(metadata: Object) -> list[Object]:
+    """The same owners, whose deletion waits for nobody: where OwnerReferencesPermissionEnforcement is on, as on OpenShift,
+    another word is for those who may change an owner's finalizers."""
+    owners = metadata.get("ownerReferences", ())
+    return [{key: value for key, value in owner.items() if key != "blockOwnerDeletion"} for owner in owners]
 
 
 def released(old: Object, job: Workload) -> Object:
@@ -213,9 +219,11 @@ class _Maker:
             "name": "training",
             "image": self._own.image,
             "command": list(command),
-            "env": self._environment,
             **self._own.container,
         }
+        own = container.get("env", ())  # such as a Secret's key, which a manifest can say in no other way
+        named = {entry["name"] for entry in own}
+        container["env"] = [*(entry for entry in self._environment if entry["name"] not in named), *own]
         container["resources"] = _merged(container.get("resources", {}), resources)
         rank = {keys.RANK_INDEX: str(index)} if role is PodRole.WORKER else {}
         labels = {keys.JOB_ID: job.uid, keys.BARE_JOB_NAME: job.name, keys.REPLICA_TYPE: role, keys.GENERATION: self._generation}

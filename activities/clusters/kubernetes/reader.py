@@ -12,6 +12,7 @@ from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
 from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
+from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
 
 LOOK_GAP = 1.0
@@ -23,6 +24,11 @@ LEVELS = 3
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of an object, as far as the API server admits it."""
+
+
+def is_name(text: str) -> bool:
+    """Whether an object may be called so; whatever else somebody wrote must not become a part of a path."""
+    return len(text) <= LONGEST_NAME and bool(NAME.fullmatch(text))
 
 
 class Reader:
@@ -75,6 +81,10 @@ class Reader:
         """Where a job is, so that it is found by its UID."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
 
+    def forget(self, job_id: str) -> None:
+        """Nothing is left of the job."""
+        self._where.pop(job_id, None)
+
     async def jobs(self, path: str) -> Listing:
         """All job objects of a kind; none where the kind is not installed."""
         try:
@@ -101,10 +111,26 @@ class Reader:
             for scope in self.scopes:
                 found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
                 if bare := [checked(shape, thing) for thing in found if is_bare(thing)]:
-                    job = bare_job(bare[0]["metadata"]["namespace"], job_id, bare)
-                    self.remember(job)
-                    return job
+                    namespace = self.namespace_of(job_id, bare)
+                    if own := [thing for thing in bare if thing["metadata"]["namespace"] == namespace]:
+                        job = bare_job(namespace, job_id, own)
+                        self.remember(job)
+                        return job
+        self.forget(job_id)
         return None
+
+    def namespace_of(self, job_id: str, bare: Sequence[Object]) -> str:
+        """Of a job of pods that nobody controls, whose label is a tenant's word: where it was seen first. Of one that was never
+        seen, where the oldest of these pods is.
+
+        Args:
+            bare: all pods, or templates, that bear its id.
+        """
+        kind, namespace, _ = self._where.get(job_id, (None, "", ""))
+        if kind is BARE:
+            return namespace
+        oldest = min(bare, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""), default=None)
+        return str(oldest["metadata"]["namespace"]) if oldest else ""
 
     # ---- pods
 
@@ -143,8 +169,9 @@ class Reader:
                 yield list(pods.values())
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
-        """The job's pods as soon as `done`, or as they are after `limit` seconds."""
-        pods: list[Object] = []
+        """The job's pods as soon as `done`, or as they were seen last within `limit` seconds. They are looked at in any case:
+        while an API server has not answered nobody knows that they are gone."""
+        pods: list[Object] | None = None
         try:
             async with asyncio.timeout(limit), aclosing(self.follow(job)) as states:
                 async for pods in states:
@@ -154,7 +181,7 @@ class Reader:
             pass
         except WatchExpired as error:
             raise ClusterUnavailable(f"the watch ended: {error}") from error
-        return pods
+        return await self.pods(job) if pods is None else pods
 
     @property
     def pod_labels(self) -> Sequence[str]:
@@ -180,12 +207,15 @@ class Reader:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid = str(owner["uid"])
         if uid not in self._tops:
-            if not NAME.fullmatch(owner["name"]):  # a tenant writes it, and it becomes a part of a path
+            if not is_name(owner["name"]):  # a tenant writes it, and it becomes a part of a path
                 return uid
             try:
-                above = controller_of(await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"])))
+                found = await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"]))
             except NotFound:
                 return uid
+            if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
+                return uid
+            above = controller_of(found)
             known = levels > 1 and above is not None and above["kind"] in BY_NAME
             self._tops[uid] = await self._top(namespace, above, levels - 1) if known and above else uid
         return self._tops[uid]

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 from activities.clusters.api_server import Api, Change, Listing, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.events import About, about_job, about_other
-from activities.clusters.kubernetes.kinds import KINDS, Kind, Workload
+from activities.clusters.kubernetes.kinds import BARE, KINDS, Kind, Workload
 from activities.clusters.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
@@ -190,7 +190,8 @@ class Watch:
         return [WatchEvent(type="MODIFIED", kind="Job", object=read) for read in jobs if read]
 
     async def _take_job(self, job: Workload, kind: EventType) -> list[WatchEvent]:
-        was = job.uid in self._jobs
+        before = self._jobs.get(job.uid)
+        was = before is not None and before.kind is job.kind
         if kind == "DELETED":
             self._jobs.pop(job.uid, None)
             return [_gone(job)] if was else []
@@ -220,6 +221,8 @@ class Watch:
         job = self._jobs.get(job_id)
         if job is None:
             return [_gone(before)] if before else []
+        if not _is_of(pod, job) or job.kind is not BARE:
+            return []
         read = self._read(job)
         return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
 
@@ -251,14 +254,20 @@ class Watch:
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
-        """A restart leaves templates where there were pods."""
-        pods = list(self._bare.get(job_id, {}).values())
-        if pods:
-            self._jobs[job_id] = bare_job(pods[0]["metadata"]["namespace"], job_id, pods)
-        elif job_id in self._jobs:
-            path = f"/api/v1/namespaces/{self._jobs[job_id].namespace}/podtemplates"
+        """A restart leaves templates where there were pods. The label is a tenant's word: pods that bear it are no job where an
+        object has this UID, and of one namespace only."""
+        known, pods = self._jobs.get(job_id), list(self._bare.get(job_id, {}).values())
+        if known and known.kind is not BARE:
+            return
+        namespace = known.namespace if known else self._reader.namespace_of(job_id, pods)
+        if own := [pod for pod in pods if pod["metadata"]["namespace"] == namespace]:
+            self._jobs[job_id] = bare_job(namespace, job_id, own)
+            self._reader.remember(self._jobs[job_id])
+        elif known:
+            path = f"/api/v1/namespaces/{namespace}/podtemplates"
             if not (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items:
                 del self._jobs[job_id]
+                self._reader.forget(job_id)
 
     def _read(self, job: Workload) -> JobObject | None:
         try:
@@ -270,7 +279,12 @@ class Watch:
 
     async def _pod(self, pod: Object) -> Pod | None:
         job = self._jobs.get(await self._reader.owner_uid(pod))
-        return pod_of(pod, job, self._settings.rank_keys) if job else None
+        return pod_of(pod, job, self._settings.rank_keys) if job and _is_of(pod, job) else None
+
+
+def _is_of(pod: Object, job: Workload) -> bool:
+    """Whether it may be a pod of this job: who owns it is a tenant's word, where it lies is not."""
+    return bool(pod["metadata"]["namespace"] == job.namespace)
 
 
 def _job_id(pod: Object) -> str:

@@ -1,0 +1,270 @@
+"""Tenants of one cluster: what somebody writes on an object of his own changes nothing of another one's job.
+
+The API server is one that admits everything, and asks as the real one does.
+"""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
+from activities.clusters.port import Snapshot
+from rekindle.errors import Conflict, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject, Pod, WatchEvent
+from rekindle.settings import Settings
+from tests.support.scripted_api import ScriptedApi, scripted_api
+from tests.support.valid_objects import JOBS, pod
+from workers.operator import Operator
+
+WAIT_LIMIT = 20.0
+
+
+class Tenants:
+    """Namespaces `victim` and `attacker` of one API server."""
+
+    def __init__(self, scripted: ScriptedApi, api: Api) -> None:
+        self.scripted, self.api = scripted, api
+        self.cluster = KubernetesCluster(api, Settings(cluster="kubernetes"))
+
+    async def job(self, kind: Kind, namespace: str, name: str, *owners: Object, uid: str = "") -> Object:
+        body = copy.deepcopy(JOBS[kind])
+        more = {"name": name, "namespace": namespace, "uid": uid or f"uid-of-{name}", "ownerReferences": list(owners)}
+        body["metadata"] |= more
+        return await self.scripted.put(kind.path(namespace), body)
+
+    async def pod(self, namespace: str, name: str, job_id: str, *owners: Object, made: str = "2026-01-01T00:00:00Z") -> Object:
+        body = pod(job_id, name)
+        more = {"namespace": namespace, "uid": f"uid-of-{name}", "ownerReferences": list(owners), "creationTimestamp": made}
+        body["metadata"] |= more
+        return await self.scripted.put(f"/api/v1/namespaces/{namespace}/pods", body)
+
+    async def snapshot(self) -> Snapshot:
+        async with aclosing(self.cluster.watch()) as news:
+            first = await anext(news)
+        assert isinstance(first, Snapshot)
+        return first
+
+
+@pytest.fixture
+async def tenants(tmp_path: Path) -> AsyncIterator[Tenants]:
+    async with scripted_api(tmp_path) as (scripted, api):
+        yield Tenants(scripted, api)
+
+
+def owner(kind: Kind, name: str, uid: str = "") -> Object:
+    uid = uid or f"uid-of-{name}"
+    return {"apiVersion": kind.api_version, "kind": kind.name, "name": name, "uid": uid, "controller": True}
+
+
+def holders(seen: Snapshot) -> dict[str, str]:
+    """Job of each pod."""
+    return {one.metadata.name: one.metadata.owner_uid for one in seen.pods}
+
+
+# ---- whose pod it is
+
+
+@pytest.mark.parametrize("said", ["label", "owner"])
+async def test_a_pod_of_another_namespace_is_no_pod_of_the_job(tenants: Tenants, said: str) -> None:
+    """Whoever knows a job's id can write it on a pod of his own, which would then hold a rank, or fail in its place."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.pod("victim", "real", "uid-of-train")
+    if said == "label":
+        await tenants.pod("attacker", "forged", "uid-of-train", owner(BATCH_JOB, "other"))
+    else:
+        await tenants.pod("attacker", "forged", "", owner(JOB_SET, "train", "uid-of-train"))
+    assert holders(await tenants.snapshot()) == {"real": "uid-of-train"}
+
+
+async def test_pods_that_nobody_controls_never_replace_a_job(tenants: Tenants) -> None:
+    """Pods with the id of somebody's job and a name of their own are no job, and their end is not the job's."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.pod("attacker", "forged", "uid-of-train")
+    async with aclosing(tenants.cluster.watch()) as news:
+        first = await anext(news)
+        assert isinstance(first, Snapshot)
+        assert [(one.kind, one.metadata.namespace) for one in first.jobs] == [("Job", "victim")]
+        following = asyncio.ensure_future(anext(news))
+        for path in ("/api/v1/pods", BATCH_JOB.path()):
+            await tenants.scripted.until_watched(path)
+        await tenants.scripted.remove("/api/v1/namespaces/attacker/pods", "forged")
+        await tenants.pod("attacker", "again", "uid-of-train")
+        await tenants.pod("victim", "real", "uid-of-train")
+        event = await asyncio.wait_for(following, WAIT_LIMIT)
+    assert isinstance(event, WatchEvent)
+    assert isinstance(event.object, Pod)
+    assert event.object.metadata.name == "real"
+
+
+async def test_pods_that_nobody_controls_are_a_job_in_one_namespace(tenants: Tenants) -> None:
+    """Their id can be guessed: a pod of another namespace neither joins them nor moves the job, also when they start anew."""
+    await tenants.pod("victim", "real", "guessed")
+    await tenants.pod("attacker", "forged", "guessed", made="2026-01-02T00:00:00Z")
+    seen = await tenants.snapshot()
+    assert [one.metadata.namespace for one in seen.jobs] == ["victim"]
+    assert holders(seen) == {"real": "guessed"}
+    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+    await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "real")
+    await tenants.pod("victim", "real", "guessed", made="2026-01-03T00:00:00Z")
+    assert [one.metadata.namespace for one in (await tenants.snapshot()).jobs] == ["victim"]
+    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+
+
+async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:
+    """Once nothing is left of the job, its id is free."""
+    await tenants.pod("victim", "real", "moved")
+    assert [one.metadata.name for one in await tenants.cluster.pods("moved")] == ["real"]
+    await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "real")
+    with pytest.raises(NotFound):
+        await tenants.cluster.pods("moved")
+    await tenants.pod("attacker", "next", "moved")
+    assert [one.metadata.name for one in await tenants.cluster.pods("moved")] == ["next"]
+
+
+async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> None:
+    """A pod that names its own Job, with the UID of another tenant's, says nothing of that one."""
+    await tenants.job(JOB_SET, "attacker", "mine")
+    await tenants.job(BATCH_JOB, "attacker", "forged", owner(JOB_SET, "mine"))
+    await tenants.job(JOB_SET, "victim", "train")
+    await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "train"))
+    await tenants.pod("attacker", "first", "", owner(BATCH_JOB, "forged", "uid-of-part"))
+    await tenants.pod("victim", "real", "", owner(BATCH_JOB, "part"))
+    assert holders(await tenants.snapshot()) == {"real": "uid-of-train"}
+
+
+# ---- what the API server would refuse
+
+
+async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenants: Tenants) -> None:
+    """Its pods are found by a label with its name, and the API server refuses to look for one of 64 characters."""
+    name = "x" * 64
+    pods = "/api/v1/namespaces/attacker/pods"
+    tenants.scripted.refused["GET", pods] = (400, "unable to parse requirement: must be no more than 63 characters")
+    async with aclosing(tenants.cluster.watch()) as news:
+        await anext(news)
+        following = asyncio.ensure_future(anext(news))
+        for kind in (ASCEND_JOB, BATCH_JOB):
+            await tenants.scripted.until_watched(kind.path())
+        await tenants.job(ASCEND_JOB, "attacker", name)
+        said = await tenants.scripted.until("/api/v1/namespaces/attacker/events", name, "message")
+        await tenants.job(BATCH_JOB, "victim", "train")
+        event = await asyncio.wait_for(following, WAIT_LIMIT)
+    assert "at most 63" in said["message"]
+    assert isinstance(event, WatchEvent)
+    assert isinstance(event.object, JobObject)
+    assert event.object.metadata.name == "train"
+
+
+async def test_the_name_of_an_owner_may_have_any_length(tenants: Tenants) -> None:
+    """The API server keeps owners with names of a megabyte, and answers no question about one."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.pod("victim", "real", "uid-of-train")
+    await tenants.pod("attacker", "endless", "", owner(BATCH_JOB, "x" * 1_200_000))
+    assert holders(await tenants.snapshot()) == {"real": "uid-of-train"}
+
+
+async def test_an_object_of_many_megabytes_does_not_end_the_watch(tenants: Tenants) -> None:
+    """The API server writes some characters as six, so that an event may be several times as large as its object."""
+    path = "/api/v1/namespaces/victim/pods"
+    await tenants.scripted.put(path, pod("", "large"))
+    async with aclosing(tenants.api.watch(path, "1")) as changes:
+        following = asyncio.ensure_future(anext(changes))
+        await tenants.scripted.until_watched(path)
+        large = pod("", "large")
+        large["spec"]["containers"][0]["args"] = ["x" * 9_000_000]
+        await tenants.scripted.put(path, large)
+        assert (await asyncio.wait_for(following, WAIT_LIMIT)).object["metadata"]["name"] == "large"
+
+
+@pytest.mark.parametrize("name", ["../../../nodes/node-0", "a?watch=true", "", "x" * 1000])
+async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenants, name: str) -> None:
+    """Such names are read from an annotation of the job, where its tenant writes too."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.cluster.ensure_deleted("uid-of-train", name, "uid", 0)
+    jobs = {kind.path() for kind in KINDS} | {BATCH_JOB.path("victim", "train")}
+    assert {path.partition("?")[0] for _, path in tenants.scripted.requests} <= jobs
+
+
+# ---- environment of our own kind
+
+
+async def test_a_container_has_its_owners_variables_beside_those_of_the_contract(tenants: Tenants) -> None:
+    """A Secret's key can be named there only; without the contract's own the pod would not find its job or its rank."""
+    body = await tenants.job(TRAINING_JOB, "victim", "train")
+    key = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "safe", "key": "word"}}}
+    body["spec"]["kubernetes"]["container"] = {"env": [key, {"name": keys.ENV_MASTER_PORT, "value": "1"}]}
+    await tenants.cluster.ensure_pods("uid-of-train", "0", ())
+    spec = tenants.scripted.collections["/api/v1/namespaces/victim/pods"]["train-worker-0"]["spec"]
+    environment = spec["containers"][0]["env"]
+    named = {entry["name"]: entry for entry in environment}
+    assert len(named) == len(environment)
+    assert named["PASSWORD"] == key
+    assert named[keys.ENV_JOB_ID]["value"] == "uid-of-train"
+    assert named[keys.ENV_POD_RANK]["valueFrom"]
+    assert named[keys.ENV_MASTER_PORT]["value"] == "1"
+
+
+# ---- a job of the same name, deleted a moment ago
+
+
+async def test_a_new_job_does_not_take_the_pods_of_a_deleted_one_of_its_name(tenants: Tenants) -> None:
+    """The garbage collector has not come to them yet: they look alike, and would be gone a moment later."""
+    await tenants.job(TRAINING_JOB, "victim", "train")
+    await tenants.pod("victim", "train-worker-0", "uid-of-former", owner(TRAINING_JOB, "train", "uid-of-former"))
+    with pytest.raises(Conflict):
+        await tenants.cluster.ensure_pods("uid-of-train", "0", ())
+
+
+async def test_a_new_job_does_not_take_the_service_of_a_deleted_one_of_its_name(tenants: Tenants) -> None:
+    """It gets its own when that one is gone; until then it has not begun."""
+    services, jobs = "/api/v1/namespaces/victim/services", TRAINING_JOB.path("victim")
+    former = {"metadata": {"name": "train-manager", "ownerReferences": [owner(TRAINING_JOB, "train", "uid-of-former")]}}
+    await tenants.scripted.put(services, former)
+    await tenants.job(TRAINING_JOB, "victim", "train")
+    operating = asyncio.create_task(Operator(tenants.api, Settings(cluster="kubernetes")).run())
+    try:
+        async with asyncio.timeout(WAIT_LIMIT):
+            while ("GET", f"{services}/train-manager") not in tenants.scripted.requests:
+                await asyncio.sleep(0.01)
+        assert not tenants.scripted.collections[jobs]["train"]["status"]
+        await tenants.scripted.remove(services, "train-manager")
+        await tenants.scripted.until(jobs, "train", "status")
+    finally:
+        operating.cancel()
+        await asyncio.gather(operating, return_exceptions=True)
+    (mine,) = tenants.scripted.collections[services]["train-manager"]["metadata"]["ownerReferences"]
+    assert mine["uid"] == "uid-of-train"
+
+
+async def test_a_job_that_took_the_name_of_a_deleted_one_is_neither_suspended_nor_marked(
+    tenants: Tenants, tmp_path: Path
+) -> None:
+    """It was created after the former one was read, and before it was written: every write names the very job."""
+    path = BATCH_JOB.path("victim", "train")
+
+    class Slow(Api):
+        async def get(self, path: str) -> Object:
+            found = await super().get(path)
+            await tenants.job(BATCH_JOB, "victim", "train", uid="uid-of-the-next")
+            return found
+
+    async with Slow(tmp_path / "kubeconfig") as api:
+        cluster = KubernetesCluster(api, Settings(cluster="kubernetes"))
+        for write in (
+            lambda: cluster.ensure_stopped("uid-of-train", 0),
+            lambda: cluster.ensure_job_metadata("uid-of-train", {"marked": "yes"}, {}),
+        ):
+            await tenants.job(BATCH_JOB, "victim", "train")
+            with pytest.raises(Conflict):
+                await write()
+            there = await tenants.api.get(path)
+            assert there["metadata"]["uid"] == "uid-of-the-next"
+            assert not there["spec"]["suspend"]
+            assert "marked" not in there["metadata"]["labels"]
