@@ -49,6 +49,8 @@ class JobRow(Value):
 
     last_verdict: str = ""
     since: datetime
+    """When it was registered, or came back from its last incident."""
+
     until: datetime | None = None
     """When it ended; None: it lives."""
 
@@ -110,7 +112,7 @@ class Rekindle:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
-                raise Unavailable(str(error)) from error
+                raise self._unanswered(error) from error
             return None
         return found.status is WorkflowExecutionStatus.RUNNING
 
@@ -152,22 +154,34 @@ class Rekindle:
             return theirs
         if asked:  # by an update that no front holds
             entity = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
-            await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
+            try:
+                await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
+            except RPCError as error:
+                raise self._unanswered(error) from error
         return [asked] if asked else []
 
     async def _cancel_fronts(self, which: str) -> list[str]:
         """A front withdraws its request under the id of its run."""
         found = [run.id async for run in self._list(f"{which} AND ExecutionStatus = 'Running'")]
-        for workflow_id in found:
-            await self.temporal.get_workflow_handle(workflow_id).cancel()
+        try:
+            for workflow_id in found:
+                await self.temporal.get_workflow_handle(workflow_id).cancel()
+        except RPCError as error:
+            raise self._unanswered(error) from error
         return found
+
+    def _unanswered(self, error: RPCError) -> Unavailable:
+        """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
+        address = self.temporal.service_client.config.target_host
+        where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
+        return Unavailable(f"Temporal at {where}: {error}")
 
     async def _list(self, query: str) -> AsyncIterator[WorkflowExecution]:
         try:
             async for run in self.temporal.list_workflows(query):
                 yield run
         except RPCError as error:
-            raise Unavailable(str(error)) from error
+            raise self._unanswered(error) from error
 
     async def hot_switch(self, job: str, *, pod_rank: int, force: bool = False, requested_by: str = "") -> Verdict:
         """Moves a pod to a spare node and waits for the verdict.
@@ -193,20 +207,29 @@ class Rekindle:
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
         job_id = await self.find(job)
-        return await self.temporal.start_workflow(
-            row_of(mode).workflow,
-            ModeRequest(job=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
-            id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
-            task_queue=ids.CONTROL_QUEUE,
-            result_type=Verdict,
-            task_timeout=TASK_TIMEOUT,
-            static_summary=f"{mode} of {job} requested{f' by {requested_by}' if requested_by else ''}",
-        )
+        try:
+            return await self.temporal.start_workflow(
+                row_of(mode).workflow,
+                ModeRequest(job=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
+                id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
+                task_queue=ids.CONTROL_QUEUE,
+                result_type=Verdict,
+                task_timeout=TASK_TIMEOUT,
+                static_summary=f"{mode} of {job} requested{f' by {requested_by}' if requested_by else ''}",
+            )
+        except RPCError as error:
+            raise self._unanswered(error) from error
 
     async def verdict(self, handle: WorkflowHandle[object, Verdict]) -> Verdict:
-        """Waits for a front's verdict."""
+        """Waits for a front's verdict.
+
+        Raises:
+            Unavailable: Temporal does not answer any more. The recovery goes on with it.
+        """
         try:
             return await handle.result()
+        except RPCError as error:
+            raise self._unanswered(error) from error
         except WorkflowFailureError as error:
             cause = error.cause
             while isinstance(cause, ActivityError) and cause.cause:
@@ -232,7 +255,7 @@ class Rekindle:
             kind = cause.type if isinstance(cause, ApplicationError) else None
             raise (BadInput if kind in INVALID else Refused)(str(cause)) from error
         except RPCError as error:
-            raise Unavailable(str(error)) from error
+            raise self._unanswered(error) from error
         return receipt
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -60,7 +61,7 @@ def checked_socket(path: Path) -> Path:
     if length > SOCKET_BYTES:
         raise BadInput(
             f"socket {path}: {length} bytes, a Unix socket's path has at most {SOCKET_BYTES}: "
-            "choose a shorter one with REKINDLE_CLUSTER_SOCKET"
+            "choose a shorter state directory (--state-dir, REKINDLE_STATE_DIR)"
         )
     return path
 
@@ -89,7 +90,7 @@ class ClusterClient:
         return await self._get("/jobs", list[JobObject])
 
     async def job(self, reference: str) -> JobObject:
-        return await self._get(f"/jobs/{reference}", JobObject)
+        return await self._get(_path("job", reference), JobObject)
 
     async def submit(self, job: JobObject) -> JobObject:
         """Creates the job and its first pods; answers it with its UID.
@@ -102,18 +103,18 @@ class ClusterClient:
 
     async def delete_job(self, reference: str, grace: int | None = None) -> JobObject:
         """Deletes the job and its pods; `grace` in seconds, by default each pod's own."""
-        return await self._send("DELETE", f"/jobs/{reference}", None, JobObject, grace=grace)
+        return await self._send("DELETE", _path("job", reference), None, JobObject, grace=grace)
 
     async def patch_job(
         self, reference: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
     ) -> JobObject:
         """None removes a key."""
-        return await self._send("PATCH", f"/jobs/{reference}", _change(labels, annotations), JobObject)
+        return await self._send("PATCH", _path("job", reference), _change(labels, annotations), JobObject)
 
     async def ensure_generation(self, reference: str, generation: str, avoid_nodes: Sequence[str] = ()) -> list[Pod]:
         """The job's pods of this generation, created where missing."""
         request = GenerationRequest(generation=generation, avoid_nodes=tuple(avoid_nodes))
-        return await self._send("POST", f"/jobs/{reference}/pods", request, list[Pod])
+        return await self._send("POST", _path("job", reference, "/pods"), request, list[Pod])
 
     # ---- pods
 
@@ -122,7 +123,7 @@ class ClusterClient:
         return await self._get("/pods", list[Pod], job=job_id)
 
     async def pod(self, name: str) -> Pod:
-        return await self._get(f"/pods/{name}", Pod)
+        return await self._get(_path("pod", name), Pod)
 
     async def create_pod(self, pod: Pod) -> Pod:
         return await self._send("POST", "/pods", pod, Pod)
@@ -130,15 +131,15 @@ class ClusterClient:
     async def patch_pod(
         self, name: str, uid: str, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
     ) -> Pod:
-        return await self._send("PATCH", f"/pods/{name}", _change(labels, annotations), Pod, uid=uid)
+        return await self._send("PATCH", _path("pod", name), _change(labels, annotations), Pod, uid=uid)
 
     async def delete_pod(self, name: str, uid: str = "", grace: int | None = None) -> Pod:
         """Asks for the deletion of a pod; with another UID than the pod's it is a Conflict."""
-        return await self._send("DELETE", f"/pods/{name}", None, Pod, uid=uid or None, grace=grace)
+        return await self._send("DELETE", _path("pod", name), None, Pod, uid=uid or None, grace=grace)
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         """What the pod wrote, in pieces; with `follow` until the pod has ended."""
-        async with self._stream(f"/pods/{name}/logs", follow=follow, tail=tail) as response:
+        async with self._stream(_path("pod", name, "/logs"), follow=follow, tail=tail) as response:
             async for piece in response.content.iter_any():
                 yield piece.decode(errors="replace")
 
@@ -148,7 +149,7 @@ class ClusterClient:
         return await self._get("/nodes", list[Node])
 
     async def node(self, name: str) -> Node:
-        return await self._get(f"/nodes/{name}", Node)
+        return await self._get(_path("node", name), Node)
 
     async def degrade(self, name: str, code: str, message: str) -> Node:
         """The node is sub-healthy from now on: it works, slowly."""
@@ -168,10 +169,10 @@ class ClusterClient:
 
     async def set_capacity(self, name: str, accelerators: int) -> Node:
         """What runs stays; new pods find so many accelerators in all."""
-        return await self._send("PATCH", f"/nodes/{name}", NodePatch(accelerators=accelerators), Node)
+        return await self._send("PATCH", _path("node", name), NodePatch(accelerators=accelerators), Node)
 
     async def _condition(self, name: str, condition: Condition) -> Node:
-        return await self._send("PATCH", f"/nodes/{name}", NodePatch(conditions=(condition,)), Node)
+        return await self._send("PATCH", _path("node", name), NodePatch(conditions=(condition,)), Node)
 
     # ---- events and the watch
 
@@ -237,6 +238,17 @@ class ClusterClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             words = str(error) or type(error).__name__
             raise ClusterUnavailable(f"the local cluster does not answer at {self.socket}: {words}") from error
+
+
+def _path(kind: str, name: str, below: str = "") -> str:
+    """Where an object is. Its name may be whatever somebody typed: it stays one part of the path.
+
+    Raises:
+        NotFound: the name would lead elsewhere.
+    """
+    if name in ("", ".", ".."):
+        raise NotFound(f"no {kind} is named {name!r}")
+    return f"/{kind}s/{quote(name, safe='')}{below}"
 
 
 def _said(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Versions of the control worker, as Temporal keeps them: one deployment with one version for each build (docs/decisions/0012).
+"""Versions of the control worker, as Temporal keeps them: one deployment with one version for each build (docs/decisions/0013).
 
 Called by the control worker, which makes its version the current one, and by `rekindle versions`.
 """

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, job_workflow
 from rekindle.model.activity_values import AskRequest, WithdrawRequest
-from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.policy import requests
 from workflows import steps
 from workflows.mode import shielded
 
@@ -41,10 +41,9 @@ async def front(mode: Mode, given: object) -> Verdict:
 
 def _read(given: object) -> ModeRequest:
     try:
-        return ModeRequest.model_validate(given)
-    except ValidationError as error:
-        words = "; ".join(problems(error, ModeRequest))
-        raise ApplicationError(words, type=ErrorTypes.REQUEST_INVALID, non_retryable=True) from error
+        return requests.read(given)
+    except BadInput as error:
+        raise ApplicationError(str(error), type=ErrorTypes.REQUEST_INVALID, non_retryable=True) from error
 
 
 async def _answer(mode: Mode, holding: asyncio.Future[Verdict]) -> Verdict:

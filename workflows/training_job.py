@@ -12,12 +12,13 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
 from rekindle.model.job import ManagerLost
-from rekindle.model.recovery import Attachment, ModeRequest, Outcome, Progress, Receipt, Report, Verdict
+from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.policy import cases, eligibility, observing, requests
 from rekindle.policy.cases import Case
@@ -343,29 +344,37 @@ class TrainingJob:
     # ---- people and platforms
 
     @workflow.update(name=Updates.RECOVER)
-    async def recover(self, request: ModeRequest) -> Verdict:
+    async def recover(self, request: object) -> Verdict:
         """Runs a mode, whatever the policy, and answers with the verdict. The update's id is the request's: repeated, it is
-        answered and never begun again."""
+        answered and never begun again.
+
+        Args:
+            request: a `ModeRequest` as the client wrote it: one that means nothing is refused by us, not by the SDK.
+        """
         request_id = _update_id()
         if memory.answer_of(self.state, request_id) is None:
-            self.known.state = memory.requested(self.state, Pending(id=request_id, request=request))
+            self.known.state = memory.requested(self.state, Pending(id=request_id, request=requests.read(request)))
             await workflow.wait_condition(lambda: memory.answer_of(self.state, request_id) is not None)
         verdict = memory.answer_of(self.state, request_id)
         assert verdict is not None
         return verdict
 
     @recover.validator
-    def _may_be_asked_for(self, request: ModeRequest) -> None:
+    def _may_be_asked_for(self, request: object) -> None:
         if memory.answer_of(self.state, _update_id()):
             return
         if self.state.ended:
             raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        if problem := requests.invalid(self.state, request):
+        try:
+            asked = requests.read(request)
+        except BadInput as error:
+            raise _rejected(ErrorTypes.REQUEST_INVALID, str(error)) from error
+        if problem := requests.invalid(self.state, asked):
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
         if self.incident or self.state.request or self._has_work():
             what = self.incident.describe() if self.incident else "an incident that is about to start"
             raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
-        if reason := requests.refused(self.state, request):
+        if reason := requests.refused(self.state, asked):
             raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
 
     @workflow.update(name=Updates.WITHDRAW)

@@ -13,7 +13,7 @@ from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, reschedule
 from rekindle.cli.versions import versions_app
-from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused, RekindleError, Unavailable
+from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import let_threads_end
 
 EXIT_CODES = """Exit codes: 0 done (a recovery: recovered as asked) · 1 the recovery ended otherwise · 2 bad input ·
@@ -37,11 +37,11 @@ app.register_install_completion_command()
 
 def exit_code(error: RekindleError) -> int:
     """What a script may branch on."""
-    if isinstance(error, BadInput | NotFound):
+    if isinstance(error, BadInput | NotFound | Invalid):
         return 2
     if isinstance(error, Unavailable | ClusterUnavailable):
         return 3
-    return 4 if isinstance(error, Refused) else 1
+    return 4 if isinstance(error, Refused | Conflict) else 1
 
 
 def main() -> None:

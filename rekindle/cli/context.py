@@ -2,11 +2,13 @@
 
 import json
 import os
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from rekindle.cli.stack import DETAILS, Addresses
 from rekindle.client import Rekindle
-from rekindle.errors import Unavailable
+from rekindle.cluster_client import ClusterClient
+from rekindle.errors import ClusterUnavailable, Unavailable
 from rekindle.settings import read_settings
 
 
@@ -28,9 +30,25 @@ async def control_plane() -> Rekindle:
     try:
         return await Rekindle.connect()
     except Unavailable as error:
-        raise Unavailable(f"{error}\nstart one with `rekindle dev`") from error
+        raise Unavailable(f"{error}\n{_hint()}") from error
 
 
-def cluster_socket() -> Path:
+@asynccontextmanager
+async def local_cluster() -> AsyncIterator[ClusterClient]:
+    """A connection to the local cluster.
+
+    Raises:
+        ClusterUnavailable: as above.
+    """
     find_stack()
-    return read_settings().socket
+    try:
+        async with ClusterClient(read_settings().socket) as client:
+            yield client
+    except ClusterUnavailable as error:
+        raise ClusterUnavailable(f"{error}\n{_hint()}") from error
+
+
+def _hint() -> str:
+    """`rekindle dev` is found by its state directory, which another terminal may not see from where it is."""
+    looked = read_settings().state_dir.resolve()
+    return f"start one with `rekindle dev`, or name the state directory of one that runs in REKINDLE_STATE_DIR (not {looked})"

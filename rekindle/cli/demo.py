@@ -1,5 +1,6 @@
 """`rekindle demo`: a real training job, recovered before your eyes."""
 
+import asyncio
 import contextlib
 import shutil
 import sys
@@ -16,7 +17,7 @@ from rich.table import Table
 from rekindle.cli.output import Format, console, print_json, problems
 from rekindle.cli.scenario import RANKS, Options, Scenario, Step
 from rekindle.cli.stack import ClusterKind, Machine, running
-from rekindle.errors import BadInput
+from rekindle.errors import BadInput, RekindleError
 
 LOCAL = ClusterKind.LOCAL
 
@@ -62,7 +63,7 @@ async def hot_switch(
     _check(options)
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     nodes = options.pods + (0 if options.no_spare else 1)
-    with _progress(output, options.steps) as tell:
+    with _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
         machine = Machine(nodes, RANKS // options.pods, cluster)
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await Scenario(options, stack, directory, tell).run()
@@ -73,6 +74,19 @@ async def hot_switch(
         return 0
     problems.print(f"not as expected ({options.expected}, equal parameters); logs are kept in {directory}")
     return 1
+
+
+@contextlib.contextmanager
+def _kept_when_it_fails(directory: Path) -> Iterator[None]:
+    """What failed can be looked into; who interrupts the demo wants nothing of it."""
+    try:
+        yield
+    except RekindleError:
+        problems.print(f"logs are kept in {directory}", soft_wrap=True)
+        raise
+    except asyncio.CancelledError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _check(options: Options) -> None:

@@ -1,25 +1,28 @@
 """`rekindle dev`: the whole product in one terminal."""
 
 import asyncio
+import shlex
 import signal
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
+from cyclopts.validators import Number
 
 from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
 from rekindle.errors import Unavailable
 
 LOCAL = ClusterKind.LOCAL
+STATE_DIR = Path(".rekindle")
 
 
 async def dev(
     *,
-    state_dir: Annotated[Path, Parameter(help="Database, jobs and logs.")] = Path(".rekindle"),
-    nodes: Annotated[int, Parameter(help="Nodes of the cluster.")] = 3,
-    accelerators: Annotated[int, Parameter(help="Accelerators of each node.")] = 2,
+    state_dir: Annotated[Path, Parameter(env_var="REKINDLE_STATE_DIR", help="Database, jobs and logs.")] = STATE_DIR,
+    nodes: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Nodes of the cluster.")] = 3,
+    accelerators: Annotated[int, Parameter(validator=Number(gte=0, lte=1024), help="Accelerators of each node.")] = 2,
     cluster: Annotated[
         ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
     ] = LOCAL,
@@ -68,4 +71,8 @@ def _print_addresses(addresses: Addresses, nodes: int, accelerators: int) -> Non
     if addresses.cluster == ClusterKind.KUBERNETES:
         console.print(f"  kubeconfig    {addresses.state_dir}/{KUBERNETES}/kubeconfig", soft_wrap=True)
     console.print(f"  logs          {addresses.state_dir}/logs", soft_wrap=True)
-    console.print("In another terminal: rekindle submit job.yaml, rekindle jobs, rekindle nodes")
+    elsewhere = f"export REKINDLE_STATE_DIR={shlex.quote(addresses.state_dir)}"
+    found = addresses.state_dir == str(STATE_DIR.resolve())
+    where = f"in this directory, or behind {elsewhere}" if found else f"behind {elsewhere}"
+    words = f"In another terminal, {where}: rekindle submit job.yaml, rekindle jobs, rekindle nodes"
+    console.print(words, soft_wrap=True, markup=False, highlight=False)

@@ -26,25 +26,31 @@ MARKS = {"x": "✓", "!": "!", " ": "…"}
 Show = Callable[[list[str]], None]
 
 
-async def follow(rekindle: Rekindle, handle: WorkflowHandle[object, Verdict], job: Job, title: str) -> Verdict:
-    """Waits for the verdict. What was asked for goes on when this is cancelled."""
+async def follow(rekindle: Rekindle, handle: WorkflowHandle[object, Verdict], job: Job, title: str, other: str) -> Verdict:
+    """Waits for the verdict. What was asked for goes on when this is cancelled.
+
+    Args:
+        other: workflow id of the recovery that ran before; its phases are not those of what was asked for.
+    """
     waiting = asyncio.create_task(rekindle.verdict(handle))
     try:
         with _shown(title) as show:
             while not waiting.done():
-                show(await _phases(rekindle, job))
+                show(await _phases(rekindle, job, other))
                 await asyncio.wait({waiting}, timeout=LOOK)
         return await waiting
     finally:
         waiting.cancel()
 
 
-async def _phases(rekindle: Rekindle, job: Job) -> list[str]:
+async def _phases(rekindle: Rekindle, job: Job, other: str) -> list[str]:
     """The phases of the recovery that runs; none between two of them, or while nobody answers."""
     try:
         recovery = await rekindle.running(job)
         page = await rekindle.details(recovery.workflow_id) if recovery else ""
     except RekindleError:
+        return []
+    if recovery and recovery.workflow_id == other:
         return []
     mode = recovery.mode if recovery else ""
     return [f"{MARKS.get(line['mark'], '?')} {mode}: {line['words'].replace('**', '')}" for line in PHASE.finditer(page)]

@@ -1,18 +1,15 @@
 """Commands about jobs, nodes and faults of a cluster."""
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rekindle.cli.context import cluster_socket, control_plane
+from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.output import Format, console, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import waiting
 from rekindle.client import JobRow
-from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound
 from rekindle.model.cluster import Node, Pod, condition_of
 from rekindle.model.manifest import parse
@@ -21,12 +18,6 @@ from rekindle.policy.phases import RECOVERING
 fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
 
 Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
-
-
-@asynccontextmanager
-async def _cluster() -> AsyncIterator[ClusterClient]:
-    async with ClusterClient(cluster_socket()) as client:
-        yield client
 
 
 async def submit(
@@ -43,7 +34,7 @@ async def submit(
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"file: {file} cannot be read: {error}") from error
     job = parse(text)
-    async with _cluster() as cluster:
+    async with local_cluster() as cluster:
         created = await cluster.submit(job)
     if output is Format.JSON:
         print_json({"name": created.metadata.name, "id": created.metadata.uid})
@@ -86,7 +77,7 @@ def _as_its_pods_are(row: JobRow, pods: list[Pod]) -> JobRow:
 async def _visible_pods(job_id: str | None = None) -> list[Pod]:
     """Pods of the local cluster; of other clusters we see none from here."""
     try:
-        async with _cluster() as cluster:
+        async with local_cluster() as cluster:
             return await cluster.pods(job_id)
     except (ClusterUnavailable, NotFound):
         return []
@@ -127,7 +118,7 @@ async def delete(job: str) -> None:
 
     Example: rekindle delete gpt
     """
-    async with _cluster() as cluster:
+    async with local_cluster() as cluster:
         deleted = await cluster.delete_job(job)
     console.print(f"job {deleted.metadata.name} is being deleted")
 
@@ -137,7 +128,7 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
 
     Example: rekindle nodes
     """
-    async with _cluster() as cluster:
+    async with local_cluster() as cluster:
         found = await cluster.nodes()
         pods = await cluster.pods()
     on_node = {
@@ -172,7 +163,7 @@ async def inject(
 
     Example: rekindle fault inject node-1
     """
-    async with _cluster() as cluster:
+    async with local_cluster() as cluster:
         await (cluster.take_down(node, message) if down else cluster.degrade(node, code, message))
     console.print(f"{node} is {'down' if down else f'sub-healthy ({code} {message})'}", markup=False)
 
@@ -183,7 +174,7 @@ async def clear(node: str) -> None:
 
     Example: rekindle fault clear node-1
     """
-    async with _cluster() as cluster:
+    async with local_cluster() as cluster:
         await cluster.heal(node)
         await cluster.bring_up(node)
     console.print(f"{node} is healthy")

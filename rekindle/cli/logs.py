@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rekindle.cli.context import cluster_socket
+from rekindle.cli.context import local_cluster
 from rekindle.cli.output import console
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, NotFound
@@ -26,7 +26,7 @@ async def logs(
     """
     if follow and not pod:
         raise BadInput("--follow: needs --pod, one stream at a time")
-    async with ClusterClient(cluster_socket()) as cluster:
+    async with local_cluster() as cluster:
         directory, living = await _job(cluster, job)
         gone = _logs_of_the_gone(directory, living)
         _check(pod, job, {path.name.split(".")[0] for path in gone} | {one.metadata.name for one in living})

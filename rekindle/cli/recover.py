@@ -10,7 +10,7 @@ from rekindle.cli.context import control_plane
 from rekindle.cli.follow import follow
 from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_verdict
 from rekindle.client import Rekindle
-from rekindle.errors import BadInput, Refused, RekindleError
+from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
@@ -80,16 +80,20 @@ async def _recover(request: ModeRequest, job: str, output: Format) -> int:
     rekindle, mode = await control_plane(), request.mode
     assert mode is not None
     job_id = await rekindle.find(job)
+    known = (await rekindle.status(job_id)).state.job
+    other = await rekindle.running(known)
     handle = await rekindle.start(mode, job_id, pod_rank=request.pod_rank, force=request.force, requested_by=request.requested_by)
+    look = f"Look at it with: rekindle show {job}; cancel it with: rekindle cancel {job}"
     try:
         if output is Format.TEXT:
-            known = (await rekindle.status(job_id)).state.job
-            verdict = await follow(rekindle, handle, known, f"{mode} of {job} ({handle.id})")
+            title = f"{mode} of {job} ({handle.id})"
+            verdict = await follow(rekindle, handle, known, title, other.workflow_id if other else "")
         else:
             verdict = await rekindle.verdict(handle)
+    except Unavailable as error:
+        raise Unavailable(f"{error}\nthe {mode} was asked for, and goes on as soon as Temporal does. {look}") from error
     except asyncio.CancelledError:
-        words = f"the {mode} goes on. Look at it with: rekindle show {job}; cancel it with: rekindle cancel {job}"
-        problems.print(words, highlight=False, soft_wrap=True)
+        problems.print(f"the {mode} goes on. {look}", highlight=False, soft_wrap=True)
         raise
     state = await _state(rekindle, job_id)
     _show_end(verdict, state, output)

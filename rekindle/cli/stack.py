@@ -17,7 +17,8 @@ from pathlib import Path
 
 import rekindle
 from rekindle.cli.ports import ensure_free, listens
-from rekindle.errors import Refused, Unavailable
+from rekindle.cluster_client import checked_socket
+from rekindle.errors import BadInput, Refused, Unavailable
 
 SERVER_SETTINGS = {
     "history.transferProcessorMaxPollRPS": "5000",
@@ -38,6 +39,7 @@ RESTART_PAUSE = 0.2
 ATTEMPTS = 3
 DETAILS = "dev.json"
 LOCK = "lock"
+SOCKET = "cluster.sock"
 KUBERNETES = "kubernetes"
 """Folder of a Kubernetes on this machine, in the state directory."""
 
@@ -304,10 +306,11 @@ async def running(
     """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
+        BadInput: the state directory cannot be used; nothing was started.
         Refused: a port or the state directory belongs to somebody else; nothing was started.
         Unavailable: a part did not start; the message has the end of its log.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    checked_socket(state_dir / SOCKET)
     with _locked(state_dir):
         ports.ensure_free()
         async with _started(state_dir, machine, ports, tell) as stack:
@@ -317,7 +320,15 @@ async def running(
 @contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
     """The lock goes with this process, however it ends."""
-    with (state_dir / LOCK).open("w") as lock:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        opened = (state_dir / LOCK).open("w")
+    except OSError as error:
+        raise BadInput(
+            f"--state-dir: {state_dir} cannot be used: {error.strerror}: {error.filename}. "
+            "Accepted is a directory in which we may write"
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -368,7 +379,7 @@ def _addresses(state_dir: Path, cluster: str, ports: Ports) -> Addresses:
         temporal=f"127.0.0.1:{ports.temporal or temporal}",
         ui=f"http://127.0.0.1:{ports.ui or ui}",
         gateway=f"127.0.0.1:{ports.gateway or gateway}",
-        socket=str(state_dir / "cluster.sock"),
+        socket=str(state_dir / SOCKET),
         state_dir=str(state_dir),
         cluster=cluster,
     )

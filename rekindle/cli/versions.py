@@ -40,6 +40,9 @@ async def show(*, output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         print_json(rows)
         return
+    if not rows:
+        console.print(f"no control worker has started in namespace {client.namespace}", markup=False, soft_wrap=True)
+        return
     table = Table("version", "", "workers", "jobs", "recoveries", box=None, header_style="bold")
     for row in rows:
         state, workers = "current" if row["current"] else "", "alive" if row["workers"] else "none"

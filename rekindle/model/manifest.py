@@ -23,10 +23,13 @@ from rekindle.model.keys import (
     DOWNGRADED,
     FRAMEWORK,
     LABELS,
+    LIMITS,
     MANAGER_LOST,
     PROCESS_RECOVER_ENABLE,
+    RANKS_PER_POD,
     RECOVER_STRATEGY,
     SUB_HEALTHY_STRATEGY,
+    TRAINING_SIDE,
 )
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, did_you_mean, problems
@@ -35,6 +38,9 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RAN
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
+
+SPELLED = {LIMITS: "spec.limits", RANKS_PER_POD: "spec.ranksPerPod", TRAINING_SIDE: "spec.trainingSide"}
+"""Annotations of other kinds of jobs: what our own kind says in a field. Ignored without a word, they would seem to hold."""
 
 QUOTED = 80
 """Bytes of a wrong value that a refusal quotes."""
@@ -72,6 +78,7 @@ class Metadata(Written):
         wrong = _slips(annotations, ANNOTATIONS)
         _capabilities(annotations, "", wrong)
         _manager_lost(annotations, "", wrong)
+        wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
         return _unless(wrong, annotations)
 
 

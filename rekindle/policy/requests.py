@@ -1,13 +1,35 @@
 """What is wrong with a request or a fault, before anything is started. Used by the validators of `TrainingJob`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from pydantic import ValidationError
+
+from rekindle.errors import BadInput
+from rekindle.model.bounds import cut
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
+from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
+
+QUOTED = 80
+"""Bytes of a wrong input that a refusal quotes."""
+
+
+def read(given: object) -> ModeRequest:
+    """What somebody asks for, as the client wrote it.
+
+    Raises:
+        BadInput: each field that is wrong.
+    """
+    if not isinstance(given, Mapping | ModeRequest):
+        raise BadInput(f'the input must be one JSON object, such as {{"pod_rank": 1}} (got {cut(repr(given), QUOTED)})')
+    try:
+        return ModeRequest.model_validate(given)
+    except ValidationError as error:
+        raise BadInput("; ".join(problems(error, ModeRequest))) from error
 
 
 def invalid(state: JobState, request: ModeRequest) -> str:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rekindle.cli.app import exit_code
+from rekindle.errors import Conflict, Invalid, Refused, RekindleError
+
 REKINDLE = Path(sys.executable).parent / "rekindle"
 
 
@@ -93,3 +96,40 @@ def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
     done = rekindle("nodes", directory=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "cluster.sock" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nodes", "0"], ["--nodes", ">= 1"]),
+        (["--accelerators", "1025"], ["--accelerators", "<= 1024"]),
+        (["--state-dir", "a-file"], ["--state-dir", "a-file cannot be used", "a directory"]),
+        (["--state-dir", "a-file/below"], ["--state-dir", "a-file/below cannot be used", "a directory"]),
+        (["--state-dir", "/proc/nowhere"], ["--state-dir", "/proc/nowhere cannot be used", "a directory"]),
+        (["--state-dir", "x" * 110], ["--state-dir", "at most 107"]),
+    ],
+)
+def test_what_cannot_be_started_is_named_before_anything_starts(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
+    (tmp_path / "a-file").write_text("")
+    ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
+    done = rekindle("dev", *ports, *arguments, directory=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert [word for word in words if word not in done.stderr] == []
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+
+
+@pytest.mark.parametrize("command", ["nodes", "jobs"])
+def test_where_a_stack_was_looked_for_is_said(tmp_path: Path, command: str) -> None:
+    """In another directory than that of `rekindle dev` nothing is found: the message has the variable that names it."""
+    done = rekindle(command, directory=tmp_path, TEMPORAL_ADDRESS="127.0.0.1:1")
+    assert done.returncode == 3, done.stderr
+    assert "REKINDLE_STATE_DIR" in done.stderr
+    assert str(tmp_path / ".rekindle") in done.stderr
+
+
+@pytest.mark.parametrize(("error", "code"), [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4)])
+def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
+    """An object that it does not take is bad input, one that is there already a refusal; 1 is for recoveries."""
+    assert exit_code(error) == code

@@ -72,3 +72,42 @@ async def test_a_state_directory_has_one_stack(tmp_path: Path) -> None:
         first.send_signal(signal.SIGINT)
         await first.communicate()
     assert first.returncode == 0
+
+
+async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Ctrl-C ends its processes and removes its directory."""
+    demo = await asyncio.create_subprocess_exec(
+        *(REKINDLE, "demo", "hot-switch"),
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert demo.stderr is not None
+    assert b"starting the Temporal server" in await demo.stderr.readline()
+    assert b"starting" in await demo.stderr.readline()
+    assert len(list(tmp_path.glob("rekindle-demo-*"))) == 1
+    demo.send_signal(signal.SIGINT)
+    await demo.communicate()
+    assert demo.returncode == 130
+    assert list(tmp_path.glob("rekindle-demo-*")) == []
+
+
+async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
+    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere."""
+    state = tmp_path / "of its own"
+    first = await dev(tmp_path, REKINDLE_STATE_DIR=str(state))
+    assert first.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            while b"In another terminal" not in (line := await first.stdout.readline()):
+                assert line
+        assert f"export REKINDLE_STATE_DIR='{state}'".encode() in line
+        elsewhere = await asyncio.create_subprocess_exec(
+            *(REKINDLE, "nodes"), cwd="/", env={"REKINDLE_STATE_DIR": str(state)}, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await elsewhere.communicate()
+        assert (elsewhere.returncode, b"node-2" in output) == (0, True)
+    finally:
+        first.send_signal(signal.SIGINT)
+        await first.communicate()
+    assert first.returncode == 0

@@ -16,16 +16,25 @@ from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
+from tests.support.proxy import Proxy
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 FORCED = ("--pod-rank", "1", "--force")
 
 
-async def typed(world: Harness, *arguments: str) -> Process:
-    """A command at this control plane; no local cluster is beside it."""
+class Deaf:
+    """Lets every call through."""
+
+    async def before(self, caller: str, method: str, request: bytes) -> None: ...
+
+    async def after(self, caller: str, method: str, noted: object, response: bytes) -> None: ...
+
+
+async def typed(world: Harness, *arguments: str, address: str = "", namespace: str = "default") -> Process:
+    """A command at this control plane, or on another way to it; no local cluster is beside it."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
-    address = world.client.service_client.config.target_host
-    environment = {**plain, "TEMPORAL_ADDRESS": address, "REKINDLE_STATE_DIR": "/nowhere"}
+    address = address or world.client.service_client.config.target_host
+    environment = {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
     return await asyncio.create_subprocess_exec(REKINDLE, *arguments, env=environment, stdout=PIPE, stderr=PIPE)
 
 
@@ -113,6 +122,49 @@ async def test_what_others_asked_for_is_cancelled_too(temporal: WorkflowEnvironm
         await peer.until(lambda: "new pod running" in peer.orders)
         assert await ended(await typed(world, "cancel", world.job.id)) == (0, f"cancelled: {name}\n")
         assert (await asking).outcome is Outcome.CANCELLED
+
+
+async def test_the_phases_of_another_recovery_are_not_said(temporal: WorkflowEnvironment) -> None:
+    """What is refused because another recovery runs, or is bad input meanwhile, ends without a word of that one's phases."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        code, words = await ended(await typed(world, "hot-switch", world.job.id, *FORCED))
+        assert (code, "busy" in words, "backup pod" in words) == (4, True, False), words
+        await peer.pause()
+        await world.incident()
+
+
+async def test_a_temporal_that_goes_away_is_said_and_the_recovery_goes_on(temporal: WorkflowEnvironment) -> None:
+    """Who waits for a verdict is told in words, with exit code 3, that the service is gone and where to look later."""
+    async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        way = Proxy("command", world.client.service_client.config.target_host, Deaf())
+        async with way:
+            command = await typed(world, "hot-switch", world.job.id, *FORCED, address=way.address)
+            await until_said(command, "… hot switch: backup loads, training pauses")
+        code, words = await ended(command)
+        assert (code, "Traceback" in words) == (3, False), words
+        assert f"{way.address}, namespace default" in words
+        assert f"rekindle show {world.job.id}" in words
+        await peer.pause()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+
+
+async def test_an_unknown_namespace_is_named_with_its_variable(temporal: WorkflowEnvironment) -> None:
+    """Every command that looks for jobs says where it asked."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for arguments in (["jobs"], ["show", "x"]):
+            code, words = await ended(await typed(world, *arguments, namespace="nowhere"))
+            assert (code, "Traceback" in words, "nowhere" in words, "TEMPORAL_NAMESPACE" in words) == (3, False, True, True), (
+                words
+            )
+
+
+async def test_where_no_control_worker_ever_started_versions_says_so(temporal: WorkflowEnvironment) -> None:
+    """An empty table would not say which namespace was asked."""
+    async with training(temporal, a_job()) as (world, _peer):
+        code, words = await ended(await typed(world, "versions", namespace="nowhere"))
+        assert (code, "no control worker has started in namespace nowhere" in words) == (0, True), words
 
 
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:

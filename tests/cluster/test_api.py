@@ -223,7 +223,7 @@ async def test_nobody_answers_where_no_cluster_is(tmp_path: Path) -> None:
 
 def test_a_socket_path_that_is_too_long_is_refused() -> None:
     """Linux takes 107 bytes: a longer path is refused with its length and the setting that helps."""
-    with pytest.raises(BadInput, match=r"120 bytes.*107.*REKINDLE_CLUSTER_SOCKET"):
+    with pytest.raises(BadInput, match=r"120 bytes.*107.*--state-dir"):
         ClusterClient(Path("/" + "x" * 119))
 
 
@@ -265,3 +265,14 @@ async def test_a_pod_whose_label_means_nothing_keeps_nobody_waiting(client: Clus
     await client.submit(job_object("second"))
     await until(client, lambda view: "second" in view.jobs and view.jobs["second"].status.phase is JobPhase.RUNNING)
     assert "NotServed" in {event.reason for event in await client.events("first")}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "demo?x", "demo#x", "demo/pods", "../jobs/demo", "de%6do", "日本"])
+async def test_a_name_stays_a_name_whatever_is_in_it(client: ClusterClient, name: str) -> None:
+    """What only looks like a job's name in an address deletes no job, and is answered in words."""
+    await client.submit(job_object())
+    with pytest.raises(NotFound, match=r"^no job (is named|has the UID or the name) "):
+        await client.delete_job(name)
+    with pytest.raises(NotFound, match=r"^no node is named "):
+        await client.degrade(name, "code", "words")
+    assert [job.metadata.name for job in await client.jobs()] == ["demo"]

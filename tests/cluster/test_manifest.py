@@ -131,6 +131,15 @@ def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str,
         parse(written(metadata={"name": "gpt", field: {written_as: "x"}}))
 
 
+@pytest.mark.parametrize(
+    ("word", "field"), [("limits", "limits"), ("training-side", "trainingSide"), ("ranks-per-pod", "ranksPerPod")]
+)
+def test_an_annotation_of_other_kinds_is_refused_with_its_field(word: str, field: str) -> None:
+    """What a TrainingJob has a field for is not read from an annotation: ignored without a word, it would seem to hold."""
+    with pytest.raises(BadInput, match=f"metadata.annotations.rekindle.io/{word}: not read of a TrainingJob, use spec.{field}"):
+        parse(written(metadata={"name": "gpt", "annotations": {f"rekindle.io/{word}": "1"}}))
+
+
 def test_unrelated_keys_are_nobodys_business() -> None:
     """Labels and annotations of other programs are taken as they are, also those that have a word in common with ours."""
     ours = ("team", "strategy", "framework-version", "app.kubernetes.io/managed-by", "example.com/framework", "huawei.com/limits")

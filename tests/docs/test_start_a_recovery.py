@@ -186,6 +186,27 @@ async def test_a_wrong_input_fails_the_workflow_with_its_type(
         assert peer.orders == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('"hot switch"', '"hotswitch"', "mode: input should be 'hot switch' or 'job rescheduling'"),
+        ('"pod_rank": 1', '"pod_rank": "one"', "pod_rank: "),
+        ('"pod_rank": 1', '"pod_rank": 9', "pod_rank: 9"),
+        ("""'{"mode": "hot switch", "pod_rank": 1, "force": true, "requested_by": "ada"}'""", "'5'", "one JSON object"),
+    ],
+)
+async def test_a_wrong_input_fails_the_update_with_its_type(
+    temporal: WorkflowEnvironment, before: str, after: str, words: str
+) -> None:
+    """The update is refused with the type of the table, and the field is named; nothing is touched."""
+    async with training(temporal, a_job()) as (world, peer):
+        line = lines("With the `temporal` command")[3]
+        assert before in line
+        code, output = await typed(world, line.replace(before, after))
+        assert (code, f"type: {ErrorTypes.REQUEST_INVALID}" in output, words in output) == (1, True, True), output
+        assert peer.orders == []
+
+
 async def test_a_request_that_is_refused_or_comes_too_much_says_so(temporal: WorkflowEnvironment) -> None:
     """A healthy pod is not moved without force; a second request while one runs is told what runs."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):

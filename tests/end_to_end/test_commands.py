@@ -151,7 +151,7 @@ def test_requests_are_refused_with_an_exit_code_that_says_why(shell: Shell) -> N
 
 def test_the_name_of_a_running_job_is_taken(shell: Shell) -> None:
     """A second job of the same name is refused, and the message says what to do."""
-    assert "delete it or choose another name" in shell("submit", "job.yaml", code=1)
+    assert "delete it or choose another name" in shell("submit", "job.yaml", code=4)
 
 
 def test_a_deleted_job_is_gone(shell: Shell) -> None:
