@@ -106,6 +106,18 @@ def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
 
 
+def test_a_restart_that_was_given_up_ended_the_faulty_processes_too() -> None:
+    """Its pods may find a node hours later: the report of the life before must not take the time from a node that is not ready
+    for a moment. What was told of a node, or of the new life, stands."""
+    state = told(STATE, a_fault("ranks", FaultKind.PROCESS, ranks=(1,), session="old"), a_fault("switch is down"))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("new ranks", FaultKind.PROCESS, ranks=(2,), session="new"), at=NOW + timedelta(seconds=9))
+    given_up = a_verdict(outcome=Outcome.GIVEN_UP, restarted_at=NOW + timedelta(seconds=1))
+    after = memory.concluded(state, case, an_incident(given_up))
+    assert {one.fault.id: one.judged for one in after.faults} == {"switch is down": "given_up: r", "new ranks": ""}
+
+
 def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
     """Also to a later workflow of the job."""
     old = PodRef(name="gpt-1", uid="old")
