@@ -147,8 +147,7 @@ class HotSwitch(ModeWorkflow):
         return self.backup
 
     async def _backup_runs(self, backup: Backup) -> None:
-        job = self.context.job
-        until = workflow.now() + job.limits.backup_start
+        job, until = self.context.job, workflow.now() + self.context.job.limits.backup_start
         started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
         if not started.running:
             raise _escalate(f"the backup pod failed to run: {started.message}")
@@ -246,8 +245,7 @@ class HotSwitch(ModeWorkflow):
                 swap = await steps.swap(job.id, backup.old, backup.backup)
             except ActivityError as error:
                 raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
-            until = workflow.now() + job.limits.old_pod_deleted
-            if swap.old_deleted and await steps.await_gone(job.id, (backup.old,), until):
+            if swap.old_deleted and not await self._is_gone(backup.old):
                 raise _escalate(f"the old pod {backup.old.name} was not gone within {_seconds(job.limits.old_pod_deleted)}")
         async with self.phase("training resumes"):
             return await self._training_resumes(latest), swap.message
@@ -325,27 +323,29 @@ class HotSwitch(ModeWorkflow):
 
     async def _promote(self, backup: Backup) -> str:
         """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
-        job = self.context.job
-        self.left_behind, note = (backup.old,), ""
+        note = "" if await self._is_gone(backup.old) else await self._delete_again(backup)
+        self.left_behind = (backup.old,) if note else ()
         try:
-            left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
-            if left:
-                note = await self._delete_again(backup)
-            self.left_behind = (backup.old,) if note else ()
-            await steps.promote(job.id, backup.old, backup.backup)
+            await steps.promote(self.context.job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
         return note
 
     async def _delete_again(self, backup: Backup) -> str:
         """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
-        job, old = self.context.job, backup.old
         try:
-            await steps.swap(job.id, old, backup.backup)
+            await steps.swap(self.context.job.id, backup.old, backup.backup)
         except ActivityError as error:
-            return f"the old pod {old.name} is left behind: {error.cause}"
-        left = await steps.await_gone(job.id, (old,), workflow.now() + job.limits.old_pod_deleted)
-        return f"pod {old.name} is still terminating" if left else ""
+            return f"the old pod {backup.old.name} is left behind: {error.cause}"
+        return "" if await self._is_gone(backup.old) else f"pod {backup.old.name} is still terminating"
+
+    async def _is_gone(self, pod: PodRef) -> bool:
+        """False also where the cluster does not say."""
+        job = self.context.job
+        try:
+            return not await steps.await_gone(job.id, (pod,), workflow.now() + job.limits.old_pod_deleted)
+        except ActivityError:
+            return False
 
     # ---- undo
 

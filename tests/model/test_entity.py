@@ -96,6 +96,13 @@ EXAMPLES = (
         Disturbance("deletion refused", rank=2),
         knobs=Knobs(spares=0),
     ),
+    example(
+        "the cluster does not answer while a backup takes over, and training runs on",
+        "needless",
+        SWITCH,
+        Disturbance("cluster away", "pause", 0.1, 2),
+        knobs=MINDIO,
+    ),
     example("a front is cancelled while it asks", "forsaken", SWITCH, Disturbance("front cancelled")),
     example(
         "a restart is cancelled when all pods are gone",
