@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.model.activity_values import RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
@@ -134,7 +133,7 @@ class IncidentRun:
         self._show()
         try:
             await self._child.start(self._context(workflow.now()))
-            self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
+            self._journal.soon(self._journal.remember())  # behind the start, which a fault waits for
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
@@ -164,10 +163,6 @@ class IncidentRun:
             lost_nodes=nodes.lost(everything),
             holders=state.holders,
         )
-
-    def _to_remember(self) -> RememberRequest:
-        state = self._known.state
-        return RememberRequest(job_id=state.job.id, memory=memory.to_remember(state, self.recovery))
 
     async def _apply(self, verdict: Verdict) -> None:
         """A downgrade is written where the scheduler reads it before the next mode starts pods."""
@@ -205,7 +200,7 @@ class IncidentRun:
     async def _note(self, last: Verdict) -> None:
         """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
         next incident must not stand behind that."""
-        await self._journal.remember(self._to_remember)
+        await self._journal.remember()
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)

@@ -6,7 +6,7 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 from temporalio import workflow
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
-from rekindle.model.activity_values import RecoveryEnd, RememberRequest
+from rekindle.model.activity_values import RecoveryEnd
 from rekindle.model.state import JobState
 from rekindle.policy.modes import LADDER
 from workflows import memory, steps
@@ -63,7 +63,6 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
     known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
         await journal.publish_policy(lambda: known.state)
-    job_id = known.state.job.id
-    journal.soon(journal.remember(lambda: RememberRequest(job_id=job_id, memory=memory.to_remember(known.state, ""))))
+    journal.soon(journal.remember())
     if end.verdict:
         await look(known, journal)  # the pods have changed, and by whom was not known until now

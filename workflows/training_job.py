@@ -39,7 +39,7 @@ class TrainingJob:
     def __init__(self, state: JobState) -> None:
         self.known = Memory(state)
         self.incident: IncidentRun | None = None
-        self.journal = Journal()
+        self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
@@ -121,7 +121,7 @@ class TrainingJob:
         except TimeoutError:
             if left and not due:
                 if await self._broom.sweep(self._has_work):
-                    self.journal.soon(self.journal.remember(self._to_remember))
+                    self.journal.soon(self.journal.remember())
             elif not due and heard == self.known.sightings:
                 await self._look()
 
@@ -390,7 +390,7 @@ class TrainingJob:
             return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
         self.known.state = memory.lifted(self.state)
         await self.journal.publish_policy(lambda: self.state)
-        await self.journal.remember(self._to_remember)
+        await self.journal.remember()
         words = f"the sub-health policy is {self.state.policy} again"
         await self.journal.record(self.state, "SubHealthDowngradeLifted", words, warning=False)
         self._show()
