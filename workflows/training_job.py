@@ -7,6 +7,7 @@ an update.
 """
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
@@ -170,18 +171,17 @@ class TrainingJob:
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
-        """A fault that was given time counts in the middle of an incident, too."""
+        """A fault that was given time counts in the middle of an incident, too; its time may end together with other news."""
         while True:
             now = workflow.now()
             due = cases.next_due(self.state, now)
-            try:
+            with suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda due=due: cases.next_due(self.state, workflow.now()) != due,  # type: ignore[misc]
                     timeout=due - now if due else None,
                     timeout_summary="a fault is given time",
                 )
-            except TimeoutError:
-                self._tell_faults()
+            self._tell_faults()
 
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:
