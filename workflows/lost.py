@@ -4,6 +4,7 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 """
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activity_values import RecoveryEnd
@@ -58,11 +59,20 @@ async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
 
 
 async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
-    """What it did is remembered as if this workflow had started it."""
+    """What it did is remembered as if this workflow had started it. One that was cancelled does not say what it left behind."""
     before = known.state
     known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
         await journal.publish_policy(lambda: known.state)
     journal.soon(journal.remember())
-    if end.verdict:
+    if end.verdict is None:
+        await _delete_backups(known)
+    else:
         await look(known, journal)  # the pods have changed, and by whom was not known until now
+
+
+async def _delete_backups(known: Memory) -> None:
+    try:
+        await steps.delete_backups(known.state.job.id)
+    except ActivityError as error:
+        workflow.logger.warning("a backup pod may be left behind", extra={"error": str(error.cause)})

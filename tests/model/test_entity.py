@@ -161,6 +161,14 @@ EXAMPLES = (
         knobs=Knobs(resumes="406"),
     ),
     example(
+        "a switch that is cancelled with the job's workflow cannot delete its backup pod yet",
+        "left behind",
+        SWITCH,
+        Disturbance("deletion refused"),
+        Disturbance("entity terminated", delay=40.0),
+        knobs=Knobs(spares=0),
+    ),
+    example(
         "an entity is terminated before it could note that its first restart has begun",
         "two recoveries at once",
         Disturbance("process dies"),
