@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
-from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
@@ -154,6 +154,17 @@ def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
     assert cases.next_case(state, NOW) is None
     state = told(state, a_fault("broken"))
     assert [one.judged for one in state.faults] == ["", ""]
+
+
+def test_a_pod_that_was_replaced_is_not_switched_again_for_want_of_a_look() -> None:
+    """The cluster may not answer for minutes behind a switch: the sub-health of the pod that is gone is no case any more, while
+    that of another pod on the same node is."""
+    ill = a_fault("ill/0/1", FaultKind.SUB_HEALTH, pod_ranks=(1,), pod_uids=("old",)).model_copy(update={"source": WATCHER})
+    other = ill.model_copy(update={"id": "ill/0/2", "pod_ranks": (2,), "pod_uids": ("other",)})
+    state = memory.sighted(STATE, Sighting(holders=("a", "old", "other"), faults=(ill, other)), NOW, restarting=False)
+    moved = Switched(pod_rank=1, before=PodRef(name="gpt-1", uid="old"), after=PodRef(name="gpt-1-hot", uid="new"))
+    after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
+    assert [one.fault.id for one in after.faults] == ["ill/0/2"]
 
 
 def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
