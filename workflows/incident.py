@@ -102,17 +102,18 @@ class IncidentRun:
         while mode := self._next_mode(verdicts):
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
-            if _was_interrupted(verdicts[-1]) and not await self._is_broken():
+            is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
+            if _was_interrupted(verdicts[-1]) and not is_awaited and not await self._is_broken():
                 break
         await self._conclude(verdicts)
         if _was_interrupted(verdicts[-1]):  # by what is over: what it was about stands, and is tried again
             self._known.state = faults.rejudged(self._known.state)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes."""
+        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before."""
         while not self._known.state.ended and not await look(self._known, self._journal):
             await pause_for_the_cluster(self._known)
-        return bool(cases.counting(self._known.state, workflow.now()))
+        return any(not fault.backup for fault in not_among(cases.counting(self._known.state, workflow.now()), self._met))
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next one of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
