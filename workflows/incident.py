@@ -149,7 +149,7 @@ class IncidentRun:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
-        standing = (*sub_healths, *cases.counting(state, now))
+        standing = (*cases.counting(state, now), *sub_healths)  # what a mode is not given is news to it
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
         return RecoveryContext(

@@ -10,7 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.errors import Invalid
 from rekindle.ids import Updates
 from rekindle.model.cluster import Pod
-from rekindle.model.fault import WATCHER, Fault, Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
@@ -96,6 +96,23 @@ async def test_a_fault_that_stood_before_ends_no_process_when_another_one_has_he
         await peer.until(lambda: peer.orders.count("new pod running") == 2)
         await peer.pause()
         assert (await world.incident(3)).verdict is Outcome.RECOVERED
+
+
+async def test_a_fault_that_stood_before_ends_no_switch_however_many_sub_healths_there_are(temporal: WorkflowEnvironment) -> None:
+    """A mode is given 64 faults: the real ones are among them, so that none of them is news when another one heals."""
+    job = a_job()
+    async with training(temporal, job, Script(pauses=False), _Stopless(job)) as (world, peer):
+        for name in ("n1", "n2"):
+            await world.fault(node_fault("node-9", name=name))
+            await world.settled(lambda status: all(one.judged for one in status.state.faults))
+        before = (await world.status()).state.incidents
+        ill = tuple(sub_health(name=f"e{number}").model_copy(update={"source": WATCHER}) for number in range(70))
+        await world.tell(Updates.SIGHTING, Sighting(faults=ill))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=("n2",)))
+        await world.phase("backup loads, training pauses")
+        await peer.pause()
+        assert (await world.incident(before + 1)).verdict is Outcome.RECOVERED
 
 
 class _Slow(ScriptedCluster):
