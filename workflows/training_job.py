@@ -120,10 +120,9 @@ class TrainingJob:
                 timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
             )
         except TimeoutError:
-            if left and not due:
-                if await self._broom.sweep(self._has_work):
-                    self.journal.soon(self.journal.remember())
-            elif not due and heard == self.known.sightings:
+            if left and not due and await self._broom.sweep(self._has_work):
+                self.journal.soon(self.journal.remember())
+            elif not due and heard == self.known.sightings and not self._has_work():
                 await self._look()
 
     async def _look(self) -> None:
