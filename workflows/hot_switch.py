@@ -119,9 +119,8 @@ class HotSwitch(ModeWorkflow):
 
     async def _start_backup(self) -> Backup:
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
-        job = self.context.job
+        job, avoid = self.context.job, self.context.avoid_nodes
         self.undo.append(("delete the backup pod", self._delete_backup))
-        avoid = self.context.avoid_nodes
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
@@ -354,10 +353,12 @@ class HotSwitch(ModeWorkflow):
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        if self.paused or self._pause_is_reported() or self._is_in_vain():
-            return  # the training side would leave, or never heard of the switch
+        if self.paused or self._pause_is_reported() or self.lost_manager or self.felt_faults():
+            return  # the training side would leave, has dropped the switch by itself, or never heard of it
         self.take_back_orders()
-        await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
+        job = self.context.job
+        within = job.limits.pause_crossing if self.new_faults() else job.limits.order  # a restart does not wait for it
+        await self.order(orders.stop_hot_switch(job.id, self.uuid), within)
 
     async def _delete_backup(self) -> None:
         self.left_behind = (self.backup.backup,) if self.backup else ()
@@ -394,12 +395,10 @@ class HotSwitch(ModeWorkflow):
         return bool(self._real_faults() or self.lost_manager)
 
     def _stop_if_in_vain(self) -> None:
-        """After a real fault the training side has dropped the hot switch by itself; a new MindIO manager never heard of it."""
+        """A real fault comes first; and a new MindIO manager never heard of the switch."""
         if real_faults := self._real_faults():
-            fault = real_faults[0]
-            raise Ends(
-                Outcome.CANCELLED, f"a real fault comes first: {fault.message or fault.kind}", next_mode=Mode.JOB_RESCHEDULING
-            )
+            why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}"
+            raise Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
         if self.lost_manager:
             raise _escalate(f"{self.lost_manager}, which knows nothing of the switch")
 

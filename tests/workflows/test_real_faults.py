@@ -14,7 +14,7 @@ from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.harness import RESUMES, a_job, node_fault, pod_fault, sub_health, training
+from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -73,6 +73,20 @@ async def test_a_node_that_is_back_when_its_loss_has_ended_a_switch_ends_no_proc
         await peer.pause()
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
         assert world.cluster.holder(0) == untouched
+
+
+async def test_a_switch_that_a_node_interrupted_which_is_back_can_be_ordered_again(temporal: WorkflowEnvironment) -> None:
+    """MindIO's manager swallows the same order after itself: the first switch is stopped, since nobody there has felt a fault."""
+    job = a_mindio_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        assert (await world.incident(1)).verdict is Outcome.CANCELLED
+        await peer.until(lambda: peer.carried_out == ["hot switch", "stop switch", "hot switch"])
+        await world.phase("backup loads, training pauses")
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
 
 class _Stopless(ScriptedCluster):
