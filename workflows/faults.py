@@ -220,17 +220,21 @@ def _occurrence(fault: Fault) -> Occurrence:
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
-    """What stands after an incident. What the watcher sees is left to the next look at the world."""
+    """What stands after an incident. What the watcher sees is left to the next look at the world, unless it is of a pod that was
+    replaced. Processes that a restart ended are of no matter any more, however it went on."""
     recovered = incident.verdict is Outcome.RECOVERED
-    restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None) if recovered else None
+    restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
     about = _occurrences(case.faults)
-    moved = {switched.pod_rank for verdict in incident.ladder for switched in verdict.switched}
+    switched = [one for verdict in incident.ladder for one in verdict.switched]
+    moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]
 
     def is_over(one: Standing) -> bool:
         fault = one.fault
-        if fault.source == WATCHER or not recovered:
-            return False
+        if fault.source == WATCHER:
+            return fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced
+        if not recovered:
+            return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
         if fault.id in handled or _occurrence(fault) in about:
             return True
         if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:

@@ -119,9 +119,8 @@ class HotSwitch(ModeWorkflow):
 
     async def _start_backup(self) -> Backup:
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
-        job = self.context.job
+        job, avoid = self.context.job, self.context.avoid_nodes
         self.undo.append(("delete the backup pod", self._delete_backup))
-        avoid = self.context.avoid_nodes
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
@@ -147,8 +146,7 @@ class HotSwitch(ModeWorkflow):
         return self.backup
 
     async def _backup_runs(self, backup: Backup) -> None:
-        job = self.context.job
-        until = workflow.now() + job.limits.backup_start
+        job, until = self.context.job, workflow.now() + self.context.job.limits.backup_start
         started = await self._unless_in_vain(steps.await_running(job.id, (backup.backup,), until))
         if not started.running:
             raise _escalate(f"the backup pod failed to run: {started.message}")
@@ -246,8 +244,7 @@ class HotSwitch(ModeWorkflow):
                 swap = await steps.swap(job.id, backup.old, backup.backup)
             except ActivityError as error:
                 raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
-            until = workflow.now() + job.limits.old_pod_deleted
-            if swap.old_deleted and await steps.await_gone(job.id, (backup.old,), until):
+            if swap.old_deleted and not await self._is_gone(backup.old):
                 raise _escalate(f"the old pod {backup.old.name} was not gone within {_seconds(job.limits.old_pod_deleted)}")
         async with self.phase("training resumes"):
             return await self._training_resumes(latest), swap.message
@@ -325,27 +322,29 @@ class HotSwitch(ModeWorkflow):
 
     async def _promote(self, backup: Backup) -> str:
         """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
-        job = self.context.job
-        self.left_behind, note = (backup.old,), ""
+        note = "" if await self._is_gone(backup.old) else await self._delete_again(backup)
+        self.left_behind = (backup.old,) if note else ()
         try:
-            left = await steps.await_gone(job.id, (backup.old,), workflow.now() + job.limits.old_pod_deleted)
-            if left:
-                note = await self._delete_again(backup)
-            self.left_behind = (backup.old,) if note else ()
-            await steps.promote(job.id, backup.old, backup.backup)
+            await steps.promote(self.context.job.id, backup.old, backup.backup)
         except ActivityError as error:
             return f"clean-up is incomplete: {error.cause}"
         return note
 
     async def _delete_again(self, backup: Backup) -> str:
         """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
-        job, old = self.context.job, backup.old
         try:
-            await steps.swap(job.id, old, backup.backup)
+            await steps.swap(self.context.job.id, backup.old, backup.backup)
         except ActivityError as error:
-            return f"the old pod {old.name} is left behind: {error.cause}"
-        left = await steps.await_gone(job.id, (old,), workflow.now() + job.limits.old_pod_deleted)
-        return f"pod {old.name} is still terminating" if left else ""
+            return f"the old pod {backup.old.name} is left behind: {error.cause}"
+        return "" if await self._is_gone(backup.old) else f"pod {backup.old.name} is still terminating"
+
+    async def _is_gone(self, pod: PodRef) -> bool:
+        """False also where the cluster does not say."""
+        job = self.context.job
+        try:
+            return not await steps.await_gone(job.id, (pod,), workflow.now() + job.limits.old_pod_deleted)
+        except ActivityError:
+            return False
 
     # ---- undo
 
@@ -354,10 +353,12 @@ class HotSwitch(ModeWorkflow):
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        if self.paused or self._pause_is_reported() or self._is_in_vain():
-            return  # the training side would leave, or never heard of the switch
+        if self.paused or self._pause_is_reported() or self.lost_manager or self.felt_faults():
+            return  # the training side would leave, has dropped the switch by itself, or never heard of it
         self.take_back_orders()
-        await self.order(orders.stop_hot_switch(self.context.job.id, self.uuid), self.context.job.limits.order)
+        job = self.context.job
+        within = job.limits.pause_crossing if self.new_faults() else job.limits.order  # a restart does not wait for it
+        await self.order(orders.stop_hot_switch(job.id, self.uuid), within)
 
     async def _delete_backup(self) -> None:
         self.left_behind = (self.backup.backup,) if self.backup else ()
@@ -394,12 +395,10 @@ class HotSwitch(ModeWorkflow):
         return bool(self._real_faults() or self.lost_manager)
 
     def _stop_if_in_vain(self) -> None:
-        """After a real fault the training side has dropped the hot switch by itself; a new MindIO manager never heard of it."""
+        """A real fault comes first; and a new MindIO manager never heard of the switch."""
         if real_faults := self._real_faults():
-            fault = real_faults[0]
-            raise Ends(
-                Outcome.CANCELLED, f"a real fault comes first: {fault.message or fault.kind}", next_mode=Mode.JOB_RESCHEDULING
-            )
+            why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}"
+            raise Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
         if self.lost_manager:
             raise _escalate(f"{self.lost_manager}, which knows nothing of the switch")
 

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
-from rekindle.model.activity_values import RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
@@ -103,17 +102,18 @@ class IncidentRun:
         while mode := self._next_mode(verdicts):
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
-            if _was_interrupted(verdicts[-1]) and not await self._is_broken():
+            is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
+            if _was_interrupted(verdicts[-1]) and not is_awaited and not await self._is_broken():
                 break
         await self._conclude(verdicts)
         if _was_interrupted(verdicts[-1]):  # by what is over: what it was about stands, and is tried again
             self._known.state = faults.rejudged(self._known.state)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes."""
+        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before."""
         while not self._known.state.ended and not await look(self._known, self._journal):
             await pause_for_the_cluster(self._known)
-        return bool(cases.counting(self._known.state, workflow.now()))
+        return any(not fault.backup for fault in not_among(cases.counting(self._known.state, workflow.now()), self._met))
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next one of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
@@ -134,7 +134,7 @@ class IncidentRun:
         self._show()
         try:
             await self._child.start(self._context(workflow.now()))
-            self._journal.soon(self._journal.remember(self._to_remember))  # behind the start, which a fault waits for
+            self._journal.soon(self._journal.remember())  # behind the start, which a fault waits for
             verdict = await self._child.verdict()
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
@@ -149,7 +149,7 @@ class IncidentRun:
         """What only we know. The nodes of all that is wrong are avoided, if policy minds them."""
         state = self._known.state
         sub_healths = (one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH)
-        standing = (*sub_healths, *cases.counting(state, now))
+        standing = (*cases.counting(state, now), *sub_healths)  # what a mode is not given is news to it
         everything = (*self.case.faults, *not_among(standing, self.case.faults))
         self._met = everything
         return RecoveryContext(
@@ -164,10 +164,6 @@ class IncidentRun:
             lost_nodes=nodes.lost(everything),
             holders=state.holders,
         )
-
-    def _to_remember(self) -> RememberRequest:
-        state = self._known.state
-        return RememberRequest(job_id=state.job.id, memory=memory.to_remember(state, self.recovery))
 
     async def _apply(self, verdict: Verdict) -> None:
         """A downgrade is written where the scheduler reads it before the next mode starts pods."""
@@ -205,7 +201,7 @@ class IncidentRun:
     async def _note(self, last: Verdict) -> None:
         """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
         next incident must not stand behind that."""
-        await self._journal.remember(self._to_remember)
+        await self._journal.remember()
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)

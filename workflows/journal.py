@@ -18,7 +18,11 @@ TOLD_AT_ONCE = 5
 
 
 class Journal:
-    def __init__(self) -> None:
+    def __init__(self, to_remember: Callable[[], RememberRequest]) -> None:
+        """Args:
+        to_remember: what a later workflow of the job must find, as it is at that moment.
+        """
+        self._to_remember = to_remember
         # Writes of one kind follow one another, and each writes what holds when its turn comes: the last one stays.
         self._one_policy, self._one_memory = asyncio.Lock(), asyncio.Lock()
         self._is_memory_due = False
@@ -52,14 +56,14 @@ class Journal:
             reason = state.downgrade.reason if state.downgrade else ""
             await steps.publish_policy(PolicyRequest(job_id=state.job.id, strategy=state.policy, reason=reason))
 
-    async def remember(self, now: Callable[[], RememberRequest]) -> None:
+    async def remember(self) -> None:
         """Writes onto the job's object what a later workflow of the job must find. Who waits for its turn writes for all."""
         if self._is_memory_due:
             return
         self._is_memory_due = True
         async with self._one_memory:
             self._is_memory_due = False
-            await steps.remember(now())
+            await steps.remember(self._to_remember())
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
         """Events about what keeps the job from being recovered, as far as it is new."""

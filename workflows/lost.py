@@ -4,9 +4,10 @@ Called by `TrainingJob` before it begins anything, so that two recoveries never 
 """
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
-from rekindle.model.activity_values import RecoveryEnd, RememberRequest
+from rekindle.model.activity_values import RecoveryEnd
 from rekindle.model.state import JobState
 from rekindle.policy.modes import LADDER
 from workflows import memory, steps
@@ -58,12 +59,20 @@ async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:
 
 
 async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
-    """What it did is remembered as if this workflow had started it."""
+    """What it did is remembered as if this workflow had started it. One that was cancelled does not say what it left behind."""
     before = known.state
     known.state = memory.settled(before, end.verdict, workflow.now())
     if known.state.policy is not before.policy:
         await journal.publish_policy(lambda: known.state)
-    job_id = known.state.job.id
-    journal.soon(journal.remember(lambda: RememberRequest(job_id=job_id, memory=memory.to_remember(known.state, ""))))
-    if end.verdict:
+    journal.soon(journal.remember())
+    if end.verdict is None:
+        await _delete_backups(known)
+    else:
         await look(known, journal)  # the pods have changed, and by whom was not known until now
+
+
+async def _delete_backups(known: Memory) -> None:
+    try:
+        await steps.delete_backups(known.state.job.id)
+    except ActivityError as error:
+        workflow.logger.warning("a backup pod may be left behind", extra={"error": str(error.cause)})

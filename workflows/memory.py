@@ -237,9 +237,15 @@ def judged(state: JobState, case: Case, why: str) -> JobState:
 
 
 def was_observed(state: JobState, case: Case, reason: str) -> bool:
-    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike."""
-    brief = tuple(faults.brief(fault) for fault in case.faults)
-    return any(incident.faults == brief and incident.ladder[-1].reason == reason for incident in state.history)
+    """Whether this very decision is in the history: where a job is only observed, it is judged again and again alike. Of older
+    incidents the faults are not known any more: one that has come back, or has grown, was accepted after them."""
+    since = max((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
+    said = bounds.note(case.summary), bounds.cut(reason, SHORT)
+    for incident in state.history:
+        is_newer = since is not None and since > incident.started_at
+        if not is_newer and (incident.summary, bounds.cut(incident.ladder[-1].reason, SHORT)) == said:
+            return True
+    return False
 
 
 def observed(state: JobState, case: Case, reason: str, now: datetime) -> JobState:

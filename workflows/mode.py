@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from rekindle.ids import ErrorTypes, Signals
 from rekindle.model import bounds
-from rekindle.model.fault import Fault, FaultKind, FaultsNow, not_among
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultsNow, not_among
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.recovery import (
     Mode,
@@ -70,6 +70,10 @@ class ModeWorkflow(Dialogue):
     def new_faults(self) -> list[Fault]:
         """What has broken since the mode began; the end of a backup pod is the affair of who made it."""
         return [fault for fault in not_among(self.faults, self.met) if not fault.backup]
+
+    def felt_faults(self) -> list[Fault]:
+        """Those that the training side may have met. A node that is not ready may come back, and its processes live on."""
+        return [fault for fault in self.new_faults() if fault.kind is not FaultKind.NODE or fault.source != WATCHER]
 
     # ---- handlers: they append, the procedure does the work
 

@@ -69,6 +69,8 @@ WRITE = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
+MARK: ActivityConfig = {**WRITE, "schedule_to_close_timeout": timedelta(minutes=10)}
+"""A backup that took over and keeps its mark looks like a rank that lost its pod: training would be restarted for it."""
 WAIT = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
@@ -192,7 +194,7 @@ def await_gone(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Activi
 async def promote(job_id: str, old: PodRef, backup: PodRef) -> None:
     request = SwapRequest(job_id=job_id, old=old, backup=backup)
     await workflow.execute_activity_method(
-        PodActivities.promote, request, **named(WRITE, f"{backup.name} takes over pod rank {old.rank}")
+        PodActivities.promote, request, **named(MARK, f"{backup.name} takes over pod rank {old.rank}")
     )
 
 

@@ -7,12 +7,12 @@ an update.
 """
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
-from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
@@ -40,7 +40,7 @@ class TrainingJob:
     def __init__(self, state: JobState) -> None:
         self.known = Memory(state)
         self.incident: IncidentRun | None = None
-        self.journal = Journal()
+        self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
@@ -120,10 +120,9 @@ class TrainingJob:
                 timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
             )
         except TimeoutError:
-            if left and not due:
-                if await self._broom.sweep(self._has_work):
-                    self.journal.soon(self.journal.remember(self._to_remember))
-            elif not due and heard == self.known.sightings and await look(self.known, self.journal):
+            if left and not due and await self._broom.sweep(self._has_work):
+                self.journal.soon(self.journal.remember())
+            elif not due and heard == self.known.sightings and not self._has_work() and await look(self.known, self.journal):
                 self._show()
 
     # ---- a case
@@ -166,18 +165,17 @@ class TrainingJob:
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
-        """A fault that was given time counts in the middle of an incident, too."""
+        """A fault that was given time counts in the middle of an incident, too; its time may end together with other news."""
         while True:
             now = workflow.now()
             due = cases.next_due(self.state, now)
-            try:
+            with suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda due=due: cases.next_due(self.state, workflow.now()) != due,  # type: ignore[misc]
                     timeout=due - now if due else None,
                     timeout_summary="a fault is given time",
                 )
-            except TimeoutError:
-                self._tell_faults()
+            self._tell_faults()
 
     async def _dismiss_request(self) -> None:
         if (waiting := self.state.request) and waiting.request.mode:
@@ -365,16 +363,12 @@ class TrainingJob:
             return
         if self.state.ended:
             raise _rejected(ErrorTypes.JOB_ENDED, f"job {self.state.job.id} has ended: {self.state.ended}")
-        try:
-            asked = requests.read(request)
-        except BadInput as error:
-            raise _rejected(ErrorTypes.REQUEST_INVALID, str(error)) from error
-        if problem := requests.invalid(self.state, asked):
+        if problem := requests.invalid(self.state, request):
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
         if self.incident or self.state.request or self._has_work():
             what = self.incident.describe() if self.incident else "an incident that is about to start"
             raise _rejected(ErrorTypes.JOB_BUSY, f"job {self.state.job.id} is busy with {what}")
-        if reason := requests.refused(self.state, asked):
+        if reason := requests.refused(self.state, requests.read(request)):
             raise _rejected(ErrorTypes.REQUEST_REFUSED, reason)
 
     @workflow.update(name=Updates.WITHDRAW)
@@ -394,7 +388,7 @@ class TrainingJob:
             return Receipt(info=f"nothing to lift: the policy is {self.state.policy}")
         self.known.state = memory.lifted(self.state)
         await self.journal.publish_policy(lambda: self.state)
-        await self.journal.remember(self._to_remember)
+        await self.journal.remember()
         words = f"the sub-health policy is {self.state.policy} again"
         await self.journal.record(self.state, "SubHealthDowngradeLifted", words, warning=False)
         self._show()

@@ -180,9 +180,12 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
 
 
 def unconfirmed(acknowledged: Acknowledged, news: News) -> Acknowledged:
-    """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before."""
+    """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before. It
+    may be lost already: who held the ranks is not forgotten."""
     if isinstance(news, Sighted):
-        return acknowledged.model_copy(update={"sighting": None, "reached": True})
+        known = acknowledged.sighting
+        lost = known.holders if known else acknowledged.lost
+        return acknowledged.model_copy(update={"sighting": None, "reached": True, "lost": lost})
     return Acknowledged(reached=True, lost=acknowledged.lost)
 
 

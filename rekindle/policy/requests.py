@@ -32,8 +32,12 @@ def read(given: object) -> ModeRequest:
         raise BadInput("; ".join(problems(error, ModeRequest))) from error
 
 
-def invalid(state: JobState, request: ModeRequest) -> str:
-    """The field that is wrong, and what is accepted; empty: all are right."""
+def invalid(state: JobState, given: object) -> str:
+    """The field of a request that is wrong, as the client wrote it, and what is accepted; empty: all are right."""
+    try:
+        request = read(given)
+    except BadInput as error:
+        return str(error)
     if request.mode is None:
         return f"mode: missing, accepted are {', '.join(Mode)}"
     if row_of(request.mode).about is not About.POD:

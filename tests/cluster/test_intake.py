@@ -149,6 +149,17 @@ def test_what_nobody_confirmed_is_told_as_it_is_by_then() -> None:
     assert due(view(pod()), told(view(pod()), unsure)[0]) is None
 
 
+def test_who_held_the_ranks_is_known_also_if_the_last_word_was_not_confirmed() -> None:
+    """The workflow may have been lost with it: the next one hears who held them, so that a rank whose pod is gone is missed."""
+    known, _ = told(view(pod()))
+    news = due(view(), known)
+    assert isinstance(news, Sighted)
+    again = due(view(), intake.unknown(shown(view()), unconfirmed(known, news), news))
+    assert isinstance(again, Register)
+    assert known.sighting
+    assert again.registration.holders == known.sighting.holders
+
+
 def test_what_the_workflow_does_not_want_is_not_repeated() -> None:
     """The next difference is told."""
     known, _ = told(view(pod()))

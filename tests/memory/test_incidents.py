@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
-from rekindle.model.fault import Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
@@ -106,6 +106,18 @@ def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     assert told(state, a_fault("fresh", FaultKind.PROCESS, session="new")).faults
 
 
+def test_a_restart_that_was_given_up_ended_the_faulty_processes_too() -> None:
+    """Its pods may find a node hours later: the report of the life before must not take the time from a node that is not ready
+    for a moment. What was told of a node, or of the new life, stands."""
+    state = told(STATE, a_fault("ranks", FaultKind.PROCESS, ranks=(1,), session="old"), a_fault("switch is down"))
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("new ranks", FaultKind.PROCESS, ranks=(2,), session="new"), at=NOW + timedelta(seconds=9))
+    given_up = a_verdict(outcome=Outcome.GIVEN_UP, restarted_at=NOW + timedelta(seconds=1))
+    after = memory.concluded(state, case, an_incident(given_up))
+    assert {one.fault.id: one.judged for one in after.faults} == {"switch is down": "given_up: r", "new ranks": ""}
+
+
 def test_pods_that_could_not_be_deleted_are_known_until_a_restart() -> None:
     """Also to a later workflow of the job."""
     old = PodRef(name="gpt-1", uid="old")
@@ -142,6 +154,17 @@ def test_refused_sub_healths_are_judged_again_at_a_real_fault() -> None:
     assert cases.next_case(state, NOW) is None
     state = told(state, a_fault("broken"))
     assert [one.judged for one in state.faults] == ["", ""]
+
+
+def test_a_pod_that_was_replaced_is_not_switched_again_for_want_of_a_look() -> None:
+    """The cluster may not answer for minutes behind a switch: the sub-health of the pod that is gone is no case any more, while
+    that of another pod on the same node is."""
+    ill = a_fault("ill/0/1", FaultKind.SUB_HEALTH, pod_ranks=(1,), pod_uids=("old",)).model_copy(update={"source": WATCHER})
+    other = ill.model_copy(update={"id": "ill/0/2", "pod_ranks": (2,), "pod_uids": ("other",)})
+    state = memory.sighted(STATE, Sighting(holders=("a", "old", "other"), faults=(ill, other)), NOW, restarting=False)
+    moved = Switched(pod_rank=1, before=PodRef(name="gpt-1", uid="old"), after=PodRef(name="gpt-1-hot", uid="new"))
+    after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
+    assert [one.fault.id for one in after.faults] == ["ill/0/2"]
 
 
 def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:

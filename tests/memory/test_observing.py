@@ -1,6 +1,6 @@
 """What a job's workflow makes of a job that is only observed: decisions are kept and shown, and nothing is lowered."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -55,7 +55,22 @@ def test_the_same_decision_is_shown_once() -> None:
     state = memory.observed(TOLD, case, "observed: a", NOW)
     assert memory.was_observed(state, case, "observed: a")
     assert not memory.was_observed(state, case, "observed: b")
-    assert not memory.was_observed(state, case.model_copy(update={"faults": ()}), "observed: a")
+    assert not memory.was_observed(state, case.model_copy(update={"summary": "another"}), "observed: a")
+    back = (ILL.model_copy(update={"accepted_at": NOW + timedelta(seconds=1)}),)
+    assert not memory.was_observed(state, case.model_copy(update={"faults": back}), "observed: a")
     assert memory.observed(state, case, "observed: a", NOW) == state
     (incident,) = state.history
     assert (incident.number, incident.verdict, incident.ladder[0].reason) == (1, Outcome.REFUSED, "observed: a")
+
+
+def test_decisions_about_many_pods_are_shown_once_each() -> None:
+    """Ten pods on a sick rack: judged again at every attach, none of them fills the history anew."""
+    ill = tuple(
+        ILL.model_copy(update={"id": f"ill/{rank}", "pod": f"gpt-{rank}", "node": "", "pod_ranks": (1,)}) for rank in range(10)
+    )
+    state = memory.reported(STATE, FaultReport(faults=ill), NOW)
+    for _ in range(2):
+        while case := next_case(state, NOW):
+            state = memory.observed(state, case, "observed: a", NOW)
+        assert state.incidents == 10
+        state = memory.lifted(state)

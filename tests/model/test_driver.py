@@ -51,6 +51,21 @@ class Patient:
             raise ApplicationError("no word", type="empty")
 
 
+@workflow.defn
+class Stubborn:
+    """Goes on for a while when it is told to cancel; how often it was told."""
+
+    @workflow.run
+    async def run(self, name: str) -> str:
+        told, until = 0, workflow.now() + timedelta(seconds=10)
+        while (left := until - workflow.now()) > timedelta(0):
+            try:
+                await asyncio.sleep(left.total_seconds())
+            except asyncio.CancelledError:
+                told += 1
+        return f"told {told}"
+
+
 class World:
     """Fails some times before it answers; negative: never answers."""
 
@@ -108,6 +123,15 @@ def test_a_killed_worker_is_followed_by_one_that_replays() -> None:
         driver.step(START + timedelta(hours=1))
     driver.kill_worker(2.0)
     assert _run(driver) == '"hello ada"'
+
+
+def test_a_workflow_is_told_to_cancel_once() -> None:
+    """The real server refuses the second cancellation."""
+    driver = Driver([Stubborn])
+    driver.start("Stubborn", "p", "ada")
+    for seconds in (1.0, 2.0):
+        driver.after(seconds, lambda: driver.cancel("p"))
+    assert _run(driver) == '"told 1"'
 
 
 def test_a_workflow_that_replays_to_something_else_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,13 @@ EXAMPLES = (
         Disturbance("deletion refused", rank=2),
         knobs=Knobs(spares=0),
     ),
+    example(
+        "the cluster does not answer while a backup takes over, and training runs on",
+        "needless",
+        SWITCH,
+        Disturbance("cluster away", "pause", 0.1, 2),
+        knobs=MINDIO,
+    ),
     example("a front is cancelled while it asks", "forsaken", SWITCH, Disturbance("front cancelled")),
     example(
         "a restart is cancelled when all pods are gone",
@@ -152,6 +159,14 @@ EXAMPLES = (
         SWITCH,
         Disturbance("entity terminated", "pods deleted"),
         knobs=Knobs(resumes="406"),
+    ),
+    example(
+        "a switch that is cancelled with the job's workflow cannot delete its backup pod yet",
+        "left behind",
+        SWITCH,
+        Disturbance("deletion refused"),
+        Disturbance("entity terminated", delay=40.0),
+        knobs=Knobs(spares=0),
     ),
     example(
         "an entity is terminated before it could note that its first restart has begun",

@@ -111,7 +111,9 @@ class Driver:
             self.post(run, job)
 
     def cancel(self, workflow_id: str) -> None:
-        if run := self.running(workflow_id):
+        """A workflow is told once, as by the real server, whoever asks how often."""
+        if (run := self.running(workflow_id)) and not run.was_told_to_cancel:
+            run.was_told_to_cancel = True
             self.post(run, act.WorkflowActivationJob(cancel_workflow=act.CancelWorkflow()))
 
     def terminate(self, workflow_id: str) -> None:

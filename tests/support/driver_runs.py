@@ -65,6 +65,7 @@ class Run:
     inbox: list[act.WorkflowActivationJob] = field(default_factory=list)
     due: bool = False
     """A workflow task is on its way."""
+    was_told_to_cancel: bool = False
     timers: dict[int, list[Any]] = field(default_factory=dict)
     activities: "dict[int, Activity]" = field(default_factory=dict)
     children: "dict[int, Run]" = field(default_factory=dict)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow
+from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow, request_workflow, runs_mode
 from rekindle.model import keys
 from rekindle.model.cluster import (
     JobView,
@@ -25,6 +25,7 @@ from rekindle.model.state import JobState, JobStatus
 from rekindle.policy import intake
 from rekindle.policy.cases import TOO_OFTEN
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
+from rekindle.policy.modes import LAST
 from tests.support.driver import Driver
 from tests.support.driver_runs import PAYLOADS, Answer, Run
 from tests.support.model_training import RANKS, Message
@@ -169,13 +170,17 @@ def says_recovered(run: Run) -> bool:
 def was_cancelled(run: Run) -> bool:
     """Whether whoever asked was told that nothing of what was asked for is done."""
     verdict = verdict_of(run)
-    return run.status == "cancelled" or (verdict is not None and verdict.outcome is Outcome.CANCELLED)
+    if run.status == "cancelled":
+        return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
+    return verdict is not None and verdict.outcome is Outcome.CANCELLED
 
 
 def is_settled(run: Run) -> bool:
     """Whether a recovery came to an end that leaves nothing behind."""
     verdict = verdict_of(run)
-    return run.status == "cancelled" or (verdict is not None and verdict.outcome in SETTLED)
+    if run.status == "cancelled":
+        return not runs_mode(run.id, LAST.mode)  # half-way it leaves the job without pods
+    return verdict is not None and verdict.outcome in SETTLED
 
 
 def is_first_mode(run: Run) -> bool:
@@ -199,7 +204,7 @@ class Intake:
 
     def forget(self) -> None:
         """The job's workflow is lost."""
-        self._acknowledged = Acknowledged()
+        self._acknowledged = intake.forgotten(self._acknowledged)
 
     def due(self) -> News | None:
         """What is to be told now."""

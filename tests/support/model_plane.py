@@ -14,6 +14,8 @@ from tests.support.model_world import Knobs, World
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE = timedelta(seconds=5), timedelta(seconds=25)
 """How long the gateway repeats a report between two modes, and anything else."""
+UNHEARD = timedelta(seconds=0.1)
+"""How long the end of a recovery may be on its way to the entity."""
 RELIST = 600.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -50,7 +52,7 @@ class ControlPlane:
         if run.id == ENTITY:
             if run.status in ("failed", "cancelled"):
                 self.found.append(f"the entity {run.status}: it must never fail")
-            self._orphan = next(iter(self.recoveries()), self._orphan)
+            self._orphan = next(iter(self.recoveries()), self._just_ended() or self._orphan)
         elif run.parent:
             mode = adapter.MODES[run.definition.name]
             if adapter.says_recovered(run):
@@ -60,6 +62,12 @@ class ControlPlane:
             self.world.moment(f"{mode} ended")
         elif run.status == "failed" and run.failure and not run.failure.HasField("activity_failure_info"):
             self.found.append(f"the front failed by itself: {run.failure.message}")
+
+    def _just_ended(self) -> Run | None:
+        """A recovery of whose end the entity may not have heard."""
+        ended = (run for run in self.driver.runs.values() if run.parent and run.ended)
+        last = max(ended, key=lambda run: run.ended or self.driver.now, default=None)
+        return last if last and last.ended and self.driver.now - last.ended < UNHEARD else None
 
     def _recovered(self, run: Run, mode: str) -> None:
         """The verdict rests on what this very recovery brought about."""

@@ -184,6 +184,24 @@ def _shown(world: Harness, job: JobObject) -> intake.Shown:
     return intake.shown(JobView(job=job, pods=tuple(world.cluster.pods_by_name.values())), Limits())
 
 
+async def test_the_last_note_of_an_incident_names_the_recovery_that_has_followed(temporal: WorkflowEnvironment) -> None:
+    """A cluster that takes notes late is told what holds by then: a recovery that no note names would never be found again."""
+    async with _training(temporal, a_job(), Script(pauses=False)) as (world, peer):
+        world.cluster.takes_notes.clear()
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.fault(sub_health(pod_rank=0, node="node-0", name="e0"))
+        await peer.pause()
+        await world.incident(1)
+        await peer.until(lambda: peer.orders.count("new pod running") == 2)
+        second = await world.running()
+        world.cluster.takes_notes.set()
+        await _noted(world, lambda known: known.incidents == 2)
+        assert _remembered(world.cluster).recovery == second.id
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
 async def test_a_hot_switch_that_is_lost_before_the_pause_is_undone(temporal: WorkflowEnvironment) -> None:
     """Nobody could take its verdict: it is cancelled with the job's workflow, training was never touched, and the sub-health that
     is told again is recovered."""

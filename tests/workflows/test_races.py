@@ -13,7 +13,7 @@ from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.harness import a_job, harness, node_fault, sub_health, training
+from tests.support.harness import Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs
 from workflows.hot_switch import HotSwitch
@@ -105,6 +105,36 @@ async def test_a_fault_that_is_given_time_counts_while_the_last_note_is_not_take
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
         world.cluster.takes_notes.set()
         assert (await world.restarted(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_fault_that_is_given_time_counts_also_if_a_word_comes_in_that_moment(temporal: WorkflowEnvironment) -> None:
+    """The end of its time and another message reach the workflow in one task: the running hot switch hears of the lost node."""
+    async with training(temporal, a_job(limits=Limits(node_lost=timedelta(seconds=1))), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.phase("backup loads, training pauses")
+        await world.tell(ids.Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        await world.control.stop()
+        await _fired(world, "a fault is given time")
+        await world.entity.signal(ids.Signals.UPGRADED)
+        await world.control.start()
+        assert (await world.incident(1)).verdict is Outcome.CANCELLED
+        await peer.until(
+            lambda: peer.orders.count("new pod running") == 2
+        )  # the look before a restart showed the node well again
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def _fired(world: Harness, summary: str) -> None:
+    """Waits until the last timer of the job's workflow with this summary has ended, which no worker has heard of."""
+    async with asyncio.timeout(20):
+        while True:
+            events = (await world.entity.fetch_history()).events
+            started = [e.event_id for e in events if summary.encode() in e.user_metadata.summary.data]
+            if started[-1] in [e.timer_fired_event_attributes.started_event_id for e in events]:
+                return
+            await asyncio.sleep(0.03)
 
 
 async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: WorkflowEnvironment) -> None:

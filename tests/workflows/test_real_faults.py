@@ -1,18 +1,25 @@
 """A real fault, or a second sub-health, while a hot switch runs."""
 
+import asyncio
+from collections.abc import Collection
 from datetime import timedelta
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.errors import Invalid
 from rekindle.ids import Updates
-from rekindle.model.fault import WATCHER, Fault, Sighting
-from rekindle.model.job import SubHealthStrategy
+from rekindle.model.cluster import Pod
+from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
+from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
-from tests.support.harness import RESUMES, a_job, node_fault, pod_fault, sub_health, training
+from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
+
+LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
+"""As the watcher tells it: it may come back."""
 
 
 async def test_a_fault_of_the_training_side_before_the_deletion_cancels_the_hot_switch(temporal: WorkflowEnvironment) -> None:
@@ -59,14 +66,94 @@ async def test_a_node_that_is_back_when_its_loss_has_ended_a_switch_ends_no_proc
         untouched = world.cluster.holder(0)
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
-        lost = node_fault("node-0").model_copy(update={"source": WATCHER})
-        await world.tell(Updates.SIGHTING, Sighting(faults=(lost,)))
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
         interrupted = await world.incident(1)
         assert [(v.mode, v.outcome) for v in interrupted.ladder] == [(Mode.HOT_SWITCH, Outcome.CANCELLED)]
         await peer.until(lambda: peer.orders.count("new pod running") == 2)
         await peer.pause()
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
         assert world.cluster.holder(0) == untouched
+
+
+async def test_a_switch_that_a_node_interrupted_which_is_back_can_be_ordered_again(temporal: WorkflowEnvironment) -> None:
+    """MindIO's manager swallows the same order after itself: the first switch is stopped, since nobody there has felt a fault."""
+    job = a_mindio_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    async with training(temporal, job, Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        assert (await world.incident(1)).verdict is Outcome.CANCELLED
+        await peer.until(lambda: peer.carried_out == ["hot switch", "stop switch", "hot switch"])
+        await world.phase("backup loads, training pauses")
+        await peer.pause()
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+class _Stopless(ScriptedCluster):
+    """Refuses to stop the job."""
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        raise Invalid("the job may not be stopped")
+
+
+async def test_a_fault_that_stood_before_ends_no_process_when_another_one_has_healed(temporal: WorkflowEnvironment) -> None:
+    """It was given up, and the job trains beside it: the loss of another node, over by now, is no reason to restart it."""
+    job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    async with training(temporal, job, Script(pauses=False), _Stopless(job)) as (world, peer):
+        await world.fault(node_fault("node-9"))
+        assert (await world.incident(1)).verdict is Outcome.GIVEN_UP
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        interrupted = await world.incident(2)
+        assert [(v.mode, v.outcome) for v in interrupted.ladder] == [(Mode.HOT_SWITCH, Outcome.CANCELLED)]
+        await peer.until(lambda: peer.orders.count("new pod running") == 2)
+        await peer.pause()
+        assert (await world.incident(3)).verdict is Outcome.RECOVERED
+
+
+async def test_a_fault_that_stood_before_ends_no_switch_however_many_sub_healths_there_are(temporal: WorkflowEnvironment) -> None:
+    """A mode is given 64 faults: the real ones are among them, so that none of them is news when another one heals."""
+    job = a_job()
+    async with training(temporal, job, Script(pauses=False), _Stopless(job)) as (world, peer):
+        for name in ("n1", "n2"):
+            await world.fault(node_fault("node-9", name=name))
+            await world.settled(lambda status: all(one.judged for one in status.state.faults))
+        before = (await world.status()).state.incidents
+        ill = tuple(sub_health(name=f"e{number}").model_copy(update={"source": WATCHER}) for number in range(70))
+        await world.tell(Updates.SIGHTING, Sighting(faults=ill))
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=("n2",)))
+        await world.phase("backup loads, training pauses")
+        await peer.pause()
+        assert (await world.incident(before + 1)).verdict is Outcome.RECOVERED
+
+
+class _Slow(ScriptedCluster):
+    """Deletes backup pods when it is told to."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.asked, self.may_delete = asyncio.Event(), asyncio.Event()
+
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        self.asked.set()
+        await self.may_delete.wait()
+        return await super().ensure_no_backups(job_id, grace_seconds)
+
+
+async def test_a_pause_that_comes_while_a_switch_is_undone_is_not_left_waiting(temporal: WorkflowEnvironment) -> None:
+    """Training stands from then on: it is restarted, though the node whose loss ended the switch is well again."""
+    job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    cluster = _Slow(job)
+    async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        await cluster.asked.wait()
+        await peer.pause()
+        cluster.may_delete.set()
+        assert [verdict.outcome for verdict in (await world.restarted()).ladder] == [Outcome.CANCELLED, Outcome.RECOVERED]
 
 
 def _of_worker_0(cluster: ScriptedCluster) -> Fault:

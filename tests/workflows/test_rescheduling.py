@@ -115,6 +115,19 @@ async def test_a_job_is_restarted_five_times_an_hour_at_most(temporal: WorkflowE
         assert (await world.restarted(7, "life-7")).verdict is Outcome.RECOVERED
 
 
+async def test_a_job_that_ended_unseen_ends_also_if_a_pod_of_it_cannot_be_deleted(temporal: WorkflowEnvironment) -> None:
+    """What was left behind is tried again and again; nobody would look at the job for that."""
+    job = a_job(limits=Limits(old_pod_deleted=SOON))
+    cluster = ScriptedCluster(job)
+    cluster.undeletable.add(cluster.holder(1).metadata.name)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.fault(sub_health())
+        assert (await world.incident()).ladder[0].left_behind
+        cluster.phase = None
+        await world.skip(timedelta(hours=1), of=world.entity)
+        assert await asyncio.wait_for(world.entity.result(), 30) == "the job was deleted"
+
+
 async def test_healthy_nodes_are_preferred_until_sub_health_is_ignored(temporal: WorkflowEnvironment) -> None:
     """A sub-healthy node is avoided as long as the policy minds sub-health, and used again once it is ignored."""
     job = a_job(capabilities=())
