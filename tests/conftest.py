@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,6 +9,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.support.sampling import ALL, sampled
 from tests.support.temporal import skipping_server
+
+
+def pytest_configure() -> None:
+    """A run that a shell put into the background ignores SIGINT, and so would every command that a test starts and interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import ClusterUnavailable, WatchExpired
 from rekindle.model.cluster import Condition, Node, NodeStatus, ObjectMeta, Pod, PodPhase
 from tests.support.cluster import (
+    WAIT_LIMIT,
     cluster_process,
     command_line,
     environment,
@@ -130,8 +131,9 @@ async def test_a_killed_guardian_is_replaced(tmp_path: Path) -> None:
         (guardian,) = _guardians(parent)
         guardian.kill()
         await asyncio.to_thread(guardian.wait, 10)
-        await running.client.nodes()  # the cluster has seen the death by now, or does so before it answers again
-        await until(running.client, lambda _: bool(_guardians(parent)))
+        async with asyncio.timeout(WAIT_LIMIT):
+            while not _guardians(parent):
+                await running.client.nodes()  # it answers while it has not seen the death yet
         await running.kill()
         assert await all_gone(processes)
 
