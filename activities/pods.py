@@ -45,7 +45,7 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import end_of, sight
+from rekindle.policy.sighting import end_of, is_sub_healthy, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -100,7 +100,14 @@ class PodActivities:
             return Scheduled(node="", message=f"pod {target.name} is gone")
         condition = condition_of(pods[0].status.conditions, "PodScheduled")
         message = condition.message if condition else "the scheduler said nothing"
-        return Scheduled(node=pods[0].spec.node_name, message=message)
+        return Scheduled(node=pods[0].spec.node_name, sub_healthy=await self._is_sub_healthy(pods[0]), message=message)
+
+    async def _is_sub_healthy(self, pod: Pod) -> bool:
+        """The scheduler of a cluster may know nothing of it."""
+        with translating_errors():
+            async with heartbeating():
+                node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
+        return node is not None and is_sub_healthy(node)
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:

@@ -138,7 +138,8 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        if scheduled.node in (*avoid, backup.old.node):  # where others choose the node, it may be one that is to be avoided
+        # Where others choose the node, it may be one that is to be avoided: the pod would move on and on between two of them.
+        if scheduled.sub_healthy or scheduled.node in (*avoid, backup.old.node):
             raise Ends(
                 Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
             )

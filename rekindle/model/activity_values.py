@@ -93,6 +93,9 @@ class Scheduled(Value):
     node: str
     """Empty: not scheduled until the deadline."""
 
+    sub_healthy: bool = False
+    """The node is."""
+
     message: Text = ""
     """The scheduler's own words."""
 

@@ -62,6 +62,10 @@ def matters(node: Node) -> bool:
     return _wrong(node, READY) is not None or _wrong(node, SUB_HEALTHY) is not None
 
 
+def is_sub_healthy(node: Node) -> bool:
+    return _wrong(node, SUB_HEALTHY) is not None
+
+
 # ---- who holds which rank
 
 

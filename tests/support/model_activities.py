@@ -134,7 +134,9 @@ class Activities:
 
     def _await_scheduled(self, activity: Activity, attempt: int) -> None:
         def answer(pods: list[Pod]) -> activity_values.Scheduled:
-            return activity_values.Scheduled(node=pods[0].node if pods else "", message="no node" if pods else "the pod is gone")
+            name = pods[0].node if pods else ""
+            sick = bool(name) and self._world.nodes[name].sick
+            return activity_values.Scheduled(node=name, sub_healthy=sick, message="no node" if pods else "the pod is gone")
 
         self._await(activity, attempt, lambda pods: all(pod.node or pod.over or pod.leaving for pod in pods), answer)
 

@@ -10,6 +10,7 @@ from temporalio.worker import Worker
 
 from rekindle import ids
 from rekindle.errors import Invalid
+from rekindle.model.cluster import Condition
 from rekindle.model.fault import Sighting
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
@@ -42,14 +43,20 @@ def _on_the_old_node(cluster: ScriptedCluster) -> None:
     cluster.backup_node = cluster.holder(1).spec.node_name
 
 
+def _on_a_sick_node(cluster: ScriptedCluster) -> None:
+    """Another one, of which the job's workflow knows nothing: the pod would be moved on, and back again, without an end."""
+    cluster.conditions["node-2"] = (Condition(type="SubHealthy", status="True", message="links flap there too"),)
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
         (_no_spare, "0/3 nodes are available: 3 Insufficient accelerators"),
         (_over_quota, "exceeded quota: pods=4"),
         (_on_the_old_node, "the backup pod was put on node-1, which it is to avoid"),
+        (_on_a_sick_node, "the backup pod was put on node-2, which it is to avoid"),
     ],
-    ids=["unschedulable", "refused by the cluster", "put on the old node by others"],
+    ids=["unschedulable", "refused by the cluster", "put on the old node by others", "put on another sick node"],
 )
 async def test_without_a_spare_training_is_left_alone(
     temporal: WorkflowEnvironment, prepare: Callable[[ScriptedCluster], None], words: str
