@@ -69,10 +69,11 @@ async def hot_switch(
             result = await Scenario(options, stack, directory, tell).run()
             _show(result, output)
             _wait_for_a_key(result, output)
-    if result["verdict"] == options.expected.value and result["parameters_equal"]:
+    if options.is_met_by(result):
         shutil.rmtree(directory, ignore_errors=True)
         return 0
-    problems.print(f"not as expected ({options.expected}, equal parameters); logs are kept in {directory}")
+    expected = ", then ".join(f"{mode} {outcome}" for mode, outcome in options.expected)
+    problems.print(f"not as expected ({expected}; equal parameters); logs are kept in {directory}", soft_wrap=True)
     return 1
 
 

@@ -22,7 +22,7 @@ from rekindle.model.base import Value
 from rekindle.model.cluster import PodPhase
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.manifest import parse
-from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
 
 RANKS = 4
@@ -85,8 +85,21 @@ class Options(Value):
         return limits
 
     @property
-    def expected(self) -> Outcome:
-        return Outcome.IGNORED if self.no_spare or self.backup_dies_paused else Outcome.RECOVERED
+    def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
+        """The modes that are tried, and how each ends."""
+        restart = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
+        if self.no_spare or self.backup_dies_paused:
+            return ((Mode.HOT_SWITCH, Outcome.IGNORED),)
+        if self.real_fault:
+            return (Mode.HOT_SWITCH, Outcome.CANCELLED), restart
+        if self.backup_fails or self.pause_hangs or self.resume_fails:
+            return (Mode.HOT_SWITCH, Outcome.ESCALATE), restart
+        return ((Mode.HOT_SWITCH, Outcome.RECOVERED),)
+
+    def is_met_by(self, result: dict[str, Any]) -> bool:
+        """Whether a run went as these options have it go, to the parameters of an undisturbed one."""
+        tried = tuple((step["mode"], step["verdict"]) for step in result["ladder"])
+        return tried == self.expected and bool(result["parameters_equal"])
 
 
 class Step(Value):

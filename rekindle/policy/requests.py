@@ -41,7 +41,7 @@ def invalid(state: JobState, given: object) -> str:
     if request.mode is None:
         return f"mode: missing, accepted are {', '.join(Mode)}"
     if row_of(request.mode).about is not About.POD:
-        return ""
+        return "" if request.pod_rank is None else f"pod_rank: a {request.mode} concerns all pods, accepted is none"
     last = state.job.pods - 1
     if request.pod_rank is None:
         return f"pod_rank: missing, accepted are 0 to {last}"

@@ -84,6 +84,11 @@ async def test_two_calls_with_one_id_are_one_request(temporal: WorkflowEnvironme
     [
         (ModeRequest(pod_rank=1), ids.ErrorTypes.REQUEST_INVALID, "mode: missing, accepted are hot switch, job rescheduling"),
         (ModeRequest(mode=Mode.HOT_SWITCH), ids.ErrorTypes.REQUEST_INVALID, "pod_rank: missing, accepted are 0 to 1"),
+        (
+            ModeRequest(mode=Mode.JOB_RESCHEDULING, pod_rank=1),
+            ids.ErrorTypes.REQUEST_INVALID,
+            "pod_rank: a job rescheduling concerns all pods",
+        ),
         (ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1), ids.ErrorTypes.REQUEST_REFUSED, "pod rank 1 is healthy"),
     ],
     ids=["no mode", "no pod rank", "a healthy pod"],
