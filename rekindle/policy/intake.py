@@ -174,18 +174,16 @@ def acknowledge(acknowledged: Acknowledged, news: News) -> Acknowledged:
     if isinstance(news, End):
         return Acknowledged()
     if isinstance(news, Sighted):
-        return acknowledged.model_copy(update={"sighting": news.sighting, "reached": True})
+        return acknowledged.model_copy(update={"sighting": news.sighting, "reached": True, "lost": _last_holders(acknowledged)})
     told = news.registration
-    return Acknowledged(job=told.job, sighting=told.sighting, reached=True)
+    return Acknowledged(job=told.job, sighting=told.sighting, reached=True, lost=_last_holders(acknowledged))
 
 
 def unconfirmed(acknowledged: Acknowledged, news: News) -> Acknowledged:
     """Nobody knows whether the workflow took it, so that whatever holds by then is told, even if that is what it knew before. It
     may be lost already: who held the ranks is not forgotten."""
     if isinstance(news, Sighted):
-        known = acknowledged.sighting
-        lost = known.holders if known else acknowledged.lost
-        return acknowledged.model_copy(update={"sighting": None, "reached": True, "lost": lost})
+        return acknowledged.model_copy(update={"sighting": None, "reached": True, "lost": _last_holders(acknowledged)})
     return Acknowledged(reached=True, lost=acknowledged.lost)
 
 
@@ -211,5 +209,13 @@ def unknown(now: Shown, acknowledged: Acknowledged, news: News) -> Acknowledged:
 
 def forgotten(acknowledged: Acknowledged) -> Acknowledged:
     """Its workflow is gone, and with it all that it had acknowledged."""
-    known = acknowledged.sighting
-    return Acknowledged(lost=known.holders if known else acknowledged.lost)
+    return Acknowledged(lost=_last_holders(acknowledged))
+
+
+def _last_holders(acknowledged: Acknowledged) -> tuple[str, ...]:
+    """Who held each rank last. One that has lost its pod may be a fault that its workflow knew of, and nobody would know of any
+    more."""
+    now, before = acknowledged.sighting.holders if acknowledged.sighting else (), acknowledged.lost
+    if len(now) != len(before):
+        return now or before
+    return tuple(new or old for new, old in zip(now, before, strict=True))

@@ -160,6 +160,16 @@ def test_who_held_the_ranks_is_known_also_if_the_last_word_was_not_confirmed() -
     assert again.registration.holders == known.sighting.holders
 
 
+def test_a_rank_that_had_lost_its_pod_is_missed_by_the_next_workflow_too() -> None:
+    """The one that was told of it was lost before it did anything about it."""
+    known, _ = told(view(pod()))
+    assert known.sighting
+    after, _ = told(view(), known)
+    again = due(view(), intake.forgotten(after))
+    assert isinstance(again, Register)
+    assert again.registration.holders == known.sighting.holders
+
+
 def test_what_the_workflow_does_not_want_is_not_repeated() -> None:
     """The next difference is told."""
     known, _ = told(view(pod()))
