@@ -91,7 +91,7 @@ async def test_two_calls_with_one_id_are_one_request(temporal: WorkflowEnvironme
         ),
         (ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1), ids.ErrorTypes.REQUEST_REFUSED, "pod rank 1 is healthy"),
     ],
-    ids=["no mode", "no pod rank", "a healthy pod"],
+    ids=["no mode", "no pod rank", "a pod rank for all pods", "a healthy pod"],
 )
 async def test_what_is_wrong_with_a_request_is_said_at_once(
     temporal: WorkflowEnvironment, request_: ModeRequest, kind: str, words: str
