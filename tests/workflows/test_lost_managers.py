@@ -10,9 +10,9 @@ from rekindle.model.job import ManagerLost
 from rekindle.model.keys import MANAGER_LOST
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Outcome
+from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.clients import Identity, identity
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, sub_health, training
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
@@ -25,6 +25,31 @@ async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEn
         status = await world.status()
         assert (status.state.manager_lost in event.message, status.state.incidents) == (True, 0)
         assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
+
+
+async def test_a_job_whose_manager_was_lost_is_not_hot_switched(temporal: WorkflowEnvironment) -> None:
+    """Its manager knows no rank, and tells of no pause: a switch would wait for it, and then restart a job that trains."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await peer.restart_manager()
+        await world.event("ManagerLost")
+        await world.fault(sub_health())
+        judged = await world.judged()
+        assert judged.startswith("refused: ")
+        assert "127.0.0.2 is another process than 127.0.0.1: it knows no rank" in judged
+        assert (peer.orders, (await world.status()).state.incidents) == ([], 0)
+
+
+async def test_a_restart_of_the_job_makes_it_switchable_again(temporal: WorkflowEnvironment) -> None:
+    """The ranks of the new life have registered with the manager that is there."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await peer.restart_manager()
+        await world.fault(sub_health())
+        assert (await world.judged()).startswith("refused: ")
+        await world.fault(node_fault("node-0"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.3")
+        assert (await world.incident()).ladder[-1].mode is Mode.JOB_RESCHEDULING
+        assert (await world.status()).state.manager_lost == ""
 
 
 async def _page(world: Harness) -> str:
