@@ -5,7 +5,9 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import BadInput
+from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.fault import Sighting
 from rekindle.model.job import ManagerLost
 from rekindle.model.keys import MANAGER_LOST
 from rekindle.model.limits import Limits
@@ -13,6 +15,7 @@ from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.clients import Identity, identity
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, sub_health, training
+from tests.support.peer import Script
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
@@ -56,6 +59,23 @@ async def _page(world: Harness) -> str:
     """The job's page in the Temporal UI."""
     metadata: WorkflowMetadata = await world.entity.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return metadata.current_details
+
+
+@pytest.mark.parametrize("moment", ["backup loads, training pauses", "training resumes"])
+async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment, moment: str) -> None:
+    """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
+    script = Script(pauses=moment == "training resumes", resumes=False)
+    async with training(temporal, a_mindio_job(), script) as (world, peer):
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        await world.fault(sub_health())
+        await world.phase(moment)
+        await peer.until(lambda: moment != "training resumes" or "migration" in peer.carried_out)
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.9")
+        incident = await world.incident()
+        assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert "manager uid-2/9:00 is another process" in incident.ladder[0].reason
 
 
 async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:
