@@ -81,6 +81,9 @@ class Signals:
     PROGRESSED = "progressed"
     FAULTS = "faults"
     """All that is broken now: what is gone from it has healed."""
+    MANAGER_LOST = "manager_lost"
+    """The cluster shows that the manager of a MindIO job is another process."""
+
     VERDICT = "verdict"
     """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
 

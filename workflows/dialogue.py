@@ -14,6 +14,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import ErrorTypes, Signals, Updates
+from rekindle.model.fault import ManagerGone
 from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Attachment, Heard, Mode, Order, Receipt, RecoveryContext, Report, ReportKind
 from rekindle.policy import orders, reports
@@ -89,6 +90,11 @@ class Dialogue:
     def detached(self, attachment: Attachment) -> None:
         if self.attachment and self.attachment.session == attachment.session:
             self.attachment = None
+
+    @workflow.signal(name=Signals.MANAGER_LOST)
+    def manager_is_lost(self, gone: ManagerGone) -> None:
+        """Its stream may come from the address of before, and say nothing of it: the cluster shows another pod."""
+        self.lost_manager = self.lost_manager or gone.how
 
     # ---- orders
 

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
 from rekindle.model.job import ManagerLost
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
@@ -223,6 +223,8 @@ class TrainingJob:
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
         self._say_if_manager_is_lost(before.manager_lost)
+        if self.state.manager_lost not in ("", before.manager_lost):
+            self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._tell_faults()
 
     def _say_if_manager_is_lost(self, before: str) -> None:

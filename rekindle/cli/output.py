@@ -89,6 +89,8 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
     for words in pod_words(pods):
         _line(f"  [yellow]{escape(words)}[/yellow]")
     _line(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
+    if state.manager_lost:
+        _line(f"  [yellow]its manager was lost:[/yellow] {escape(state.manager_lost)}")
     _line(f"  sub-health policy: {state.policy}")
     show_downgrade(state)
     for one in state.faults:

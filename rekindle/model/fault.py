@@ -128,6 +128,13 @@ class FaultsNow(Value):
     faults: tuple[Fault, ...] = ()
 
 
+class ManagerGone(Value):
+    """Signal `manager_lost` to the running mode."""
+
+    how: str
+    """In words: which process it is now."""
+
+
 class Sighting(Value):
     """A job's pods and their nodes at one moment, as the watcher and the activity `survey` see them: all that matters of them.
 

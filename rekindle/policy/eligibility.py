@@ -15,6 +15,9 @@ class Readiness(Value):
     completed_a_step: bool
     """Unknown counts as true: MindIO itself offers nothing before its first step."""
 
+    lost_manager: str
+    """How the manager of a MindIO job was lost, in words; empty: it was not."""
+
 
 Check = Callable[[Job, int, Readiness], str]
 
@@ -22,7 +25,11 @@ Check = Callable[[Job, int, Readiness], str]
 def readiness(state: JobState) -> Readiness:
     """What the state says of the training side. Only our own tells its first step; MindIO's is taken as done."""
     ours = state.job.training_side is TrainingSide.REKINDLE
-    return Readiness(attached=state.attachment is not None, completed_a_step=state.progress is not None or not ours)
+    return Readiness(
+        attached=state.attachment is not None,
+        completed_a_step=state.progress is not None or not ours,
+        lost_manager=state.manager_lost,
+    )
 
 
 def _rank_0(job: Job, pod_rank: int, ready: Readiness) -> str:
@@ -66,6 +73,10 @@ def _first_step(job: Job, pod_rank: int, ready: Readiness) -> str:
     return "" if ready.completed_a_step else "no training step was completed yet"
 
 
+def _manager(job: Job, pod_rank: int, ready: Readiness) -> str:
+    return f"its manager was lost: {ready.lost_manager}" if ready.lost_manager else ""
+
+
 JOB_CHECKS: tuple[Check, ...] = (
     _rank_0,
     _watchdog,
@@ -78,6 +89,7 @@ JOB_CHECKS: tuple[Check, ...] = (
 READY_CHECKS: dict[Check, str] = {
     _attached: "the training side is attached to a gateway",
     _first_step: "a training step was completed",
+    _manager: "its manager is the one that its ranks registered with",
 }
 """Each with what it asks for. They come and go, and are not known of a job that is only observed: its training side answers to
 somebody else."""

@@ -2,8 +2,10 @@
 
 import pytest
 
-from rekindle.cli.output import complain, console, hint, print_columns, problems, show_verdict
+from rekindle.cli.output import complain, console, hint, print_columns, problems, show_status, show_verdict
+from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Mode, Outcome, Phase, Verdict
+from rekindle.model.state import JobState, JobStatus
 
 STUCK = "resuming fails: the training side reports 406 no step was completed within 60 s"
 
@@ -31,6 +33,15 @@ def test_brackets_in_a_message_are_no_markup() -> None:
     with console.capture() as page:
         show_verdict(verdict("the training side offers [exit]"))
     assert page.get().count("offers [exit]") == 2
+
+
+def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:
+    """Training goes on without it, and nothing else tells that no fault of a rank would be reported."""
+    state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2))
+    for lost, lines in (("", 0), ("manager [2] is another process", 1)):
+        with console.capture() as page:
+            show_status(JobStatus(state=state.with_(manager_lost=lost)))
+        assert page.get().count(f"its manager was lost: {lost}") == lines
 
 
 def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:

@@ -5,14 +5,17 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import BadInput
+from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.fault import Sighting
 from rekindle.model.job import ManagerLost
 from rekindle.model.keys import MANAGER_LOST
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Outcome
+from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.clients import Identity, identity
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, training
+from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, sub_health, training
+from tests.support.peer import Script
 
 
 async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
@@ -27,10 +30,52 @@ async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEn
         assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
 
 
+async def test_a_job_whose_manager_was_lost_is_not_hot_switched(temporal: WorkflowEnvironment) -> None:
+    """Its manager knows no rank, and tells of no pause: a switch would wait for it, and then restart a job that trains."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await peer.restart_manager()
+        await world.event("ManagerLost")
+        await world.fault(sub_health())
+        judged = await world.judged()
+        assert judged.startswith("refused: ")
+        assert "127.0.0.2 is another process than 127.0.0.1: it knows no rank" in judged
+        assert (peer.orders, (await world.status()).state.incidents) == ([], 0)
+
+
+async def test_a_restart_of_the_job_makes_it_switchable_again(temporal: WorkflowEnvironment) -> None:
+    """The ranks of the new life have registered with the manager that is there."""
+    async with training(temporal, a_mindio_job()) as (world, peer):
+        await peer.restart_manager()
+        await world.fault(sub_health())
+        assert (await world.judged()).startswith("refused: ")
+        await world.fault(node_fault("node-0"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.3")
+        assert (await world.incident()).ladder[-1].mode is Mode.JOB_RESCHEDULING
+        assert (await world.status()).state.manager_lost == ""
+
+
 async def _page(world: Harness) -> str:
     """The job's page in the Temporal UI."""
     metadata: WorkflowMetadata = await world.entity.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return metadata.current_details
+
+
+@pytest.mark.parametrize("moment", ["backup loads, training pauses", "training resumes"])
+async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment, moment: str) -> None:
+    """Its stream comes from the address of before, and proves nothing: the cluster tells what became of it."""
+    script = Script(pauses=moment == "training resumes", resumes=False)
+    async with training(temporal, a_mindio_job(), script) as (world, peer):
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        await world.fault(sub_health())
+        await world.phase(moment)
+        await peer.until(lambda: moment != "training resumes" or "migration" in peer.carried_out)
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
+        await world.phase("training resumes from its last checkpoint")
+        await world.attached_as("127.0.0.9")
+        incident = await world.incident()
+        assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
+        assert "manager uid-2/9:00 is another process" in incident.ladder[0].reason
 
 
 async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:

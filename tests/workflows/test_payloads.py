@@ -30,6 +30,7 @@ from rekindle.model.fault import (
     FaultsNow,
     FaultType,
     FaultyRanks,
+    ManagerGone,
     Sighting,
 )
 from rekindle.model.job import Job, JobId, SubHealthStrategy
@@ -211,7 +212,8 @@ def of_a_recovery(job: Job, found: JobState) -> list[Any]:
     run = IncidentRun.__new__(IncidentRun)
     run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
     run._situation = situation(job).with_(faults=case.faults)
-    return [run._context(NOW), FaultsNow(faults=case.faults)]
+    gone = ManagerGone(how=f"manager {'u' * LONGEST_NAME}/{NOW.isoformat()} is another process")
+    return [run._context(NOW), FaultsNow(faults=case.faults), gone]
 
 
 async def answers(job: Job, phase: PodPhase) -> list[Any]:
