@@ -222,17 +222,16 @@ class TrainingJob:
         before = self.state
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
-        self._say_if_manager_is_lost(before.manager_lost)
-        if self.state.manager_lost not in ("", before.manager_lost):
+        if self._says_that_manager_is_lost(before.manager_lost):
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._tell_faults()
 
-    def _say_if_manager_is_lost(self, before: str) -> None:
-        if self.state.manager_lost in ("", before):
-            return
-        restarts = self.state.job.manager_lost is ManagerLost.RESTART
-        words = f"{self.state.manager_lost}; {'the job is restarted' if restarts else 'training goes on'}"
-        self.journal.soon(self.journal.record(self.state, "ManagerLost", words, warning=True))
+    def _says_that_manager_is_lost(self, before: str) -> bool:
+        if (how := self.state.manager_lost) in ("", before):
+            return False
+        then = "the job is restarted" if self.state.job.manager_lost is ManagerLost.RESTART else "training goes on"
+        self.journal.soon(self.journal.record(self.state, "ManagerLost", f"{how}; {then}", warning=True))
+        return True
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -249,10 +248,9 @@ class TrainingJob:
     @workflow.update(name=Updates.ATTACH)
     def attach(self, attachment: Attachment) -> Receipt:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
-        before = self.state.attachment
-        lost = self.state.manager_lost
+        before, lost = self.state.attachment, self.state.manager_lost
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        self._say_if_manager_is_lost(lost)
+        self._says_that_manager_is_lost(lost)
         self._tell_faults()
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")

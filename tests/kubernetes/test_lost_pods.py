@@ -5,7 +5,6 @@ Where nothing else is said the namespace is only observed: what would be done is
 
 import asyncio
 import itertools
-import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -73,7 +72,7 @@ class Site:
             node_lost: seconds that a node is given to come back.
         """
         self.uid = await self.world.job(2, accelerators=2)
-        await self.world.cluster.ensure_job_metadata(self.uid, {}, {keys.LIMITS: json.dumps({"nodeLost": node_lost})})
+        await self.world.limit(nodeLost=node_lost)
         held = [(await self.world.holder(self.uid, rank)).metadata.uid[:8] for rank in (0, 1)]
         limit = timedelta(seconds=node_lost)
         await self.until(lambda status: list(status.state.holders) == held and status.state.job.limits.node_lost == limit)

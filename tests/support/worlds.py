@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -160,6 +161,10 @@ class KubernetesWorld(World):
         await self.proxy.until_watched()
         self.proxy.expire_watches()
 
+    async def limit(self, **limits: float) -> None:
+        """As the job's owner sets its limits, in seconds."""
+        await self.namespace.api.patch(self.path, {"metadata": {"annotations": {keys.LIMITS: json.dumps(limits)}}})
+
     async def create(self, path: str, body: Object) -> Object:
         created = await self.namespace.api.create(path, body)
         self.path = f"{path}/{created['metadata']['name']}"
@@ -185,6 +190,9 @@ class OwnKind(KubernetesWorld):
             },
         )
         return str(job["metadata"]["uid"])
+
+    async def limit(self, **limits: float) -> None:
+        await self.namespace.api.patch(self.path, {"spec": {"limits": limits}})
 
 
 class IndexedJob(KubernetesWorld):

@@ -88,11 +88,13 @@ async def test_what_the_job_itself_rules_out_is_refused_as_anywhere(temporal: Wo
         assert (await world.status()).state.history == ()
 
 
-@pytest.mark.parametrize("mode", [ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING])
-async def test_a_request_is_refused_with_what_would_let_it_act(temporal: WorkflowEnvironment, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "pod_rank"), [(ids.Workflows.HOT_SWITCH, 1), (ids.Workflows.JOB_RESCHEDULING, None)])
+async def test_a_request_is_refused_with_what_would_let_it_act(
+    temporal: WorkflowEnvironment, mode: str, pod_rank: int | None
+) -> None:
     """Nothing was touched, and the reason names the setting and the label."""
     async with training(temporal, a_job(observe=True)) as (world, peer):
-        verdict = await (await world.front(mode=mode, force=True)).result()
+        verdict = await (await world.front(pod_rank, mode=mode, force=True)).result()
         assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, observing.ONLY)
         assert peer.orders == []
         assert untouched(world)

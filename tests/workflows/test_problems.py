@@ -78,14 +78,14 @@ async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> 
         assert (after.run_id, after.history_length) == (before.run_id, before.history_length)
 
 
-@pytest.mark.parametrize("mode", [ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING])
-async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironment, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "pod_rank"), [(ids.Workflows.HOT_SWITCH, 1), (ids.Workflows.JOB_RESCHEDULING, None)])
+async def test_a_request_is_refused_with_the_problem(temporal: WorkflowEnvironment, mode: str, pod_rank: int | None) -> None:
     """Also while a real fault waits: the job is not busy, it cannot be recovered."""
     async with training(temporal, a_job()) as (world, peer):
         await problems(world, UNRANKED)
         await world.fault(node_fault("node-0"))
         await declined(world, 1)
-        verdict = await (await world.front(mode=mode, force=True)).result()
+        verdict = await (await world.front(pod_rank, mode=mode, force=True)).result()
         assert (verdict.outcome, verdict.reason) == (Outcome.REFUSED, DECLINED)
         assert (peer.orders, world.cluster.writes) == ([], [])
 
