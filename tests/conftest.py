@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
+from tests.support.durations import seconds_by_folder
 from tests.support.sampling import ALL, sampled
 from tests.support.temporal import skipping_server
 
@@ -22,6 +23,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     items[:], left_out = sampled(items)
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The seconds of each folder, where there are several. Tests that run side by side count one after the other."""
+    reports = (one for kind in terminalreporter.stats.values() for one in kind if isinstance(one, pytest.TestReport))
+    if len(rows := seconds_by_folder(reports)) > 1:
+        terminalreporter.section("seconds by folder")
+        for folder, (tests, seconds) in rows.items():
+            terminalreporter.line(f"{seconds:7.1f} s  {tests:5d} tests  {folder}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

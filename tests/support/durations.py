@@ -1,0 +1,16 @@
+"""Where the time of a run of the tests goes."""
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+import pytest
+
+
+def seconds_by_folder(reports: Iterable[pytest.TestReport]) -> dict[str, tuple[int, float]]:
+    """Tests of each folder, and the seconds of their set-up, call and tear-down; the longest first."""
+    found: dict[str, tuple[int, float]] = {}
+    for report in reports:
+        folder = str(PurePath(report.nodeid.partition("::")[0]).parent)
+        tests, seconds = found.get(folder, (0, 0.0))
+        found[folder] = tests + (report.when == "call"), seconds + report.duration
+    return dict(sorted(found.items(), key=lambda row: -row[1][1]))
