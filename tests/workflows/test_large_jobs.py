@@ -81,10 +81,13 @@ async def _is_seen(world: Harness) -> WorkflowHandle[Any, Any]:
 
 
 async def _fail(cluster: WatchedCluster, ranks: range) -> None:
-    for rank in ranks:
-        name = f"{cluster.job_model.name}-worker-{rank}"
-        if name in cluster.pods_by_name:
-            cluster.fail(name)
+    """Pods that are there now, not those that a restart makes under their names meanwhile."""
+    names = [f"{cluster.job_model.name}-worker-{rank}" for rank in ranks]
+    doomed = [pod for name in names if (pod := cluster.pods_by_name.get(name))]
+    for pod in doomed:
+        there = cluster.pods_by_name.get(pod.metadata.name)
+        if there and there.metadata.uid == pod.metadata.uid:
+            cluster.fail(pod.metadata.name)
         await asyncio.sleep(0)  # the watcher sees them one by one
 
 
