@@ -25,6 +25,7 @@ NEEDED = {
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.same_path("a hot switch that ends early, whole product")
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
     """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched."""
     command = [str(REKINDLE), "demo", "hot-switch", "--cluster", "kubernetes", "--output", "json", "--no-spare", "--steps", "60"]

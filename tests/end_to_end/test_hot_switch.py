@@ -16,7 +16,7 @@ def tried(result: dict[str, Any]) -> list[tuple[str, str]]:
 ESCALATED = [("hot switch", "escalate"), ("job rescheduling", "recovered")]
 
 
-@pytest.mark.same_path("a pod is switched, on one machine")
+@pytest.mark.same_path("a pod is switched, whole product")
 async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
     """Both ranks of the pod change process, pod and node; no step is lost, and the policy stays."""
     result = await product.run()
@@ -29,7 +29,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
     assert 0 < result["first_order_seconds"] < result["total_seconds"]
 
 
-@pytest.mark.same_path("a pod is switched, on one machine")
+@pytest.mark.same_path("a pod is switched, whole product")
 async def test_pod_rank_0_moves_too(product: Product) -> None:
     """With this training side the pod of rank 0 is switched like any other."""
     result = await product.run(pod_rank=0)
@@ -84,7 +84,7 @@ async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product)
     assert result["policy_after"] == "hotSwitch"
 
 
-@pytest.mark.same_path("a pod is switched, on one machine")
+@pytest.mark.same_path("a pod is switched, whole product")
 async def test_a_migration_that_is_not_exact_is_noticed(product: Product) -> None:
     """One flipped bit makes the comparison of final parameters fail."""
     result = await product.run(tamper="bit")

@@ -50,6 +50,7 @@ async def product() -> AsyncIterator[OnKubernetes]:
         yield OnKubernetes(stack, folder, tuple(relays))
 
 
+@pytest.mark.same_path("a pod is switched, whole product")
 async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None:
     """Both ranks of the pod change process, pod and node; no step is lost, and the parameters are those of an undisturbed run."""
     result = await product.run()
