@@ -53,7 +53,8 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     changed = [] if restarting else _changed(holders, sighting)
     if changed and _is_another_life(holders, sighting.holders):
         holders, changed = _grown((), sighting.holders), []
-        state = state.with_(client="", manager=sighting.manager, manager_lost="", progress=None)
+        lasting = tuple(one for one in state.faults if not _is_of_the_last_life(one, state))
+        state = state.with_(client="", manager=sighting.manager, manager_lost="", progress=None, faults=lasting)
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
@@ -173,6 +174,13 @@ def _explains(fault: Fault) -> bool:
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
     """Somebody else restarted the whole job: every rank has a holder again, and each another one."""
     return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
+
+
+def _is_of_the_last_life(one: Standing, state: JobState) -> bool:
+    """What was told of processes that have ended, as far as that is certain: nothing more was done about it, or its stream has
+    ended too. What was told of the new ones may be here already."""
+    was_told = one.fault.source != WATCHER and one.fault.kind is not FaultKind.SUB_HEALTH
+    return was_told and bool(one.judged or _of_an_older_stream(one.fault, state))
 
 
 def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
 from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import PodRef, Progress
+from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -298,6 +298,16 @@ def test_another_life_has_another_manager() -> None:
     state = see(STATE).with_(client="taskd/1", manager="m1", manager_lost="lost", progress=step("one"))
     state = see(state, holders=("dddd", "eeee", "ffff"))
     assert (state.client, state.manager_lost, state.progress, state.faults) == ("", "", None, ())
+
+
+def test_another_life_ends_what_was_reported_of_the_last() -> None:
+    """A person started all pods anew behind a restart that was given up; what is reported of the new processes stands."""
+    judged = told(see(STATE), crash(1), by_a_person(SLOW))
+    judged = judged.with_(faults=tuple(faults.judged(judged.faults, [judged.faults[0].fault], "given_up: r")))
+    assert ids(see(judged, holders=("dddd", "eeee", "ffff"))) == [SLOW.id]
+    here = Attachment(queue="q", session="new", since=NOW)
+    news = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "new"})), here, NOW, restarting=False)
+    assert ids(see(news, holders=("dddd", "eeee", "ffff"))) == ["processes"]
 
 
 def test_a_fault_that_is_given_time_neither_ends_a_mode_nor_lets_one_begin() -> None:
