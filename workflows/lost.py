@@ -36,6 +36,9 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
     known.state = memory.found(known.state, last if end.known or is_certain else "")
     if end.known and end.settled:
         await _conclude(known, journal, end)
+    elif end.known and known.state.job.observe:
+        known.state = memory.left_half_done(known.state, f"{last} {end.words}", workflow.now())
+        return True
     return end.settled
 
 

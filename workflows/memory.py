@@ -37,6 +37,9 @@ KEPT_PODS = 20
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
 """What a look finds at nodes, and not at the job's pods."""
 
+OURS = "rekindle"
+"""Source of faults that a recovery left."""
+
 SHORT = 120
 """Bytes of a note of a phase, and of the texts of an older incident."""
 
@@ -210,6 +213,12 @@ def begun(state: JobState, case: Case) -> JobState:
 def found(state: JobState, recovery: str) -> JobState:
     """The recovery that an earlier workflow of the job had started last; empty: none. It may not have been noted any more."""
     return state.with_(lost_recovery=recovery, incidents=max(state.incidents, incident_of(recovery)))
+
+
+def left_half_done(state: JobState, how: str, now: datetime) -> JobState:
+    """It came to no good end, and the job is only observed by now: a fault, for as long as nothing may be done about it."""
+    fault = Fault(id=state.lost_recovery, kind=FaultKind.PROCESS, message=how, source=OURS)
+    return faults.reported(state.with_(lost_recovery=""), FaultReport(faults=(fault,)), now)
 
 
 def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:
