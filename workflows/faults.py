@@ -11,6 +11,7 @@ from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     HOLDER_LENGTH,
+    TRAINING_SIDE,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -31,7 +32,7 @@ HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
 
 REPORTED_BYTES = 12 * 1024
-"""JSON of the reported faults that stand at a time, without those of processes, which merge into one. What does not fit is
+"""JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
 refused, so that who told it knows."""
 
 KEPT_OF_AN_INCIDENT = 3
@@ -81,13 +82,18 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
 
 def room_problem(state: JobState, report: FaultReport) -> str:
     """Why a report is more than the job's state has room for; empty: it fits."""
-    news = [part for told in report.faults if told.kind is not FaultKind.PROCESS for part in _split(told)]
+    news = [part for told in report.faults if not _adds_up(told) for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
     told_again = {_key(fault) for fault in news}
-    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and _key(fault) not in told_again]
+    kept = [fault for fault in standing if not _adds_up(fault) and _key(fault) not in told_again]
     if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
         return ""
     return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
+
+
+def _adds_up(fault: Fault) -> bool:
+    """Whether it becomes one with what the training side told before. Who else tells of processes names each fault."""
+    return fault.kind is FaultKind.PROCESS and fault.source == TRAINING_SIDE
 
 
 def _is_of_left_pods(state: JobState, fault: Fault) -> bool:

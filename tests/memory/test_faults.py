@@ -206,6 +206,13 @@ def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
     assert not faults.room_problem(state, report.model_copy(update={"cleared": ("e0", "e1")}))
 
 
+def test_a_platform_that_names_each_fault_of_processes_does_not_fill_the_state() -> None:
+    """Only what the training side tells of processes becomes one fault."""
+    many = tuple(Fault(id=f"e{number}", kind=FaultKind.PROCESS, message="x" * 300, source="platform") for number in range(100))
+    assert "100 more do not fit" in faults.room_problem(STATE, FaultReport(faults=many))
+    assert not faults.room_problem(STATE, FaultReport(faults=many[:9]))
+
+
 def a_report(number: int) -> FaultReport:
     return FaultReport(faults=(by_a_person(LOST).model_copy(update={"id": f"e{number}", "message": "x" * 300}),))
 
