@@ -1,5 +1,7 @@
 """A MindIO job whose manager is lost: another process answers, and knows none of the ranks."""
 
+from datetime import timedelta
+
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
@@ -12,9 +14,9 @@ from rekindle.model.job import ManagerLost
 from rekindle.model.keys import MANAGER_LOST
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
 from rekindle.policy.clients import Identity, identity
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, sub_health, training
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 
 
@@ -76,6 +78,24 @@ async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: W
         incident = await world.incident()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         assert "manager uid-2/9:00 is another process" in incident.ladder[0].reason
+
+
+async def test_an_order_is_not_tried_any_longer_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment) -> None:
+    """Training has paused, and the gateway has gone with its stream: the restart does not wait for the order to be given up."""
+    job = a_mindio_job(limits=Limits(migration_delivered=timedelta(minutes=10)))
+    async with harness(temporal, job) as world, world.peer(Script(pauses=False)) as peer:
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.until(lambda: "hot switch" in peer.carried_out)
+        await world.gateway.stop()
+        pause = Report(kind=ReportKind.STRATEGIES, strategies=("migration",))
+        await world.recovery.execute_update(Updates.REPORT, pause, result_type=Receipt)
+        await world.phase("training resumes")
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
+        await world.phase(RESUMES)
+        await world.attached_as("127.0.0.9")
+        assert "manager uid-2/9:00 is another process" in (await world.incident()).ladder[0].reason
 
 
 async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:
