@@ -12,7 +12,7 @@ from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Switched, Verdict
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
@@ -51,7 +51,8 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
     job = registration.job
     if not state.registered:
-        state = _remembered(state, registration, now).with_(registered=True, holders=registration.holders)
+        holders = _as_moved(registration.holders, registration.remembered.moved)
+        state = _remembered(state, registration, now).with_(registered=True, holders=holders)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
@@ -73,6 +74,12 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     return state
 
 
+def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
+    """Who held the ranks, where the watcher knew only who was replaced: that pods took over is no fault."""
+    after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
+    return tuple(after.get((rank, uid), uid) for rank, uid in enumerate(holders))
+
+
 def to_remember(state: JobState, recovery: str) -> Remembered:
     """What the job's object keeps for the case that this workflow is lost."""
     down = state.downgrade
@@ -84,6 +91,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
         left_behind=state.left_behind,
+        moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
     )
 
 

@@ -346,6 +346,18 @@ def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_
     assert [one.fault.pod_ranks for one in state.faults] == [(1,)]
 
 
+def test_a_pod_that_took_over_is_not_missed_by_the_next_workflow() -> None:
+    """The watcher had told only that the old one was gone when the job's workflow was lost; another pod would be a fault."""
+    moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
+    state = concluded(told(STATE, a_fault()), a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
+    note = Remembered.model_validate_json(memory.to_remember(state, "").model_dump_json())
+    knew = Registration(job=JOB, remembered=note, holders=("aaaa", "bbbb", "cccc"))
+    again = memory.registered(STATE, knew, NOW)
+    for holder, missed in (("dddd", []), ("eeee", [(1,)])):
+        seen = memory.sighted(again, Sighting(holders=("aaaa", holder, "cccc")), NOW, restarting=False)
+        assert [one.fault.pod_ranks for one in seen.faults] == missed
+
+
 def test_a_recovery_is_known_by_its_id_alone() -> None:
     """A lost workflow's recoveries are looked for by id, and anybody may write one on the job's object."""
     recovery = recovery_workflow(JOB, 12, Mode.JOB_RESCHEDULING)

@@ -169,6 +169,12 @@ EXAMPLES = (
         knobs=Knobs(spares=0),
     ),
     example(
+        "an entity is terminated when its hot switch has just ended",
+        "needless",
+        SUB_HEALTH,
+        Disturbance("entity terminated", "hot switch ended", 0.1),
+    ),
+    example(
         "an entity is terminated before it could note that its first restart has begun",
         "two recoveries at once",
         Disturbance("process dies"),
