@@ -24,6 +24,7 @@ from rekindle.model.fault import (
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
+from workflows import attachments
 
 Key = tuple[str, str, tuple[int, ...]]
 Occurrence = tuple[Key, datetime | None]
@@ -55,7 +56,9 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     if changed and _is_another_life(holders, sighting.holders):
         holders, changed = _grown((), sighting.holders), []
         lasting = tuple(one for one in state.faults if not _is_of_the_last_life(one, state))
-        state = state.with_(client="", manager=sighting.manager, manager_lost="", progress=None, faults=lasting)
+        state = attachments.restarted(state).with_(
+            client="", manager=sighting.manager, manager_lost="", progress=None, faults=lasting
+        )
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]

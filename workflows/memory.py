@@ -103,8 +103,8 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = _with_manager(state, sighting.manager, now, restarting=restarting).with_(problems=sighting.problems)
-    return faults.seen(state, sighting, now, restarting=restarting)
+    state = faults.seen(state.with_(problems=sighting.problems), sighting, now, restarting=restarting)
+    return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
 
 
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
