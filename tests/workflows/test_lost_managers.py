@@ -9,9 +9,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.fault import Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.job import ManagerLost
-from rekindle.model.keys import MANAGER_LOST
+from rekindle.model.keys import MANAGER_LOST, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
@@ -30,6 +30,20 @@ async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEn
         status = await world.status()
         assert (status.state.manager_lost in event.message, status.state.incidents) == (True, 0)
         assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
+
+
+async def test_a_manager_that_is_found_lost_by_a_look_is_told_too(temporal: WorkflowEnvironment) -> None:
+    """The look of our own that comes before a restart finds that nothing is wrong any more, and another manager."""
+    async with training(temporal, a_mindio_job()) as (world, _peer):
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        manager = world.cluster.holder(0)
+        labels = {**manager.metadata.labels, REPLICA_TYPE: "manager"}
+        meta = manager.metadata.model_copy(update={"name": "gpt-manager", "uid": "uid-2", "labels": labels})
+        world.cluster.pods_by_name["gpt-manager"] = manager.model_copy(update={"metadata": meta})
+        seen = Fault(id="n1", kind=FaultKind.POD, pod_ranks=(1,), source=WATCHER)
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00", faults=(seen,)))
+        assert "manager uid-2/" in (await world.event("ManagerLost")).message
+        assert (await world.status()).state.incidents == 0
 
 
 async def test_a_job_whose_manager_was_lost_is_not_hot_switched(temporal: WorkflowEnvironment) -> None:
