@@ -32,6 +32,9 @@ Occurrence = tuple[Key, datetime | None]
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
 
+LOST_MANAGER = "manager/"
+"""What the id of the fault of a lost manager begins with."""
+
 REPORTED_BYTES = 12 * 1024
 """JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
 refused, so that who told it knows."""
@@ -250,6 +253,8 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
         fault = one.fault
         if fault.source == WATCHER:
             return fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced
+        if restarted is not None and fault.id.startswith(LOST_MANAGER):
+            return True  # also one that was seen behind it: a restart brings another manager
         if not recovered:
             return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
         if fault.id in handled or _occurrence(fault) in about:
@@ -271,15 +276,6 @@ def of_a_new_life(state: JobState) -> JobState:
         return fault.id == HOLDERS or (fault.source != WATCHER and fault.kind is not FaultKind.SUB_HEALTH)
 
     return state.with_(holders=holders, faults=tuple(one for one in state.faults if not is_over(one.fault)))
-
-
-def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:
-    """What stands after a restart of which an earlier workflow of the job knew what it was for."""
-
-    def is_over(fault: Fault) -> bool:
-        return fault.source != WATCHER and (_before(fault, restarted) or _of_an_older_stream(fault, state))
-
-    return [one for one in state.faults if not is_over(one.fault)]
 
 
 def _before(fault: Fault, moment: datetime) -> bool:

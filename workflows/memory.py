@@ -121,7 +121,9 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
     state = state.with_(manager_lost=how)
     if state.job.manager_lost is not ManagerLost.RESTART:
         return state
-    lost = Fault(id=f"manager/{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway")
+    lost = Fault(
+        id=f"{faults.LOST_MANAGER}{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway"
+    )
     return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 

@@ -338,6 +338,17 @@ def test_a_restart_by_us_knows_no_manager_from_before() -> None:
     assert (state.manager, state.manager_lost) == ("m2/2", "")
 
 
+def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
+    """Its successor waits for that restart, and sees the new manager come: it does not restart the job once more for it."""
+    wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
+    state = JobState.of(JOB.model_copy(update=wants)).with_(lost_recovery="recovery/x", manager="m1")
+    state = memory.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
+    assert len(state.faults) == 1
+    restarted = a_verdict(restarted_at=NOW + timedelta(seconds=1))
+    state = memory.settled(state, restarted, NOW + timedelta(seconds=3))
+    assert (state.manager_lost, state.faults) == ("", ())
+
+
 def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_knew() -> None:
     """Nobody may have seen the pod go, but somebody held the rank."""
     now_held = Sighting(holders=("aaaa", "", "cccc"))
