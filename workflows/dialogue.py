@@ -136,19 +136,23 @@ class Dialogue:
 
     async def _deliver(self, deadline: datetime, needless: Callable[[], bool]) -> bool:
         """Writes what the job's stream lacks of the open attempt, until its last order is written."""
-        while (index := self._next_order()) is not None and not (needless() or self.lost_manager):
+
+        def in_vain() -> bool:
+            return bool(self.lost_manager) or needless()
+
+        while (index := self._next_order()) is not None and not in_vain():
             here, left, pause = self.attachment, deadline - workflow.now(), self._pace()
             if left <= timedelta(0):
                 return False
             if here is None:
                 await self._change_within(
-                    left, lambda: self.attachment is not None or needless(), "wait until the stream is attached"
+                    left, lambda: self.attachment is not None or in_vain(), "wait until the stream is attached"
                 )
             elif pause > timedelta(0):
                 await self._change_within(
-                    min(left, pause), lambda: self._pace() <= timedelta(0) or needless(), "the client keeps the newest order only"
+                    min(left, pause), lambda: self._pace() <= timedelta(0) or in_vain(), "the client keeps the newest order only"
                 )
-            elif await self._write(self.attempt[index], here, left, needless):
+            elif await self._write(self.attempt[index], here, left, in_vain):
                 self.delivered_on, self.delivered = here, index + 1
                 if self.delivered == len(self.attempt):
                     return True
@@ -168,11 +172,11 @@ class Dialogue:
             return timedelta(0)
         return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
 
-    async def _write(self, order: Order, here: Attachment, within: timedelta, needless: Callable[[], bool]) -> bool:
+    async def _write(self, order: Order, here: Attachment, within: timedelta, in_vain: Callable[[], bool]) -> bool:
         delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
         self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
         try:
-            await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or needless())
+            await workflow.wait_condition(lambda: delivery.done() or self.attachment != here or in_vain())
         except asyncio.CancelledError:
             cancel_and_forget(delivery)
             self.unanswered_since = workflow.now()

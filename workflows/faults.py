@@ -11,6 +11,7 @@ from rekindle.model import bounds
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     HOLDER_LENGTH,
+    TRAINING_SIDE,
     UNKNOWN_HOLDER,
     WATCHER,
     Fault,
@@ -23,6 +24,7 @@ from rekindle.model.fault import (
 from rekindle.model.recovery import Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
+from workflows import attachments
 
 Key = tuple[str, str, tuple[int, ...]]
 Occurrence = tuple[Key, datetime | None]
@@ -30,8 +32,11 @@ Occurrence = tuple[Key, datetime | None]
 HOLDERS = "holders"
 """Id of the fault of pod ranks that lost the pod that held them."""
 
+LOST_MANAGER = "manager/"
+"""What the id of the fault of a lost manager begins with."""
+
 REPORTED_BYTES = 12 * 1024
-"""JSON of the reported faults that stand at a time, without those of processes, which merge into one. What does not fit is
+"""JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
 refused, so that who told it knows."""
 
 KEPT_OF_AN_INCIDENT = 3
@@ -53,7 +58,10 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     changed = [] if restarting else _changed(holders, sighting)
     if changed and _is_another_life(holders, sighting.holders):
         holders, changed = _grown((), sighting.holders), []
-        state = state.with_(client="", manager=sighting.manager, manager_lost="", progress=None)
+        lasting = tuple(one for one in state.faults if not _is_of_the_last_life(one, state))
+        state = attachments.restarted(state).with_(
+            client="", manager=sighting.manager, manager_lost="", progress=None, faults=lasting
+        )
     lost = [_lost(state, changed, sighting)] if changed else []
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
@@ -80,13 +88,18 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
 
 def room_problem(state: JobState, report: FaultReport) -> str:
     """Why a report is more than the job's state has room for; empty: it fits."""
-    news = [part for told in report.faults if told.kind is not FaultKind.PROCESS for part in _split(told)]
+    news = [part for told in report.faults if not _adds_up(told) for part in _split(told)]
     standing = [one.fault for one in state.faults if one.fault.source != WATCHER and one.fault.id not in report.cleared]
     told_again = {_key(fault) for fault in news}
-    kept = [fault for fault in standing if fault.kind is not FaultKind.PROCESS and _key(fault) not in told_again]
+    kept = [fault for fault in standing if not _adds_up(fault) and _key(fault) not in told_again]
     if not news or sum(len(fault.model_dump_json()) for fault in (*kept, *news)) <= REPORTED_BYTES:
         return ""
     return f"faults: {len(news)} more do not fit beside the {len(kept)} that stand: clear some, or tell the worst of them alone"
+
+
+def _adds_up(fault: Fault) -> bool:
+    """Whether it becomes one with what the training side told before. Who else tells of processes names each fault."""
+    return fault.kind is FaultKind.PROCESS and fault.source == TRAINING_SIDE
 
 
 def _is_of_left_pods(state: JobState, fault: Fault) -> bool:
@@ -175,6 +188,13 @@ def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
     return all(new not in ("", UNKNOWN_HOLDER, old) for old, new in zip(holders, now, strict=True))
 
 
+def _is_of_the_last_life(one: Standing, state: JobState) -> bool:
+    """What was told of processes that have ended, as far as that is certain: nothing more was done about it, or its stream has
+    ended too. What was told of the new ones may be here already."""
+    was_told = one.fault.source != WATCHER and one.fault.kind is not FaultKind.SUB_HEALTH
+    return was_told and bool(one.judged or _of_an_older_stream(one.fault, state))
+
+
 def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
     named = ", ".join(str(rank) for rank in ranks[:10]) + (f" and {len(ranks) - 10} more" if len(ranks) > 10 else "")
     whose = "pod rank" if len(ranks) == 1 else "pod ranks"
@@ -233,6 +253,8 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
         fault = one.fault
         if fault.source == WATCHER:
             return fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced
+        if restarted is not None and fault.id.startswith(LOST_MANAGER):
+            return True  # also one that was seen behind it: a restart brings another manager
         if not recovered:
             return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
         if fault.id in handled or _occurrence(fault) in about:
@@ -254,15 +276,6 @@ def of_a_new_life(state: JobState) -> JobState:
         return fault.id == HOLDERS or (fault.source != WATCHER and fault.kind is not FaultKind.SUB_HEALTH)
 
     return state.with_(holders=holders, faults=tuple(one for one in state.faults if not is_over(one.fault)))
-
-
-def left_by_a_restart(state: JobState, restarted: datetime) -> list[Standing]:
-    """What stands after a restart of which an earlier workflow of the job knew what it was for."""
-
-    def is_over(fault: Fault) -> bool:
-        return fault.source != WATCHER and (_before(fault, restarted) or _of_an_older_stream(fault, state))
-
-    return [one for one in state.faults if not is_over(one.fault)]
 
 
 def _before(fault: Fault, moment: datetime) -> bool:

@@ -34,7 +34,7 @@ from rekindle.policy.clients import Identity, identity
 from workflows import steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
-from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, shielded
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -52,7 +52,7 @@ class HotSwitch(ModeWorkflow):
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
         self.uuid = ""
-        self.paused = False
+        self.paused = self.stopped = False
         self.replacing = False  # the old pod's end is our doing
         self.backup: Backup | None = None
         self.vanished = ""  # what a look at the backup pod showed
@@ -120,7 +120,8 @@ class HotSwitch(ModeWorkflow):
     async def _start_backup(self) -> Backup:
         """Not scheduled in time, or refused by the cluster: there is no spare, and training was never touched."""
         job, avoid = self.context.job, self.context.avoid_nodes
-        self.undo.append(("delete the backup pod", self._delete_backup))
+        # Ours is told first: the cluster may not answer for long. MindIO's backup, if it lives, would be an ordinary rank then.
+        self.undo.insert(len(self.undo) if self._speaks_mindio else 0, ("delete the backup pod", self._delete_backup))
         request = BackupRequest(
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
@@ -135,7 +136,7 @@ class HotSwitch(ModeWorkflow):
         if not scheduled.node:
             raise Ends(
                 Outcome.IGNORED,
-                f"no spare: the backup pod was not scheduled within {_seconds(job.limits.backup_scheduled)}: {scheduled.message}",
+                f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
         # Where others choose the node, it may be one that is to be avoided: the pod would move on and on between two of them.
@@ -166,7 +167,7 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(
                 f"the backup pod failed to run: {failure}"
                 if failure
-                else f"pausing failed: no report of the pause within {_seconds(job.limits.pause)}"
+                else f"pausing failed: no report of the pause within {seconds(job.limits.pause)}"
             )
 
     async def _loads(self, backup: Backup, until: datetime) -> None:
@@ -246,7 +247,7 @@ class HotSwitch(ModeWorkflow):
             except ActivityError as error:
                 raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
             if swap.old_deleted and not await self._is_gone(backup.old):
-                raise _escalate(f"the old pod {backup.old.name} was not gone within {_seconds(job.limits.old_pod_deleted)}")
+                raise _escalate(f"the old pod {backup.old.name} was not gone within {seconds(job.limits.old_pod_deleted)}")
         async with self.phase("training resumes"):
             return await self._training_resumes(latest), swap.message
 
@@ -299,7 +300,7 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
         if renewed:
             return await self._status_by_evidence(ordered_on)
-        raise _escalate(f"resuming fails: no report that training resumed within {_seconds(job.limits.resume)}")
+        raise _escalate(f"resuming fails: no report that training resumed within {seconds(job.limits.resume)}")
 
     def _resumption_is_decided(self) -> bool:
         return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
@@ -351,15 +352,18 @@ class HotSwitch(ModeWorkflow):
 
     async def _undone(self, end: Ends) -> Verdict:
         await self.compensate()
+        if self.stopped:
+            self.inbox.clear()  # training does not wait for what it reported before
         return self._ended(end)
 
     async def _stop_switch(self) -> None:
-        if self.paused or self._pause_is_reported() or self.lost_manager or self.felt_faults():
-            return  # the training side would leave, has dropped the switch by itself, or never heard of it
+        too_late = self._pause_is_reported() and self._speaks_mindio  # it would leave; ours goes on where it was
+        if self.paused or too_late or self.lost_manager or self.felt_faults():
+            return  # the training side has dropped the switch by itself, or never heard of it
         self.take_back_orders()
         job = self.context.job
         within = job.limits.pause_crossing if self.new_faults() else job.limits.order  # a restart does not wait for it
-        await self.order(orders.stop_hot_switch(job.id, self.uuid), within)
+        self.stopped = await self.order(orders.stop_hot_switch(job.id, self.uuid), within) and not self._speaks_mindio
 
     async def _delete_backup(self) -> None:
         self.left_behind = (self.backup.backup,) if self.backup else ()
@@ -444,7 +448,3 @@ class HotSwitch(ModeWorkflow):
 def _escalate(reason: str) -> Ends:
     """The five failure rules: straight to job rescheduling, and sub-health is ignored from now on."""
     return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING, policy=IGNORE)
-
-
-def _seconds(limit: timedelta) -> str:
-    return f"{limit.total_seconds():g} s"

@@ -244,4 +244,5 @@ async def look(known: Memory, journal: Journal) -> bool:
     elif known.sightings == before:
         known.state = memory.surveyed(known.state, survey, workflow.now())
         journal.problems(known.state, state.problems)
+        journal.lost_manager(known.state, state.manager_lost)
     return True

@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from rekindle.model.activity_values import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.job import ManagerLost
 from rekindle.model.state import JobState
 from workflows import steps
 
@@ -64,6 +65,14 @@ class Journal:
         async with self._one_memory:
             self._is_memory_due = False
             await steps.remember(self._to_remember())
+
+    def lost_manager(self, state: JobState, before: str) -> bool:
+        """Whether the loss of its manager is news, of which there is an event then."""
+        if (how := state.manager_lost) in ("", before):
+            return False
+        then = "the job is restarted" if state.job.manager_lost is ManagerLost.RESTART else "training goes on"
+        self.soon(self.record(state, "ManagerLost", f"{how}; {then}", warning=True))
+        return True
 
     def problems(self, state: JobState, before: tuple[str, ...]) -> None:
         """Events about what keeps the job from being recovered, as far as it is new."""

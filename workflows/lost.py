@@ -3,17 +3,23 @@
 Called by `TrainingJob` before it begins anything, so that two recoveries never work on one job.
 """
 
+from datetime import timedelta
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activity_values import RecoveryEnd
 from rekindle.model.state import JobState
+from rekindle.policy import cases
 from rekindle.policy.modes import LADDER
 from workflows import memory, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory, look
 from workflows.journal import Journal
+
+PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
+"""Between two tries to delete what a lost hot switch could not, and for all of them."""
 
 
 async def is_settled(known: Memory, journal: Journal) -> bool:
@@ -36,6 +42,9 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
     known.state = memory.found(known.state, last if end.known or is_certain else "")
     if end.known and end.settled:
         await _conclude(known, journal, end)
+    elif end.known and known.state.job.observe:
+        known.state = memory.left_half_done(known.state, f"{last} {end.words}", workflow.now())
+        return True
     return end.settled
 
 
@@ -72,7 +81,24 @@ async def _conclude(known: Memory, journal: Journal, end: RecoveryEnd) -> None:
 
 
 async def _delete_backups(known: Memory) -> None:
+    """Nobody knows which pod it left, so that nobody could delete it later; a restart, which does not wait for this, would."""
+    until = workflow.now() + PATIENCE
+    while not await _backups_are_deleted(known) and workflow.now() < until:
+        try:
+            await workflow.wait_condition(lambda: _is_broken(known.state), timeout=PAUSE, timeout_summary="delete backup pods")
+        except TimeoutError:
+            continue
+        return
+
+
+def _is_broken(state: JobState) -> bool:
+    return bool(state.ended) or any(not fault.backup for fault in cases.counting(state, workflow.now()))
+
+
+async def _backups_are_deleted(known: Memory) -> bool:
     try:
         await steps.delete_backups(known.state.job.id)
     except ActivityError as error:
         workflow.logger.warning("a backup pod may be left behind", extra={"error": str(error.cause)})
+        return False
+    return True

@@ -12,7 +12,7 @@ from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
-from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Switched, Verdict
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
@@ -37,6 +37,9 @@ KEPT_PODS = 20
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
 """What a look finds at nodes, and not at the job's pods."""
 
+OURS = "rekindle"
+"""Source of faults that a recovery left."""
+
 SHORT = 120
 """Bytes of a note of a phase, and of the texts of an older incident."""
 
@@ -48,7 +51,8 @@ def registered(state: JobState, registration: Registration, now: datetime) -> Jo
     """The job exists; its labels and limits may have changed. What an earlier workflow of it knew is read from its object."""
     job = registration.job
     if not state.registered:
-        state = _remembered(state, registration, now).with_(registered=True, holders=registration.holders)
+        holders = _as_moved(registration.holders, registration.remembered.moved)
+        state = _remembered(state, registration, now).with_(registered=True, holders=holders)
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         job = job.model_copy(update={"sub_health": _owners_word(state)})  # the label is ours: `ignore` stands in it meanwhile
     return state if job == state.job else faults.rejudged(state.with_(job=job), every=True)
@@ -70,6 +74,12 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     return state
 
 
+def _as_moved(holders: tuple[str, ...], moved: Iterable[Switched]) -> tuple[str, ...]:
+    """Who held the ranks, where the watcher knew only who was replaced: that pods took over is no fault."""
+    after = {(one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid) for one in moved}
+    return tuple(after.get((rank, uid), uid) for rank, uid in enumerate(holders))
+
+
 def to_remember(state: JobState, recovery: str) -> Remembered:
     """What the job's object keeps for the case that this workflow is lost."""
     down = state.downgrade
@@ -81,6 +91,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
         left_behind=state.left_behind,
+        moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
     )
 
 
@@ -92,8 +103,8 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = _with_manager(state, sighting.manager, now, restarting=restarting).with_(problems=sighting.problems)
-    return faults.seen(state, sighting, now, restarting=restarting)
+    state = faults.seen(state.with_(problems=sighting.problems), sighting, now, restarting=restarting)
+    return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
 
 
 def _with_manager(state: JobState, manager: str, now: datetime, *, restarting: bool) -> JobState:
@@ -110,7 +121,9 @@ def _manager_is_lost(state: JobState, how: str, name: str, now: datetime) -> Job
     state = state.with_(manager_lost=how)
     if state.job.manager_lost is not ManagerLost.RESTART:
         return state
-    lost = Fault(id=f"manager/{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway")
+    lost = Fault(
+        id=f"{faults.LOST_MANAGER}{name}", kind=FaultKind.PROCESS, message=f"the manager was lost: {how}", source="gateway"
+    )
     return faults.reported(state, FaultReport(faults=(lost,)), now)
 
 
@@ -210,6 +223,12 @@ def begun(state: JobState, case: Case) -> JobState:
 def found(state: JobState, recovery: str) -> JobState:
     """The recovery that an earlier workflow of the job had started last; empty: none. It may not have been noted any more."""
     return state.with_(lost_recovery=recovery, incidents=max(state.incidents, incident_of(recovery)))
+
+
+def left_half_done(state: JobState, how: str, now: datetime) -> JobState:
+    """It came to no good end, and the job is only observed by now: a fault, for as long as nothing may be done about it."""
+    fault = Fault(id=state.lost_recovery, kind=FaultKind.PROCESS, message=how, source=OURS)
+    return faults.reported(state.with_(lost_recovery=""), FaultReport(faults=(fault,)), now)
 
 
 def settled(state: JobState, verdict: Verdict | None, now: datetime) -> JobState:

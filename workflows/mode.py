@@ -164,6 +164,10 @@ class ModeWorkflow(Dialogue):
             workflow.logger.info("the job's workflow is gone", extra={"error": str(error)})
 
 
+def seconds(limit: timedelta) -> str:
+    return f"{limit.total_seconds():g} s"
+
+
 def _is_cancelled(error: BaseException) -> bool:
     return error.outcome is Outcome.CANCELLED if isinstance(error, Ends) else is_cancelled_exception(error)
 

@@ -15,7 +15,7 @@ from rekindle.model.job import Job, TrainingSide
 from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation
 from rekindle.policy import opening, orders
 from workflows import steps
-from workflows.mode import Ends, ModeWorkflow
+from workflows.mode import Ends, ModeWorkflow, seconds
 
 
 async def open_recovery(mode: ModeWorkflow, situation: Situation) -> Situation:
@@ -168,7 +168,7 @@ class _Opening:
         if self._is_renewed():
             return None
         raise _restart(
-            f"no report of {kind} within {_seconds(within)}" if self.mode.attachment else "its stream does not come back"
+            f"no report of {kind} within {seconds(within)}" if self.mode.attachment else "its stream does not come back"
         )
 
     def _is_decided(self, kind: ReportKind) -> bool:
@@ -203,7 +203,3 @@ class _Opening:
 def _restart(reason: str) -> Ends:
     """Nothing of the attempt holds any more: the job starts again from its last checkpoint."""
     return Ends(Outcome.ESCALATE, f"the recovery cannot be opened: {reason}", next_mode=Mode.JOB_RESCHEDULING)
-
-
-def _seconds(limit: timedelta) -> str:
-    return f"{limit.total_seconds():g} s"

@@ -23,7 +23,7 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome, Progress, Recove
 from rekindle.policy import nodes
 from workflows import steps
 from workflows.front import front
-from workflows.mode import NOTHING, Ends, ModeWorkflow
+from workflows.mode import NOTHING, Ends, ModeWorkflow, seconds
 
 T = TypeVar("T")
 
@@ -148,14 +148,14 @@ class JobRescheduling(ModeWorkflow):
         )
         started = await self._answered(failed, lambda: steps.await_new_running(restart, made.count, limits.pods_running))
         if not started.running:
-            raise _give_up(f"the pods do not run within {_seconds(limits.pods_running)}: {started.message}")
+            raise _give_up(f"the pods do not run within {seconds(limits.pods_running)}: {started.message}")
 
     async def _resumes(self) -> str:
         """Answers what was seen of the new life."""
         job = self.context.job
         await self._until_unless_a_pod_is_lost(self._trains, job.limits.restart, "wait for the first completed step")
         if not self._trains():
-            raise _give_up(f"no completed step within {_seconds(job.limits.restart)}")
+            raise _give_up(f"no completed step within {seconds(job.limits.restart)}")
         if job.training_side is not TrainingSide.MINDIO:
             return "its first step is done"
         await self._until_unless_a_pod_is_lost(lambda: False, job.limits.pods_stay, "see that the pods stay")
@@ -231,7 +231,3 @@ def _is_no_answer(error: ActivityError) -> bool:
 
 def _give_up(reason: str) -> Ends:
     return Ends(Outcome.GIVEN_UP, reason)
-
-
-def _seconds(limit: timedelta) -> str:
-    return f"{limit.total_seconds():g} s"

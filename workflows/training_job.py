@@ -17,7 +17,6 @@ from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
-from rekindle.model.job import ManagerLost
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.policy import cases, eligibility, observing, requests
@@ -222,16 +221,9 @@ class TrainingJob:
         before = self.state
         self.known.state = memory.sighted(before, sighting, workflow.now(), restarting=self._restarts_pods())
         self.journal.problems(self.state, before.problems)
-        if self._says_that_manager_is_lost(before.manager_lost):
+        if self.journal.lost_manager(self.state, before.manager_lost):
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._tell_faults()
-
-    def _says_that_manager_is_lost(self, before: str) -> bool:
-        if (how := self.state.manager_lost) in ("", before):
-            return False
-        then = "the job is restarted" if self.state.job.manager_lost is ManagerLost.RESTART else "training goes on"
-        self.journal.soon(self.journal.record(self.state, "ManagerLost", f"{how}; {then}", warning=True))
-        return True
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -250,7 +242,7 @@ class TrainingJob:
         """A stream of the job is at a gateway. It is offered again from time to time, so that a lost state is whole again."""
         before, lost = self.state.attachment, self.state.manager_lost
         self.known.state = memory.attached(self.state, attachment, workflow.now(), restarting=self._restarts_pods())
-        self._says_that_manager_is_lost(lost)
+        self.journal.lost_manager(self.state, lost)
         self._tell_faults()
         if before and before.queue != attachment.queue:
             ended = EndSession(job_id=self.state.job.id, session=before.session, reason="another subscriber took over")

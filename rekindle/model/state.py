@@ -9,7 +9,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
-from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Verdict
+from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
@@ -49,6 +49,8 @@ class Remembered(Value):
     policy_before: SubHealthStrategy = SubHealthStrategy.HOT_SWITCH
     restarts: tuple[AwareDatetime, ...] = ()
     left_behind: tuple[PodRef, ...] = ()
+    moved: tuple[Switched, ...] = ()
+    """Pods that took over in the last incident: the watcher may not have told of them yet."""
 
 
 class Registration(Value):

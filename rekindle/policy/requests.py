@@ -70,6 +70,8 @@ def _is_sub_healthy(state: JobState, pod_rank: int | None) -> bool:
 def fault_problem(job: Job, faults: Iterable[Fault]) -> str:
     """The field of a fault that does not fit the job; empty: all do."""
     for fault in faults:
+        if fault.kind is FaultKind.SUB_HEALTH and not fault.pod_ranks:
+            return f"pod_ranks: missing, a sub-health is of pod ranks, accepted are 0 to {job.pods - 1}"
         told = [*fault.ranks, *(rank for detail in fault.details for rank in detail.ranks)]
         if wrong := [rank for rank in told if not 0 <= rank < job.ranks]:
             return f"ranks: {wrong[0]} is not a rank of job {job.name}, accepted are 0 to {job.ranks - 1}"

@@ -1,7 +1,9 @@
 """Whom a report reaches: the recovery that gave the last order on the stream, otherwise the one that the job's workflow names."""
 
 import asyncio
+from typing import Any
 
+import grpc
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
@@ -9,7 +11,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
 from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
-from tests.support.harness import Harness, a_job, harness, sub_health, training
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.support.harness import Harness, a_job, harness, register, sub_health, training
 from tests.support.peer import Script
 
 STATUS = Report(kind=ReportKind.STATUS)
@@ -63,3 +67,31 @@ async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: Workf
         await world.settled(lambda status: status.recovery == following)
         assert await refusal(world) == (ErrorTypes.REPORT_ELSEWHERE, following)
         assert (await world.restarted()).verdict is Outcome.RECOVERED
+
+
+async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_until_there_is_one_again(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown."""
+    async with training(temporal, a_job()) as (world, peer):
+        await world.entity.terminate("by mistake")
+        reporting = asyncio.create_task(_report_fault(world, 2))
+        await until_storing(world)
+        await register(world.client, world.job)
+        assert await reporting == 0
+        assert "ranks 2 as faulty" in (await world.restarted()).summary
+        assert peer.orders == []
+
+
+async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: WorkflowEnvironment) -> None:
+    """No stream of it is here: the client is told that it is not registered."""
+    async with harness(temporal, a_job()) as world:
+        await world.entity.terminate("by mistake")
+        assert await _report_fault(world, 2) == 400
+
+
+async def _report_fault(world: Harness, rank: int) -> int:
+    message = wire.ProcessFaultRequest(jobId=world.job.id, faultRanks=[wire.FaultRank(rankId=str(rank), faultType="1")])
+    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stub: Any = RecoverStub(channel)
+        return int((await stub.ReportProcessFault(message)).code)

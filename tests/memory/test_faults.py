@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultType, FaultyRanks, Sighting, not_among
-from rekindle.model.job import Job, JobId, SubHealthStrategy
-from rekindle.model.recovery import PodRef, Progress
+from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
@@ -206,6 +206,13 @@ def test_reported_faults_that_do_not_fit_are_refused_and_counted() -> None:
     assert not faults.room_problem(state, report.model_copy(update={"cleared": ("e0", "e1")}))
 
 
+def test_a_platform_that_names_each_fault_of_processes_does_not_fill_the_state() -> None:
+    """Only what the training side tells of processes becomes one fault."""
+    many = tuple(Fault(id=f"e{number}", kind=FaultKind.PROCESS, message="x" * 300, source="platform") for number in range(100))
+    assert "100 more do not fit" in faults.room_problem(STATE, FaultReport(faults=many))
+    assert not faults.room_problem(STATE, FaultReport(faults=many[:9]))
+
+
 def a_report(number: int) -> FaultReport:
     return FaultReport(faults=(by_a_person(LOST).model_copy(update={"id": f"e{number}", "message": "x" * 300}),))
 
@@ -298,6 +305,35 @@ def test_another_life_has_another_manager() -> None:
     state = see(STATE).with_(client="taskd/1", manager="m1", manager_lost="lost", progress=step("one"))
     state = see(state, holders=("dddd", "eeee", "ffff"))
     assert (state.client, state.manager_lost, state.progress, state.faults) == ("", "", None, ())
+
+
+def test_another_life_brings_its_manager_and_is_not_restarted_for_it() -> None:
+    """A person started all pods anew, also the manager's: a job that wants a restart for a lost manager needs none."""
+    wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
+    state = see(JobState.of(JOB.model_copy(update=wants))).with_(manager="m1")
+    new = memory.sighted(state, Sighting(holders=("dddd", "eeee", "ffff"), manager="m2"), NOW, restarting=False)
+    assert (new.manager, new.manager_lost, new.faults) == ("m2", "", ())
+    other = memory.sighted(state, Sighting(holders=WHOLE, manager="m2"), NOW, restarting=False)
+    assert (other.manager_lost, ids(other)) == ("manager m2 is another process", ["manager/m2"])
+
+
+def test_another_life_is_told_nothing_by_the_last() -> None:
+    """What was on its way from a stream that has ended says nothing of processes that a person started."""
+    old, here = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
+    state = memory.attached(memory.attached(see(STATE), old, NOW, restarting=False), here, NOW, restarting=False)
+    state = see(state, holders=("dddd", "eeee", "ffff"))
+    assert told(state, crash(1).model_copy(update={"session": "old"})).faults == ()
+    assert ids(told(state, crash(1).model_copy(update={"session": "new"}))) == ["processes"]
+
+
+def test_another_life_ends_what_was_reported_of_the_last() -> None:
+    """A person started all pods anew behind a restart that was given up; what is reported of the new processes stands."""
+    judged = told(see(STATE), crash(1), by_a_person(SLOW))
+    judged = judged.with_(faults=tuple(faults.judged(judged.faults, [judged.faults[0].fault], "given_up: r")))
+    assert ids(see(judged, holders=("dddd", "eeee", "ffff"))) == [SLOW.id]
+    here = Attachment(queue="q", session="new", since=NOW)
+    news = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "new"})), here, NOW, restarting=False)
+    assert ids(see(news, holders=("dddd", "eeee", "ffff"))) == ["processes"]
 
 
 def test_a_fault_that_is_given_time_neither_ends_a_mode_nor_lets_one_begin() -> None:

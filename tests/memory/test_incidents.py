@@ -338,12 +338,35 @@ def test_a_restart_by_us_knows_no_manager_from_before() -> None:
     assert (state.manager, state.manager_lost) == ("m2/2", "")
 
 
+def test_a_restart_by_a_lost_workflow_brings_another_manager_too() -> None:
+    """Its successor waits for that restart, and sees the new manager come: it does not restart the job once more for it."""
+    wants = {"training_side": TrainingSide.MINDIO, "manager_lost": ManagerLost.RESTART}
+    state = JobState.of(JOB.model_copy(update=wants)).with_(lost_recovery="recovery/x", manager="m1")
+    state = memory.sighted(state, Sighting(manager="m2"), NOW + timedelta(seconds=2), restarting=False)
+    assert len(state.faults) == 1
+    restarted = a_verdict(restarted_at=NOW + timedelta(seconds=1))
+    state = memory.settled(state, restarted, NOW + timedelta(seconds=3))
+    assert (state.manager_lost, state.faults) == ("", ())
+
+
 def test_a_job_that_is_registered_again_misses_the_ranks_that_its_lost_workflow_knew() -> None:
     """Nobody may have seen the pod go, but somebody held the rank."""
     now_held = Sighting(holders=("aaaa", "", "cccc"))
     knew = Registration(job=JOB, sighting=now_held, holders=("aaaa", "bbbb", "cccc"))
     state = memory.sighted(memory.registered(STATE, knew, NOW), now_held, NOW, restarting=False)
     assert [one.fault.pod_ranks for one in state.faults] == [(1,)]
+
+
+def test_a_pod_that_took_over_is_not_missed_by_the_next_workflow() -> None:
+    """The watcher had told only that the old one was gone when the job's workflow was lost; another pod would be a fault."""
+    moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
+    state = concluded(told(STATE, a_fault()), a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
+    note = Remembered.model_validate_json(memory.to_remember(state, "").model_dump_json())
+    knew = Registration(job=JOB, remembered=note, holders=("aaaa", "bbbb", "cccc"))
+    again = memory.registered(STATE, knew, NOW)
+    for holder, missed in (("dddd", []), ("eeee", [(1,)])):
+        seen = memory.sighted(again, Sighting(holders=("aaaa", holder, "cccc")), NOW, restarting=False)
+        assert [one.fault.pod_ranks for one in seen.faults] == missed
 
 
 def test_a_recovery_is_known_by_its_id_alone() -> None:

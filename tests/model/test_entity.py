@@ -169,6 +169,27 @@ EXAMPLES = (
         knobs=Knobs(spares=0),
     ),
     example(
+        "an entity is terminated when its hot switch has just ended",
+        "needless",
+        SUB_HEALTH,
+        Disturbance("entity terminated", "hot switch ended", 0.1),
+    ),
+    example(
+        "a lost hot switch fails while the job is only observed",
+        "dead",
+        SWITCH,
+        Disturbance("entity terminated", delay=3.0),
+        Disturbance("observed", "hot switch ended"),
+        knobs=Knobs(resumes="406"),
+    ),
+    example(
+        "a restart that somebody terminated has started all pods, and what its job's old processes told is over",
+        "given up",
+        Disturbance("node lost"),
+        Disturbance("recovery terminated", delay=3.0),
+        Disturbance("recovery terminated", "pods made"),
+    ),
+    example(
         "an entity is terminated before it could note that its first restart has begun",
         "two recoveries at once",
         Disturbance("process dies"),

@@ -68,7 +68,7 @@ class Activity:
             self._retry(attempt, error)
 
     def _retry(self, attempt: int, error: ApplicationError | None) -> None:
-        if attempt != self.attempt or not self.performing or not self.open:
+        if attempt != self.attempt or not self.performing or not self._is_wanted():
             return
         self.performing = False
         policy = self.command.retry_policy
@@ -76,7 +76,11 @@ class Activity:
             self._resolve(self._failed(error or _timed_out()))
             return
         first, most = seconds(policy.initial_interval) or 1.0, seconds(policy.maximum_interval) or 100.0
-        self.driver.after(min(most, first * 2.0 ** min(attempt - 1, 10)), lambda: self._begin() if self.open else None)
+        self.driver.after(min(most, first * 2.0 ** min(attempt - 1, 10)), lambda: self._begin() if self._is_wanted() else None)
+
+    def _is_wanted(self) -> bool:
+        """Of a run that has ended nothing is tried again."""
+        return self.open and self.run.status == "running"
 
     def _expire(self) -> None:
         self._resolve(self._failed(_timed_out()))

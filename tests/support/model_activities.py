@@ -54,7 +54,7 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
-    job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec)
+    job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec, observe=world.observed)
     return JobView(
         job=job, pods=tuple(map(_pod_object, world.pods.values())), nodes=tuple(map(_node_object, world.nodes.values()))
     )

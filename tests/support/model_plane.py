@@ -12,11 +12,11 @@ from tests.support.model_training import Message, Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
-BETWEEN_MODES, PATIENCE = timedelta(seconds=5), timedelta(seconds=25)
-"""How long the gateway repeats a report between two modes, and anything else."""
+BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
+"""How long the gateway repeats a report between two modes, anything else, and a report of faults."""
 UNHEARD = timedelta(seconds=0.1)
 """How long the end of a recovery may be on its way to the entity."""
-RELIST = 600.0
+RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
 """Seconds in which the gateway offers every attachment again. It has many."""
@@ -160,7 +160,8 @@ class ControlPlane:
             if sender.session == message.session:  # who cannot tell of a stream cannot tell of its steps either
                 self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
-            self._send(adapter.call_of(message, self.driver.now))
+            patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
+            self._send(adapter.call_of(message, self.driver.now), patience=patience)
 
     def _attach(self, message: Message, sender: Training) -> None:
         """For as long as its stream is open, which ends where another one took over."""
@@ -183,10 +184,14 @@ class ControlPlane:
         self.driver.after(ROUND, self._round)
 
     def _send(
-        self, call: Call, wanted: Callable[[], bool] = lambda: True, done: Callable[[Answer], None] = lambda answer: None
+        self,
+        call: Call,
+        wanted: Callable[[], bool] = lambda: True,
+        done: Callable[[Answer], None] = lambda answer: None,
+        patience: timedelta = PATIENCE,
     ) -> None:
         """Repeated until it is stored or refused."""
-        name, until = f"{call.name}-{self.world.number()}", self.driver.now + PATIENCE
+        name, until = f"{call.name}-{self.world.number()}", self.driver.now + patience
 
         def send() -> None:
             if wanted():

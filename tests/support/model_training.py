@@ -160,6 +160,11 @@ class Training:
         if lost:
             self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
 
+    def hang(self, rank: int) -> None:
+        """A process stands, and its pod runs on."""
+        if self.state in ("training", "paused"):
+            self._stuck([rank])
+
     def _report_fault(self, lost: tuple[int, ...]) -> None:
         if self.state != "gone" and not self.session:  # who is not registered reports nothing
             self.clock.after(0.5, lambda: self._report_fault(lost))

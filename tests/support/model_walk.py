@@ -125,6 +125,32 @@ class Walk:
             self.world.change()
             self.driver.after(2.0, lambda: self.world.remove(pod.uid))
 
+    def replace(self, rank: int) -> None:
+        """Its controller makes another pod at once, where nobody else takes over the rank."""
+        if (pod := self.world.holder(rank)) and self.world.trains() and not any(one.backup for one in self.world.pods.values()):
+            self.world.replace(pod.uid)
+
+    def restart(self) -> None:
+        """A person starts all pods anew, beside no recovery."""
+        if not self.world.ended and not self.plane.recoveries():
+            self.world.restart()
+
+    def vanish_backup(self) -> None:
+        for pod in [pod for pod in self.world.pods.values() if pod.backup]:
+            self.world.remove(pod.uid)
+
+    def terminate_recovery(self) -> None:
+        for run in self.plane.recoveries():
+            self.driver.terminate(run.id)
+
+    def observe(self, seconds: float) -> None:
+        self._observe(observed=True)
+        self.driver.after(seconds, lambda: self._observe(observed=False))
+
+    def _observe(self, *, observed: bool) -> None:
+        self.world.observed = observed
+        self.world.change()
+
     def on_node(self, act: Callable[[str], None], rank: int) -> None:
         if (pod := self.world.holder(rank)) and pod.node:
             act(pod.node)
@@ -172,6 +198,13 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
     "cluster away": lambda walk, rank: walk.forbid("answers", (3.0, 15.0, 60.0)[rank]),
     "job deleted": lambda walk, rank: walk.world.end(),
     "entity terminated": lambda walk, rank: walk.driver.terminate(ENTITY),
+    "node blinks": lambda walk, rank: walk.on_node(lambda name: walk.world.blink(name, (3.0, 15.0, 19.0)[rank]), rank),
+    "pod replaced": lambda walk, rank: walk.replace(rank),
+    "job restarted": lambda walk, rank: walk.restart(),
+    "backup vanishes": lambda walk, rank: walk.vanish_backup(),
+    "recovery terminated": lambda walk, rank: walk.terminate_recovery(),
+    "rank hangs": lambda walk, rank: walk.world.training.hang(rank),
+    "observed": lambda walk, rank: walk.observe((3.0, 30.0, 300.0)[rank]),
     "policy lifted": lambda walk, rank: walk.plane.lift(),
 }
 

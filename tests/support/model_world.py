@@ -102,6 +102,8 @@ class World:
         self.generation = "0"
         self.ended = False
         """Its object is deleted."""
+        self.observed = False
+        """Nobody may do anything for it."""
         self.receive: Callable[[Message, Training], None] = lambda message, sender: None
         self.restarting: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
@@ -255,6 +257,26 @@ class World:
         if not node.ready or node.sick:
             node.ready, node.sick, node.since = True, False, self.clock.now
             self.schedule()
+
+    def blink(self, name: str, seconds: float) -> None:
+        """Its kubelet is away for a while, and its pods run on."""
+        node = self.nodes[name]
+        if node.ready:
+            node.ready, node.since = False, self.clock.now
+            self.change()
+            self.clock.after(seconds, lambda: self.mend(name))
+
+    def replace(self, uid: str) -> None:
+        """The pod is gone, and its controller makes another one at once."""
+        if pod := self.pods.pop(uid, None):
+            self._put(pod.name, pod.rank, pod.generation, ())
+
+    def restart(self) -> None:
+        """Somebody else starts all pods anew."""
+        self.training.leave()
+        self.pods.clear()
+        self.training = Training(self)
+        self._make(self.generation, ())
 
     def sicken(self, name: str) -> None:
         node = self.nodes[name]

@@ -333,6 +333,24 @@ async def test_a_job_that_is_only_observed_by_now_is_not_swept(temporal: Workflo
         assert "observed" in (await world.incident(2)).ladder[0].reason
 
 
+async def test_what_a_lost_recovery_left_half_done_is_swept_when_the_job_may_be_touched_again(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Training stands behind a switch that failed while the job was only observed: it is a fault, shown and not forgotten."""
+    async with _training(temporal, a_job(), Script(resumes=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "migration" in peer.orders)
+        recovery = await _runs(world)
+        await world.entity.terminate("by mistake")
+        await _register(world, observe=True)
+        await peer.resume(406)
+        assert (await world.incident(2)).verdict is Outcome.REFUSED
+        assert recovery.id in (await world.incident(2)).summary
+        await _register(world)
+        assert recovery.id in (await world.restarted(3)).summary
+        assert (await world.status()).state.faults == ()
+
+
 # ---- cancelled
 
 

@@ -1,5 +1,7 @@
 """A MindIO job whose manager is lost: another process answers, and knows none of the ranks."""
 
+from datetime import timedelta
+
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.testing import WorkflowEnvironment
@@ -7,14 +9,14 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.fault import Sighting
+from rekindle.model.fault import WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.job import ManagerLost
-from rekindle.model.keys import MANAGER_LOST
+from rekindle.model.keys import MANAGER_LOST, REPLICA_TYPE
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
 from rekindle.policy.clients import Identity, identity
-from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, sub_health, training
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 
 
@@ -28,6 +30,20 @@ async def test_a_lost_manager_is_shown_and_training_goes_on(temporal: WorkflowEn
         status = await world.status()
         assert (status.state.manager_lost in event.message, status.state.incidents) == (True, 0)
         assert f"its manager was lost: {status.state.manager_lost}" in await _page(world)
+
+
+async def test_a_manager_that_is_found_lost_by_a_look_is_told_too(temporal: WorkflowEnvironment) -> None:
+    """The look of our own that comes before a restart finds that nothing is wrong any more, and another manager."""
+    async with training(temporal, a_mindio_job()) as (world, _peer):
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        manager = world.cluster.holder(0)
+        labels = {**manager.metadata.labels, REPLICA_TYPE: "manager"}
+        meta = manager.metadata.model_copy(update={"name": "gpt-manager", "uid": "uid-2", "labels": labels})
+        world.cluster.pods_by_name["gpt-manager"] = manager.model_copy(update={"metadata": meta})
+        seen = Fault(id="n1", kind=FaultKind.POD, pod_ranks=(1,), source=WATCHER)
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00", faults=(seen,)))
+        assert "manager uid-2/" in (await world.event("ManagerLost")).message
+        assert (await world.status()).state.incidents == 0
 
 
 async def test_a_job_whose_manager_was_lost_is_not_hot_switched(temporal: WorkflowEnvironment) -> None:
@@ -76,6 +92,24 @@ async def test_a_switch_ends_when_the_manager_is_seen_in_another_pod(temporal: W
         incident = await world.incident()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
         assert "manager uid-2/9:00 is another process" in incident.ladder[0].reason
+
+
+async def test_an_order_is_not_tried_any_longer_when_the_manager_is_seen_in_another_pod(temporal: WorkflowEnvironment) -> None:
+    """Training has paused, and the gateway has gone with its stream: the restart does not wait for the order to be given up."""
+    job = a_mindio_job(limits=Limits(migration_delivered=timedelta(minutes=10)))
+    async with harness(temporal, job) as world, world.peer(Script(pauses=False)) as peer:
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-1/8:00"))
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.until(lambda: "hot switch" in peer.carried_out)
+        await world.gateway.stop()
+        pause = Report(kind=ReportKind.STRATEGIES, strategies=("migration",))
+        await world.recovery.execute_update(Updates.REPORT, pause, result_type=Receipt)
+        await world.phase("training resumes")
+        await world.tell(Updates.SIGHTING, Sighting(manager="uid-2/9:00"))
+        await world.phase(RESUMES)
+        await world.attached_as("127.0.0.9")
+        assert "manager uid-2/9:00 is another process" in (await world.incident()).ladder[0].reason
 
 
 async def test_a_lost_manager_restarts_the_job_that_asks_for_it(temporal: WorkflowEnvironment) -> None:

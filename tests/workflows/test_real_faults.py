@@ -143,17 +143,34 @@ class _Slow(ScriptedCluster):
 
 
 async def test_a_pause_that_comes_while_a_switch_is_undone_is_not_left_waiting(temporal: WorkflowEnvironment) -> None:
-    """Training stands from then on: it is restarted, though the node whose loss ended the switch is well again."""
+    """MindIO stands from then on: it is restarted, though the node whose loss ended the switch is well again."""
+    job = a_mindio_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
+    cluster = _Slow(job)
+    async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup loads, training pauses")
+        await peer.until(lambda: "hot switch" in peer.carried_out)
+        await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
+        await cluster.asked.wait()
+        await peer.pause()
+        cluster.may_delete.set()
+        await world.phase(RESUMES)
+        await world.attached_as("127.0.0.3")
+        assert [verdict.outcome for verdict in (await world.incident()).ladder] == [Outcome.CANCELLED, Outcome.RECOVERED]
+
+
+async def test_a_switch_is_stopped_before_its_backup_is_deleted(temporal: WorkflowEnvironment) -> None:
+    """Its cluster may not answer for long, and training would pause for a switch that nobody wants: it goes on undisturbed."""
     job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
     cluster = _Slow(job)
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.tell(Updates.SIGHTING, Sighting(faults=(LOST_NODE,)))
-        await cluster.asked.wait()
-        await peer.pause()
+        await peer.until(lambda: "stop switch" in peer.carried_out)
+        assert cluster.backup()
         cluster.may_delete.set()
-        assert [verdict.outcome for verdict in (await world.restarted()).ladder] == [Outcome.CANCELLED, Outcome.RECOVERED]
+        assert [verdict.outcome for verdict in (await world.incident()).ladder] == [Outcome.CANCELLED]
 
 
 def _of_worker_0(cluster: ScriptedCluster) -> Fault:

@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.ids import ErrorTypes
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy
 from rekindle.model.recovery import Outcome
 from tests.support.harness import a_job, a_mindio_job, harness, register, sub_health, training
@@ -37,6 +40,17 @@ async def test_what_cannot_be_hot_switched_is_refused_with_its_reason(temporal: 
         assert status.state.policy is SubHealthStrategy.HOT_SWITCH
         assert (status.state.downgrade, status.state.history, status.running) == (None, (), None)
         assert (peer.orders, world.cluster.writes) == ([], [])
+
+
+async def test_a_sub_health_that_names_no_pod_rank_moves_no_pod(temporal: WorkflowEnvironment) -> None:
+    """A platform told the ranks of processes only: it is told what is missing, and pod rank 0 stays where it is."""
+    async with training(temporal, a_job()) as (world, peer):
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await world.fault(sub_health().model_copy(update={"pod_ranks": ()}))
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.type == ErrorTypes.REQUEST_INVALID
+        assert "pod_ranks: missing" in refused.value.cause.message
+        assert (peer.orders, (await world.status()).state.faults) == ([], ())
 
 
 async def test_before_the_first_step_it_is_refused_and_judged_again_at_it(temporal: WorkflowEnvironment) -> None:

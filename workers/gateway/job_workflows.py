@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle.errors import Unavailable
 from rekindle.ids import ErrorTypes, Queries, Updates, Workflows, job_workflow
 from rekindle.model.base import Value
+from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Receipt, Report
 from rekindle.model.state import Contact
 from rekindle.policy import phases
@@ -39,6 +40,9 @@ TRAINING = (
 
 BETWEEN_MODES = 5.0
 """Seconds that a report may wait between two modes."""
+
+REGISTERED_AGAIN = 60.0
+"""Seconds that a report of faults waits for a workflow that is lost. The watcher looks for such every 30 s."""
 
 STORED_LAST = "AcceptedUpdateCompletedWorkflow"
 """The update was accepted in the workflow's very last task: its verdict carries the report on."""
@@ -124,6 +128,18 @@ class Jobs:
         """
         return await self._kept(self._next_report(job_id, report, recovery))
 
+    async def report_faults(self, job_id: str, report: FaultReport, *, attached: bool) -> Receipt:
+        """Faults, to the job's own workflow. Who told them tells nobody else, and training may stand.
+
+        Args:
+            attached: the job's stream is here, so that a workflow that does not run was lost, and will be registered again.
+
+        Raises:
+            Rejected: with the workflow's reason, or `job.unknown`.
+            Unavailable: Temporal did not answer in time.
+        """
+        return await self._kept(self._report_faults(job_id, report, REGISTERED_AGAIN if attached else 0.0))
+
     async def settle(self, within: float) -> None:
         """Waits for messages that are being stored; ends those that are not stored in time."""
         storing = set(self._storing)
@@ -170,6 +186,16 @@ class Jobs:
                 if not between or asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(0.1)
+
+    async def _report_faults(self, job_id: str, report: FaultReport, patience: float) -> Receipt:
+        deadline, update_id = asyncio.get_running_loop().time() + patience, uuid.uuid4().hex
+        while True:
+            try:
+                return await self._update(job_workflow(job_id), job_id, Updates.REPORT_FAULTS, report, update_id)
+            except Rejected as rejected:
+                if rejected.kind != ErrorTypes.JOB_UNKNOWN or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def _update(self, workflow_id: str, job_id: str, update: str, argument: Value | str | None, update_id: str) -> Receipt:
         handle = self._client.get_workflow_handle(workflow_id)

@@ -78,7 +78,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         async def stored() -> Receipt:
             stream = self._attachments.here(request.jobId)
             fault = messages.process_fault(request, stream.session if stream else "", datetime.now(UTC))
-            await self._jobs.ask(request.jobId, Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))
+            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attached=stream is not None)
             logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
             return Receipt(info="receive ReportProcessFault")
 
