@@ -248,6 +248,7 @@ class Api:
 
     async def _configuration(self) -> Configuration:
         configuration = Configuration()
+        configuration.connection_pool_maxsize = 0  # without end: each wait for pods holds a connection, for minutes
         try:
             if self._kubeconfig:
                 await load_kube_config(str(self._kubeconfig), client_configuration=configuration, persist_config=False)

@@ -24,6 +24,8 @@ from tests.support.worlds import pod_spec
 
 MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
 
+WAIT_LIMIT = 30.0
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -266,6 +268,27 @@ async def test_a_server_whose_store_is_away_is_asked_again(tmp_path: Path, ready
     async with scripted(forgetful, tmp_path) as api:
         with pytest.raises(error, match="Unauthorized"):
             await api.get("/api/v1/pods")
+
+
+async def test_hundreds_of_waits_leave_room_for_a_request(tmp_path: Path) -> None:
+    """Each wait for pods holds a connection, perhaps for a quarter of an hour."""
+    waits, opened = 150, asyncio.Semaphore(0)
+
+    async def patient(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"kind": "Pod"})
+        opened.release()
+        await asyncio.Event().wait()
+        raise AssertionError("it is never set")
+
+    async with scripted(patient, tmp_path) as api, asyncio.timeout(WAIT_LIMIT):
+        watches = [asyncio.create_task(anext(api.watch("/api/v1/pods", "5"))) for _ in range(waits)]
+        for _ in range(waits):
+            await opened.acquire()
+        assert await api.get("/api/v1/pods") == {"kind": "Pod"}
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("minor", "fits"), [("27", False), ("28+", True), ("36", True)])
