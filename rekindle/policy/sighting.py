@@ -29,10 +29,12 @@ LONGEST_CODE = 80
 
 
 def end_of(job: JobObject | None) -> str:
-    """Why a job is over; empty: it lives. One whose pods all failed may be brought back."""
+    """Why a job is over; empty: it lives. One whose pods all failed may be brought back; one that is resumed begins anew."""
     if job is None or job.metadata.deletion_timestamp:
         return "the job was deleted"
-    return "the job succeeded" if job.status.phase is JobPhase.SUCCEEDED else ""
+    if job.status.phase is JobPhase.SUCCEEDED:
+        return "the job succeeded"
+    return "the job was suspended" if job.suspended else ""
 
 
 def sight(view: JobView) -> Sighting:
