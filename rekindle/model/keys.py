@@ -46,7 +46,7 @@ MANAGER_LOST = "rekindle.io/manager-lost"
 MEMORY = "rekindle.io/memory"
 """Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
 STOPPED = "rekindle.io/stopped"
-"""Annotation of a job, ours alone: a restart has suspended it, and starts it again."""
+"""Annotation of a job, ours alone: `yes` while a restart has suspended it, `resumed` if somebody else resumed it meanwhile."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 

@@ -106,9 +106,24 @@ async def test_a_job_that_a_restart_has_stopped_is_not_over(setting: Setting, ki
     assert end_of(await setting.cluster.job(uid))
 
 
-async def suspend(setting: Setting, kind: str) -> None:
+@every_kind
+async def test_a_job_that_somebody_else_resumes_in_a_restart_has_its_pods(setting: Setting, kind: str) -> None:
+    """A queue, or who keeps objects as they were written, does so within a moment: the pods that its controller makes are the
+    new ones, and what is suspended later is not ours."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    stopped = await setting.cluster.ensure_stopped(uid, 0)
+    await setting.until_gone(uid, *stopped)
+    await suspend(setting, kind, suspended=False)
+    pods = await tried(lambda: setting.cluster.ensure_pods(uid, "second", ()))
+    assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
+    assert not {pod.metadata.uid for pod in stopped} & {pod.metadata.uid for pod in pods}
+    await suspend(setting, kind)
+    assert end_of(await setting.cluster.job(uid))
+
+
+async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> None:
     """As the job's owner does, or Kueue."""
-    spec = {"runPolicy": {"suspend": True}} if kind == "PyTorchJob" else {"suspend": True}
+    spec = {"runPolicy": {"suspend": suspended}} if kind == "PyTorchJob" else {"suspend": suspended}
     await setting.namespace.api.patch(PATHS[kind](setting.namespace.name, "demo"), {"spec": spec})
 
 

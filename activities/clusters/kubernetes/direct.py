@@ -133,7 +133,7 @@ class DirectDriver:
     ) -> None:
         if job.kind.suspend:
             _refuse_held(job)
-            mark = {"uid": job.uid, "annotations": {keys.STOPPED: "true"}}
+            mark = {"uid": job.uid, "annotations": {keys.STOPPED: "yes"}}
             await self._api.patch(job.path, {"metadata": mark, "spec": _nested(job.kind.suspend, True)})
             if not failure_of(job):  # then its controller does nothing any more
                 await self._given_up(job)
@@ -159,7 +159,9 @@ class DirectDriver:
         if problem := failure_of(job):
             raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
         there = await self._reader.pods(job)
-        if left := [pod for pod in there if _generation(pod) != generation or pod["metadata"].get("deletionTimestamp")]:
+        if job.was_resumed:
+            await self.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+        if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         if job.kind is TRAINING_JOB:
             wanted = made.pods_of_training_job(job, generation, avoid_nodes, self._settings.gateway_address)
@@ -226,8 +228,7 @@ class DirectDriver:
         expected = sum(template.pods for template in job.templates)
 
         def new(pods: Sequence[Object]) -> list[Object]:
-            alive = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
-            return [pod for pod in alive if _generation(pod) == generation]
+            return [pod for pod in pods if _is_new(pod, job, generation)]
 
         pods = new(await self._reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
         if len(pods) < expected:
@@ -307,6 +308,12 @@ def _refuse_held(job: Workload) -> None:
     """Raises: Invalid when somebody else keeps the job from running: its owner, or a queue that has given its place away."""
     if job.is_held:
         raise Invalid(f"{job.kind.name} {job.name} is suspended, and not by a restart: who suspended it resumes it")
+
+
+def _is_new(pod: Object, job: Workload, generation: str) -> bool:
+    """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
+    said = job.was_resumed or _generation(pod) == generation
+    return said and not pod["metadata"].get("deletionTimestamp")
 
 
 def _generation(pod: Object) -> str:

@@ -124,7 +124,12 @@ class Workload:
     @property
     def is_held(self) -> bool:
         """Suspended by its owner or a queue, and not for a moment by a restart of ours."""
-        return self.is_suspended and not self.annotation(STOPPED)
+        return self.is_suspended and self.annotation(STOPPED) != "yes"
+
+    @property
+    def was_resumed(self) -> bool:
+        """By somebody else, in the middle of a restart."""
+        return not self.is_suspended and bool(self.annotation(STOPPED))
 
     @property
     def templates(self) -> list[Template]:
