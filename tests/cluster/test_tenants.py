@@ -117,6 +117,14 @@ async def test_pods_that_nobody_controls_are_a_job_in_one_namespace(tenants: Ten
     assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
 
 
+async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenants: Tenants) -> None:
+    """The API server admits an amount of fifty digits; whoever writes it under somebody else's id says nothing of that job."""
+    await tenants.pod("victim", "real", "guessed")
+    forged = await tenants.pod("attacker", "forged", "guessed", made="2026-01-02T00:00:00Z")
+    forged["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1" * 50}}
+    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+
+
 async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:
     """Once nothing is left of the job, its id is free."""
     await tenants.pod("victim", "real", "moved")

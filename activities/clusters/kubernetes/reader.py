@@ -110,9 +110,9 @@ class Reader:
         for plural, shape in (("pods", Pod), ("podtemplates", PodTemplate)):
             for scope in self.scopes:
                 found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
-                if bare := [checked(shape, thing) for thing in found if is_bare(thing)]:
+                if bare := [thing for thing in found if is_bare(thing)]:
                     namespace = self.namespace_of(job_id, bare)
-                    if own := [thing for thing in bare if thing["metadata"]["namespace"] == namespace]:
+                    if own := [checked(shape, thing) for thing in bare if thing["metadata"]["namespace"] == namespace]:
                         job = bare_job(namespace, job_id, own)
                         self.remember(job)
                         return job
