@@ -125,6 +125,20 @@ async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenan
     assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
 
 
+async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> None:
+    """A cluster may have thousands that ask for nothing: what was listed of them is known, and their pods keep nobody waiting."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    for number in range(3):
+        alien = await tenants.job(BATCH_JOB, "attacker", f"alien-{number}")
+        alien["metadata"]["labels"] = {}
+        alien["metadata"]["annotations"] = {}
+        part = await tenants.pod("attacker", f"alien-{number}-0", "", owner(BATCH_JOB, f"alien-{number}"))
+        part["metadata"]["labels"]["batch.kubernetes.io/job-name"] = f"alien-{number}"
+    seen = await tenants.snapshot()
+    assert [one.metadata.name for one in seen.jobs] == ["train"]
+    assert not [path for _, path in tenants.scripted.requests if "/jobs/alien" in path]
+
+
 async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:
     """Once nothing is left of the job, its id is free."""
     await tenants.pod("victim", "real", "moved")

@@ -78,8 +78,10 @@ class Reader:
                         self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID."""
+        """Where a job is, so that it is found by its UID. Of a Job that is a part of nothing its pods are not asked for again."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
+        if job.kind is BATCH_JOB and not _has_top(job.object):
+            self._tops[job.uid] = job.uid
 
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
@@ -215,10 +217,15 @@ class Reader:
                 return uid
             if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
                 return uid
-            above = controller_of(found)
-            known = levels > 1 and above is not None and above["kind"] in BY_NAME
-            self._tops[uid] = await self._top(namespace, above, levels - 1) if known and above else uid
+            above = controller_of(found) if levels > 1 and _has_top(found) else None
+            self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
         return self._tops[uid]
+
+
+def _has_top(thing: Object) -> bool:
+    """Whether a job of a kind that we know controls it."""
+    above = controller_of(thing)
+    return above is not None and above["kind"] in BY_NAME
 
 
 def in_scope(plural: str, scope: str) -> str:
