@@ -5,13 +5,15 @@ The API server is one that admits everything, and asks as the real one does.
 
 import asyncio
 import copy
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import Api, Object
+from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
 from activities.clusters.port import Snapshot
@@ -137,6 +139,28 @@ async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> 
     seen = await tenants.snapshot()
     assert [one.metadata.name for one in seen.jobs] == ["train"]
     assert not [path for _, path in tenants.scripted.requests if "/jobs/alien" in path]
+
+
+async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of objects each has a hundred times as much as is read of it."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    listed: list[weakref.ref[Listing]] = []
+    real = tenants.api.list
+
+    async def listing(path: str, **selectors: str) -> Listing:
+        found = await real(path, **selectors)
+        listed.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(tenants.api, "list", listing)
+    async with aclosing(tenants.cluster.watch()) as news:
+        await anext(news)
+        following = asyncio.create_task(anext(news))
+        await tenants.scripted.until_watched("/api/v1/nodes")
+        gc.collect()
+        assert not [one for one in listed if one()]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:
