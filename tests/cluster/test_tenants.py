@@ -70,6 +70,25 @@ def holders(seen: Snapshot) -> dict[str, str]:
     return {one.metadata.name: one.metadata.owner_uid for one in seen.pods}
 
 
+async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants: Tenants) -> None:
+    """Each look walks all of them: thousands of pods that start are not looked at thousands of times."""
+    await tenants.pod("victim", "pod-0", "large")
+    looks, seen = 0, 1
+    async with aclosing(tenants.cluster.follow("large")) as states:
+        await anext(states)
+        following = asyncio.create_task(anext(states))
+        await tenants.scripted.until_watched("/api/v1/namespaces/victim/pods")
+        for number in range(1, 41):
+            await tenants.pod("victim", f"pod-{number}", "large")
+        async with asyncio.timeout(WAIT_LIMIT):
+            while seen <= 40:
+                looks, seen = looks + 1, len(await following)
+                following = asyncio.create_task(anext(states))
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert looks < 20
+
+
 # ---- whose pod it is
 
 

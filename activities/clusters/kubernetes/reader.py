@@ -155,12 +155,27 @@ class Reader:
         return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
-        """All pods of a job, and again after each change."""
+        """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
         listing = await self._listing(job)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         yield list(pods.values())
-        watch = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=self._selector(job))
-        async with aclosing(watch) as changes:
+        changed = asyncio.Event()
+        taking = asyncio.create_task(self._take(job, listing.resource_version, pods, changed))
+        taking.add_done_callback(lambda _: changed.set())
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                if taking.done():
+                    taking.result()
+                yield list(pods.values())
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def _take(self, job: Workload, since: str, pods: dict[str, Object], changed: asyncio.Event) -> None:
+        """Keeps the pods up to date; ends with the watch, by an error."""
+        async with aclosing(self._api.watch(_pods_path(job), since, labelSelector=self._selector(job))) as changes:
             async for change in changes:
                 if await self.owner_uid(change.object) != job.uid:
                     continue
@@ -168,7 +183,7 @@ class Reader:
                     pods.pop(change.object["metadata"]["uid"], None)
                 else:
                     pods[change.object["metadata"]["uid"]] = change.object
-                yield list(pods.values())
+                changed.set()
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
         """The job's pods as soon as `done`, or as they were seen last within `limit` seconds. They are looked at in any case:
