@@ -45,7 +45,7 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import end_of, is_sub_healthy, sight
+from rekindle.policy.sighting import end_of, gone, is_sub_healthy, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -238,7 +238,8 @@ class PodActivities:
                 except NotFound:
                     return Survey(exists=False, ended=end_of(None))
                 nodes = await asyncio.gather(*(self._node(name) for name in names))
-        view = JobView(job=job, pods=tuple(pods), nodes=tuple(node for node in nodes if node))
+        seen = tuple(node or gone(name) for name, node in zip(names, nodes, strict=True))
+        view = JobView(job=job, pods=tuple(pods), nodes=seen)
         return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
 
     async def _node(self, name: str) -> Node | None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.testing import ActivityEnvironment
 
-from activities.clusters.api_server import Api, Object
+from activities.clusters.api_server import Api, Request
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.pods import PodActivities
@@ -58,11 +58,11 @@ class CountingApi(Api):
         super().__init__(kubeconfig)
         self.asked = Counter[str]()
 
-    async def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Object | None, kind: str, limit: float | None
-    ) -> Any:
-        self.asked["WATCH" if "watch" in query else "LIST" if "limit" in query else method] += 1
-        return await super()._send(method, path, query, body, kind, limit)
+    @asynccontextmanager
+    async def _sent(self, request: Request) -> AsyncIterator[Any]:
+        self.asked["WATCH" if "watch" in request.query else "LIST" if "limit" in request.query else request.method] += 1
+        async with super()._sent(request) as answer:
+            yield answer
 
 
 @asynccontextmanager

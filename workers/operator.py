@@ -179,10 +179,20 @@ class Operator:
         known = self._read.setdefault(job.uid, PodsOf(self._settings.rank_keys))
         phase = phase_of(read, known.read(job, pods))
         if phase is not read.status.phase:
+            if phase is JobPhase.PENDING:  # its ranks look for their manager again
+                await self._ensure_service(job)
             await self._tell_phase(job, phase, "")
 
     async def _begin(self, job: Workload) -> None:
         """Everything that a job needs, found again if it was begun before."""
+        await self._ensure_service(job)
+        if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
+            await self._direct.ensure_pods(job.checked(), FIRST, ())
+        await self._tell_phase(job, JobPhase.PENDING, "")
+
+    async def _ensure_service(self, job: Workload) -> None:
+        """The name under which ranks find their manager. That of a deleted job of this name goes a moment later, and would
+        leave this one without."""
         name = f"{job.name}-manager"
         service = {
             "metadata": {"name": name, "namespace": job.namespace, "ownerReferences": [job.reference]},
@@ -193,18 +203,10 @@ class Operator:
                 "ports": [{"name": "ranks", "port": MASTER_PORT}],
             },
         }
-        await self._ensure_service(job, service)
-        if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
-            await self._direct.ensure_pods(job.checked(), FIRST, ())
-        await self._tell_phase(job, JobPhase.PENDING, "")
-
-    async def _ensure_service(self, job: Workload, service: Object) -> None:
-        """That of a job of this name that was deleted goes a moment later, and would leave this one without."""
         path = f"/api/v1/namespaces/{job.namespace}/services"
         try:
             await self._api.create(path, service)
         except Conflict:
-            name = service["metadata"]["name"]
             found = await self._api.get(f"{path}/{name}")
             if job.uid not in {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}:
                 raise Conflict(f"service {name} is there, and is not this job's") from None

@@ -4,11 +4,12 @@ Objects are plain mappings, as the server sends them, so that one path serves bu
 that is not a success becomes an error of our tree; reads and writes are not repeated here, since activities are.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -78,6 +79,28 @@ class Change:
     object: Object
 
 
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Object | None = None
+    kind: str = JSON
+    limit: float | None = REQUEST_LIMIT
+    credentials: bool = True
+
+
+READY = Request("GET", "/readyz")
+
+
+@dataclass
+class Connection:
+    """The connections under one set of credentials; of older ones the last request closes them."""
+
+    client: ApiClient
+    users: int = 0
+
+
 class Api:
     """One API server, under one identity. `async with`, or `close()`."""
 
@@ -86,7 +109,8 @@ class Api:
         kubeconfig: its current context; None: the service account of the pod that this process runs in.
         """
         self._kubeconfig = kubeconfig
-        self._client: ApiClient | None = None
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,9 +119,9 @@ class Api:
         await self.close()
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        if self._connection is not None:
+            await self._connection.client.close()
+            self._connection = None
 
     # ---- objects
 
@@ -141,7 +165,7 @@ class Api:
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
-            async with self._answer("GET", path, query, limit=None) as answer:
+            async with self._answer(Request("GET", path, query, limit=None)) as answer:
                 async for line in _lines(answer):
                     change = _change(line)
                     resource_version = change.object["metadata"]["resourceVersion"]
@@ -153,60 +177,78 @@ class Api:
     async def _ask(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None, kind: str = JSON
     ) -> Object:
-        async with self._answer(method, path, query or {}, body, kind) as answer:
+        request = Request(method, path, query or {}, body, kind)
+        async with self._answer(request) as answer:
             found: Object = _parsed(await answer.read())
             return found
 
     @asynccontextmanager
-    async def _answer(  # noqa: PLR0913  (the parts of a request)
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Object | None = None,
-        kind: str = JSON,
-        limit: float | None = REQUEST_LIMIT,
-    ) -> AsyncIterator[RESTResponse]:
+    async def _answer(self, request: Request) -> AsyncIterator[RESTResponse]:
         """The server's answer, if it is a success. Credentials that ran out are read again, once."""
         try:
-            answer = await self._send(method, path, query, body, kind, limit)
-            if answer.status == 401:
-                answer.response.release()
-                await self.close()
-                answer = await self._send(method, path, query, body, kind, limit)
-            try:
+            async with AsyncExitStack() as stack:
+                answer = await stack.enter_async_context(self._sent(request))
+                if answer.status == 401:
+                    answer = await stack.enter_async_context(self._sent(request))
                 if not 200 <= answer.status < 300:
                     refusal = _refusal(answer.status, await answer.read(), answer.headers)
-                    if answer.status == 403 and not await self._is_ready():
-                        raise ClusterUnavailable(f"the API server starts, and does not know all rights yet: {refusal}")
+                    if answer.status in (401, 403) and await self._cannot_tell(answer.status):
+                        raise ClusterUnavailable(f"the API server is not ready, and cannot tell who may do what: {refusal}")
                     raise refusal
+                yield answer
+        except TimeoutError as error:
+            raise ClusterUnavailable(f"{request.method} {request.path}: the API server did not answer in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ClusterUnavailable(f"{request.method} {request.path}: {error or type(error).__name__}") from error
+
+    async def _cannot_tell(self, refused: int) -> bool:
+        """A server that was started a moment ago, or whose store is away, refuses what it will allow. Whom it does not know it
+        tells whether it is ready, if it tells strangers anything."""
+        if refused == 403:
+            async with self._sent(READY) as answer:
+                return bool(answer.status != 200)
+        async with self._sent(replace(READY, credentials=False)) as answer:
+            return bool(answer.status >= 500)
+
+    @asynccontextmanager
+    async def _sent(self, request: Request) -> AsyncIterator[RESTResponse]:
+        """Behind a 401 credentials are read again by the next request; what is under way keeps its connections."""
+        async with self._connected() as connection:
+            call = await connection.client.param_serialize(
+                request.method,
+                request.path,
+                query_params=list(request.query.items()),
+                header_params={"Accept": "application/json", "Content-Type": request.kind, "User-Agent": "rekindle"},
+                body=request.body,
+                auth_settings=["BearerToken"] if request.credentials else [],
+            )
+            limits = {"sock_connect": REQUEST_LIMIT, "sock_read": request.limit or SILENCE_LIMIT}
+            timeout = aiohttp.ClientTimeout(total=request.limit, **limits)
+            answer = await connection.client.call_api(*call, _request_timeout=timeout)
+            try:
+                if answer.status == 401 and connection is self._connection:
+                    self._connection = None
                 yield answer
             finally:
                 answer.response.release()
-        except TimeoutError as error:
-            raise ClusterUnavailable(f"{method} {path}: the API server did not answer in time") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ClusterUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
-    async def _is_ready(self) -> bool:
-        """A server that was started a moment ago refuses what it will allow."""
-        answer = await self._send("GET", "/readyz", {}, None, JSON, REQUEST_LIMIT)
-        answer.response.release()
-        return bool(answer.status == 200)
-
-    async def _send(  # noqa: PLR0913
-        self, method: str, path: str, query: Mapping[str, str], body: Object | None, kind: str, limit: float | None
-    ) -> RESTResponse:
-        client = self._client = self._client or ApiClient(await self._configuration())
-        headers = {"Accept": "application/json", "Content-Type": kind, "User-Agent": "rekindle"}
-        request = await client.param_serialize(
-            method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
-        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=REQUEST_LIMIT, sock_read=limit or SILENCE_LIMIT)
-        return await client.call_api(*request, _request_timeout=timeout)
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        async with self._connecting:
+            if self._connection is None:
+                self._connection = Connection(ApiClient(await self._configuration()))
+            connection = self._connection
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            connection.users -= 1
+            if not connection.users and connection is not self._connection:
+                await connection.client.close()
 
     async def _configuration(self) -> Configuration:
         configuration = Configuration()
+        configuration.connection_pool_maxsize = 0  # without end: each wait for pods holds a connection, for minutes
         try:
             if self._kubeconfig:
                 await load_kube_config(str(self._kubeconfig), client_configuration=configuration, persist_config=False)

@@ -144,6 +144,9 @@ class JobObject(Resource):
     metadata: ObjectMeta
     spec: JobSpec
     status: JobObjectStatus = JobObjectStatus()
+    suspended: bool = False
+    """Its owner or a queue has stopped it; a restart of ours, which does so for a moment, is none of that."""
+
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
 

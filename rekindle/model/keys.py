@@ -45,6 +45,8 @@ MANAGER_LOST = "rekindle.io/manager-lost"
 """Annotation of a job of MindIO: what is done when its manager is lost, `leave` or `restart`."""
 MEMORY = "rekindle.io/memory"
 """Annotation of a job, ours alone: what a later workflow of the job must find, should the one that runs be lost."""
+STOPPED = "rekindle.io/stopped"
+"""Annotation of a job, ours alone: `yes` while a restart has suspended it, `resumed` if somebody else resumed it meanwhile."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 

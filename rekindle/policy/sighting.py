@@ -8,7 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rekindle.model.bounds import cut
-from rekindle.model.cluster import Condition, JobObject, JobPhase, JobView, Node, Pod, PodPhase, PodRole, condition_of
+from rekindle.model.cluster import (
+    Condition,
+    JobObject,
+    JobPhase,
+    JobView,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodPhase,
+    PodRole,
+    condition_of,
+)
 from rekindle.model.fault import HOLDER_LENGTH, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
 from rekindle.policy.pod_ranks import RankedPod, problems, ranked
@@ -29,10 +41,12 @@ LONGEST_CODE = 80
 
 
 def end_of(job: JobObject | None) -> str:
-    """Why a job is over; empty: it lives. One whose pods all failed may be brought back."""
+    """Why a job is over; empty: it lives. One whose pods all failed may be brought back; one that is resumed begins anew."""
     if job is None or job.metadata.deletion_timestamp:
         return "the job was deleted"
-    return "the job succeeded" if job.status.phase is JobPhase.SUCCEEDED else ""
+    if job.status.phase is JobPhase.SUCCEEDED:
+        return "the job succeeded"
+    return "the job was suspended" if job.suspended else ""
 
 
 def sight(view: JobView) -> Sighting:
@@ -60,6 +74,14 @@ def sight(view: JobView) -> Sighting:
 def matters(node: Node) -> bool:
     """Whether something is wrong with it. Of other nodes nothing is ever told."""
     return _wrong(node, READY) is not None or _wrong(node, SUB_HEALTHY) is not None
+
+
+def gone(name: str, version: int = 0) -> Node:
+    """In the place of a node whose object was deleted: the cluster ends its pods a minute later, and until then they seem to
+    run."""
+    words = Condition(type=READY, status="Unknown", reason="NodeGone", message=f"node {name} was deleted")
+    metadata = ObjectMeta(name=name, uid=name, resource_version=version)
+    return Node(metadata=metadata, status=NodeStatus(accelerators=0, conditions=(words,)))
 
 
 def is_sub_healthy(node: Node) -> bool:

@@ -16,6 +16,7 @@ from rekindle.policy import intake
 from rekindle.policy.intake import Acknowledged, End, News, Register, Shown, Sighted, acknowledge, decline, is_urgent, unconfirmed
 from tests.support.cluster import ROOT
 from tests.support.job_views import NOW, job, manager, node, pod, view
+from workers.watcher.cluster_index import ClusterIndex
 
 NOTHING = Acknowledged()
 
@@ -116,6 +117,19 @@ def test_a_second_pod_on_a_sick_node_is_told() -> None:
     """Beside the first one's fault, which stays."""
     known, _ = told(view(pod(0), nodes=SICK))
     assert [fault.pod_ranks for fault in sighting(due(view(pod(0), pod(1), nodes=SICK), known)).faults] == [(0,), (1,)]
+
+
+def test_a_node_that_was_deleted_is_lost_while_pods_seem_to_run_on_it() -> None:
+    """Whoever runs the cluster deletes it as soon as its machine is gone, and the cluster its pods a minute later: no fault heals
+    with that. Of a node without pods nothing is told, and one that is back is well."""
+    index = ClusterIndex([job()], [pod(0), pod(1, node="node-1")], [node(), node("node-1", ready="False"), node("idle")])
+    assert index.remove(node("idle")) == set()
+    assert index.remove(node("node-1")) == {"job"}
+    (lost,) = shown(index.view("job")).sighting.faults
+    assert (lost.kind, lost.node, lost.pod_ranks, lost.code) == (FaultKind.NODE, "node-1", (1,), "NodeGone")
+    assert index.is_wrong("node-1")
+    assert index.put(node("node-1")) == {"job"}
+    assert shown(index.view("job")).sighting.faults == ()
 
 
 def test_what_healed_is_gone_from_what_is_told() -> None:

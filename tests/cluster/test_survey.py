@@ -8,8 +8,9 @@ from temporalio.testing import ActivityEnvironment
 from activities.clusters.local import LocalCluster
 from activities.pods import MOST_NODES, PodActivities
 from rekindle.cluster_client import ClusterClient
+from rekindle.errors import NotFound
 from rekindle.model.activity_values import EventRequest, PolicyRequest, RememberRequest, Survey, SurveyRequest
-from rekindle.model.cluster import ClusterEvent, JobPhase, JobView
+from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, Node
 from rekindle.model.fault import FaultKind
 from rekindle.model.state import Remembered
 from rekindle.policy.sighting import sight
@@ -47,6 +48,21 @@ async def test_a_survey_sees_what_the_watcher_sees(client: ClusterClient, cluste
     one = await survey(cluster, job.metadata.uid, second.spec.node_name)
     assert [fault.pod_ranks for fault in one.sighting.faults] == [(1,)]
     assert one.nodes == (second.spec.node_name,)
+
+
+async def test_a_survey_sees_that_a_node_was_deleted(
+    client: ClusterClient, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the watcher shows it: its pods seem to run."""
+    job = await client.submit(job_object(pods=2, accelerators=2))
+    first, _ = await until_running(client, "demo-worker-0", "demo-worker-1")
+
+    async def deleted(name: str) -> Node:
+        raise NotFound(f"no node {name}")
+
+    monkeypatch.setattr(cluster, "node", deleted)
+    (fault,) = (await survey(cluster, job.metadata.uid, first.spec.node_name)).sighting.faults
+    assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.NODE, (0,), "NodeGone")
 
 
 async def test_a_survey_says_that_a_job_is_gone_or_over(client: ClusterClient, cluster: LocalCluster) -> None:

@@ -5,13 +5,15 @@ The API server is one that admits everything, and asks as the real one does.
 
 import asyncio
 import copy
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import Api, Object
+from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
 from activities.clusters.port import Snapshot
@@ -68,6 +70,25 @@ def holders(seen: Snapshot) -> dict[str, str]:
     return {one.metadata.name: one.metadata.owner_uid for one in seen.pods}
 
 
+async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants: Tenants) -> None:
+    """Each look walks all of them: thousands of pods that start are not looked at thousands of times."""
+    await tenants.pod("victim", "pod-0", "large")
+    looks, seen = 0, 1
+    async with aclosing(tenants.cluster.follow("large")) as states:
+        await anext(states)
+        following = asyncio.create_task(anext(states))
+        await tenants.scripted.until_watched("/api/v1/namespaces/victim/pods")
+        for number in range(1, 41):
+            await tenants.pod("victim", f"pod-{number}", "large")
+        async with asyncio.timeout(WAIT_LIMIT):
+            while seen <= 40:
+                looks, seen = looks + 1, len(await following)
+                following = asyncio.create_task(anext(states))
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert looks < 20
+
+
 # ---- whose pod it is
 
 
@@ -115,6 +136,50 @@ async def test_pods_that_nobody_controls_are_a_job_in_one_namespace(tenants: Ten
     await tenants.pod("victim", "real", "guessed", made="2026-01-03T00:00:00Z")
     assert [one.metadata.namespace for one in (await tenants.snapshot()).jobs] == ["victim"]
     assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+
+
+async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenants: Tenants) -> None:
+    """The API server admits an amount of fifty digits; whoever writes it under somebody else's id says nothing of that job."""
+    await tenants.pod("victim", "real", "guessed")
+    forged = await tenants.pod("attacker", "forged", "guessed", made="2026-01-02T00:00:00Z")
+    forged["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1" * 50}}
+    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+
+
+async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> None:
+    """A cluster may have thousands that ask for nothing: what was listed of them is known, and their pods keep nobody waiting."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    for number in range(3):
+        alien = await tenants.job(BATCH_JOB, "attacker", f"alien-{number}")
+        alien["metadata"]["labels"] = {}
+        alien["metadata"]["annotations"] = {}
+        part = await tenants.pod("attacker", f"alien-{number}-0", "", owner(BATCH_JOB, f"alien-{number}"))
+        part["metadata"]["labels"]["batch.kubernetes.io/job-name"] = f"alien-{number}"
+    seen = await tenants.snapshot()
+    assert [one.metadata.name for one in seen.jobs] == ["train"]
+    assert not [path for _, path in tenants.scripted.requests if "/jobs/alien" in path]
+
+
+async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of objects each has a hundred times as much as is read of it."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    listed: list[weakref.ref[Listing]] = []
+    real = tenants.api.list
+
+    async def listing(path: str, **selectors: str) -> Listing:
+        found = await real(path, **selectors)
+        listed.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(tenants.api, "list", listing)
+    async with aclosing(tenants.cluster.watch()) as news:
+        await anext(news)
+        following = asyncio.create_task(anext(news))
+        await tenants.scripted.until_watched("/api/v1/nodes")
+        gc.collect()
+        assert not [one for one in listed if one()]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:

@@ -282,6 +282,18 @@ async def test_a_manager_that_was_deleted_comes_back(served: tuple[ScriptedApi, 
     assert again["spec"]["affinity"] == {"nodeAffinity": {"note": "kept"}}
 
 
+async def test_a_service_that_was_deleted_comes_back_with_the_next_restart(served: tuple[ScriptedApi, Api]) -> None:
+    """Under its name the ranks of the new pods look for their manager."""
+    scripted, api = served
+    await trained(scripted)
+    pods = [pod for name, pod in scripted.collections[PODS].items() if "worker" in name]
+    async with operating(api):
+        await scripted.until_watched("/api/v1/pods")
+        for pod in pods:
+            await scripted.put(PODS, {**pod, "status": {"phase": "Pending"}})
+        await scripted.until("/api/v1/namespaces/default/services", "sound-manager", "spec")
+
+
 async def test_an_operator_that_died_before_it_made_the_manager_makes_it(served: tuple[ScriptedApi, Api]) -> None:
     """It remembers nothing: workers that train without a manager are enough."""
     scripted, api = served

@@ -1,5 +1,6 @@
 """The API server's answers as our errors, on a real one; what a real one cannot be brought to say comes from a scripted one."""
 
+import asyncio
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from tests.support.kubernetes import Namespace
 from tests.support.worlds import pod_spec
 
 MAP = {"metadata": {"name": "map"}, "data": {"a": "1", "b": "2"}}
+
+WAIT_LIMIT = 30.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -126,7 +129,7 @@ async def scripted(handler: Handler, directory: Path, token: str = "first") -> A
     """The API against a server that says what the test wants."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -213,7 +216,7 @@ async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:
     """A token that was renewed in its file is taken at the first 401; one that is still wrong is an error."""
 
     async def renewed(request: web.Request) -> web.Response:
-        if request.headers["Authorization"] == "Bearer second":
+        if request.headers.get("Authorization") == "Bearer second":
             return web.json_response({"kind": "Pod"})
         return web.json_response({"message": "Unauthorized"}, status=401)
 
@@ -223,6 +226,69 @@ async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:
         config = yaml.safe_load((tmp_path / "config").read_text())
         write_config(tmp_path / "config", config["clusters"][0]["cluster"]["server"], "second")
         assert await api.get("/api/v1/pods") == {"kind": "Pod"}
+
+
+async def test_credentials_that_ran_out_break_nothing_that_is_under_way(tmp_path: Path) -> None:
+    """All that meet the 401 at once ask again, and a watch that was open before stays open."""
+    accepted, opened, changed = ["Bearer first"], asyncio.Event(), asyncio.Event()
+
+    async def renewing(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != accepted[-1]:
+            return web.json_response({"message": "Unauthorized"}, status=401)
+        if "watch" not in request.query:
+            return web.json_response({"kind": "Pod"})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        opened.set()
+        await changed.wait()
+        change = {"type": "ADDED", "object": {"metadata": {"resourceVersion": "7"}}}
+        await response.write(f"{json.dumps(change)}\n".encode())
+        return response
+
+    async with scripted(renewing, tmp_path) as api:
+        change = asyncio.create_task(anext(api.watch("/api/v1/pods", "5")))
+        await opened.wait()
+        accepted.append("Bearer second")
+        server = yaml.safe_load((tmp_path / "config").read_text())["clusters"][0]["cluster"]["server"]
+        write_config(tmp_path / "config", server, "second")
+        answers = await asyncio.gather(*(api.get(f"/api/v1/pods/{number}") for number in range(20)))
+        assert answers == [{"kind": "Pod"}] * 20
+        changed.set()
+        assert (await change).type == "ADDED"
+
+
+@pytest.mark.parametrize(("ready", "error"), [(200, Forbidden), (401, Forbidden), (500, ClusterUnavailable)])
+async def test_a_server_whose_store_is_away_is_asked_again(tmp_path: Path, ready: int, error: type[Exception]) -> None:
+    """It does not know us then, though our credentials are right; a stranger hears from it whether it is ready."""
+
+    async def forgetful(request: web.Request) -> web.Response:
+        asks_as_stranger = request.path == "/readyz" and "Authorization" not in request.headers
+        return web.json_response({"message": "Unauthorized"}, status=ready if asks_as_stranger else 401)
+
+    async with scripted(forgetful, tmp_path) as api:
+        with pytest.raises(error, match="Unauthorized"):
+            await api.get("/api/v1/pods")
+
+
+async def test_hundreds_of_waits_leave_room_for_a_request(tmp_path: Path) -> None:
+    """Each wait for pods holds a connection, perhaps for a quarter of an hour."""
+    waits, opened = 150, asyncio.Semaphore(0)
+
+    async def patient(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"kind": "Pod"})
+        opened.release()
+        await asyncio.Event().wait()
+        raise AssertionError("it is never set")
+
+    async with scripted(patient, tmp_path) as api, asyncio.timeout(WAIT_LIMIT):
+        watches = [asyncio.create_task(anext(api.watch("/api/v1/pods", "5"))) for _ in range(waits)]
+        for _ in range(waits):
+            await opened.acquire()
+        assert await api.get("/api/v1/pods") == {"kind": "Pod"}
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("minor", "fits"), [("27", False), ("28+", True), ("36", True)])

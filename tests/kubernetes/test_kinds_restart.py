@@ -11,6 +11,7 @@ from activities.clusters.api_server import Object
 from rekindle.errors import Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
+from rekindle.policy.sighting import end_of
 from tests.support.controller import annotations_of, labels_of
 from tests.support.foreign import Setting
 from tests.support.kubeflow import PATHS, SUBMIT, accelerators, job_sets_path, pod_template, submit_job_set
@@ -76,6 +77,54 @@ def frozen(replicated: Object) -> Object:
     for key in ("nodeSelector", "tolerations", "schedulingGates"):
         template["spec"].pop(key, None)
     return copy
+
+
+@every_kind
+async def test_a_job_that_somebody_else_suspended_is_not_resumed(setting: Setting, kind: str) -> None:
+    """Its owner wants no pods, or a queue has given its place away: it is over until they resume it."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    assert not end_of(await setting.cluster.job(uid))
+    await suspend(setting, kind)
+    assert end_of(await setting.cluster.job(uid)) == "the job was suspended"
+    with pytest.raises(Invalid, match=f"{kind} demo is suspended, and not by a restart"):
+        await setting.cluster.ensure_stopped(uid, 0)
+    await setting.until(uid, lambda pods: not pods)
+    with pytest.raises(Invalid, match=f"{kind} demo is suspended, and not by a restart"):
+        await setting.cluster.ensure_pods(uid, "second", ())
+
+
+@every_kind
+@pytest.mark.same_path("a job that a restart has stopped is not over, with every kind of job")
+async def test_a_job_that_a_restart_has_stopped_is_not_over(setting: Setting, kind: str) -> None:
+    """It has no pods for a moment, and what its owner says behind the restart counts again."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    stopped = await setting.cluster.ensure_stopped(uid, 0)
+    assert not end_of(await setting.cluster.job(uid))
+    await setting.until_gone(uid, *stopped)
+    await tried(lambda: setting.cluster.ensure_pods(uid, "second", ()))
+    await suspend(setting, kind)
+    assert end_of(await setting.cluster.job(uid))
+
+
+@every_kind
+async def test_a_job_that_somebody_else_resumes_in_a_restart_has_its_pods(setting: Setting, kind: str) -> None:
+    """A queue, or who keeps objects as they were written, does so within a moment: the pods that its controller makes are the
+    new ones, and what is suspended later is not ours."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    stopped = await setting.cluster.ensure_stopped(uid, 0)
+    await setting.until_gone(uid, *stopped)
+    await suspend(setting, kind, suspended=False)
+    pods = await tried(lambda: setting.cluster.ensure_pods(uid, "second", ()))
+    assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
+    assert not {pod.metadata.uid for pod in stopped} & {pod.metadata.uid for pod in pods}
+    await suspend(setting, kind)
+    assert end_of(await setting.cluster.job(uid))
+
+
+async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> None:
+    """As the job's owner does, or Kueue."""
+    spec = {"runPolicy": {"suspend": suspended}} if kind == "PyTorchJob" else {"suspend": suspended}
+    await setting.namespace.api.patch(PATHS[kind](setting.namespace.name, "demo"), {"spec": spec})
 
 
 @every_kind

@@ -203,6 +203,26 @@ async def test_a_job_whose_pod_was_deleted_starts_anew(kubeconfig: Path, tmp_pat
         assert (status.state.incidents, status.state.faults) == (1, ())
 
 
+async def test_a_job_that_its_owner_suspends_stays_suspended(
+    kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment
+) -> None:
+    """Its pods are gone because somebody wants it so: its workflow ends with these words, and the next one begins when the job is
+    resumed, with nothing to recover."""
+    async with a_site("direct, Job", kubeconfig, tmp_path, temporal) as site:
+        await site.job()
+        old = await site.world.cluster.pods(site.uid)
+        path, namespace = site.world.path, site.world.namespace
+        handle = temporal.client.get_workflow_handle(job_workflow(site.uid))
+        await namespace.api.patch(path, {"spec": {"suspend": True}})
+        async with asyncio.timeout(WAIT_LIMIT):
+            assert await handle.result() == "the job was suspended"
+        await site.world.until_gone(site.uid, *old)
+        assert (await namespace.api.get(path))["spec"]["suspend"]
+        await namespace.api.patch(path, {"spec": {"suspend": False}})
+        status = await site.until(lambda status: len(status.state.holders) == 2 and all(status.state.holders))
+        assert (status.state.incidents, status.state.faults) == (0, ())
+
+
 # ---- nodes
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
-from rekindle.policy.sighting import matters
+from rekindle.policy.sighting import gone, matters
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
 
@@ -45,9 +45,7 @@ class ClusterIndex:
     def remove(self, thing: JobObject | Pod | Node) -> set[str]:
         """Forgets it; answers the jobs that it concerns."""
         if isinstance(thing, Node):
-            self._nodes.pop(thing.metadata.name, None)
-            self._wrong.discard(thing.metadata.name)
-            return set(self._jobs_on.get(thing.metadata.name, ()))
+            return self._remove_node(thing)
         if isinstance(thing, JobObject):
             self.jobs.pop(thing.metadata.uid, None)
             return {thing.metadata.uid}
@@ -64,6 +62,16 @@ class ClusterIndex:
         if not _newer(self._nodes, name, node) or (before and before.status.conditions == node.status.conditions):
             return set()
         (self._wrong.add if matters(node) else self._wrong.discard)(name)
+        return set(self._jobs_on.get(name, ()))
+
+    def _remove_node(self, node: Node) -> set[str]:
+        """While pods seem to run on it, it is missed."""
+        name = node.metadata.name
+        self._nodes.pop(name, None)
+        self._wrong.discard(name)
+        if name in self._jobs_on:
+            self._nodes[name] = gone(name, node.metadata.resource_version)
+            self._wrong.add(name)
         return set(self._jobs_on.get(name, ()))
 
     def _count(self, pod: Pod | None, number: int) -> None:

@@ -132,7 +132,9 @@ class DirectDriver:
         self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         if job.kind.suspend:
-            await self._api.patch(job.path, {"metadata": {"uid": job.uid}, "spec": _nested(job.kind.suspend, True)})
+            _refuse_held(job)
+            mark = {"uid": job.uid, "annotations": {keys.STOPPED: "yes"}}
+            await self._api.patch(job.path, {"metadata": mark, "spec": _nested(job.kind.suspend, True)})
             if not failure_of(job):  # then its controller does nothing any more
                 await self._given_up(job)
             await self._delete_all(await self._reader.managers(job), grace_seconds)
@@ -157,7 +159,9 @@ class DirectDriver:
         if problem := failure_of(job):
             raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
         there = await self._reader.pods(job)
-        if left := [pod for pod in there if _generation(pod) != generation or pod["metadata"].get("deletionTimestamp")]:
+        if job.was_resumed:
+            await self.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+        if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         if job.kind is TRAINING_JOB:
             wanted = made.pods_of_training_job(job, generation, avoid_nodes, self._settings.gateway_address)
@@ -187,9 +191,10 @@ class DirectDriver:
     # ---- suspend, change, resume
 
     async def _resume(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> None:
-        spec = deepcopy(job.object["spec"])
-        if not _at(spec, job.kind.suspend):
+        if not job.is_suspended:
             return
+        _refuse_held(job)
+        spec = deepcopy(job.object["spec"])
         if job.kind.makes_jobs:
             for part in await self._reader.parts(job):
                 template = deepcopy(part.object["spec"]["template"])
@@ -202,10 +207,11 @@ class DirectDriver:
         await self._change_suspended(job, {**spec, **_nested_in(spec, job.kind.suspend)})
 
     async def _change_suspended(self, job: Workload, spec: Object) -> None:
-        """Only as it was read."""
+        """Only as it was read; that it was we who stopped it is over with that."""
         if job.kind is BATCH_JOB:
             job = await self._never_started(job)
-        await self._api.patch(job.path, {"metadata": _as_read(job), "spec": spec})
+        metadata = {**_as_read(job), "annotations": {keys.STOPPED: None}}
+        await self._api.patch(job.path, {"metadata": metadata, "spec": spec})
 
     async def _never_started(self, job: Workload) -> Workload:
         """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its
@@ -222,8 +228,7 @@ class DirectDriver:
         expected = sum(template.pods for template in job.templates)
 
         def new(pods: Sequence[Object]) -> list[Object]:
-            alive = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
-            return [pod for pod in alive if _generation(pod) == generation]
+            return [pod for pod in pods if _is_new(pod, job, generation)]
 
         pods = new(await self._reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
         if len(pods) < expected:
@@ -299,6 +304,18 @@ def _as_read(job: Workload) -> Object:
     return {"resourceVersion": job.metadata["resourceVersion"]}
 
 
+def _refuse_held(job: Workload) -> None:
+    """Raises: Invalid when somebody else keeps the job from running: its owner, or a queue that has given its place away."""
+    if job.is_held:
+        raise Invalid(f"{job.kind.name} {job.name} is suspended, and not by a restart: who suspended it resumes it")
+
+
+def _is_new(pod: Object, job: Workload, generation: str) -> bool:
+    """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
+    said = job.was_resumed or _generation(pod) == generation
+    return said and not pod["metadata"].get("deletionTimestamp")
+
+
 def _generation(pod: Object) -> str:
     return str(pod["metadata"].get("labels", {}).get(keys.GENERATION, "0"))
 
@@ -313,12 +330,6 @@ def _change_template(body: Object, generation: str, avoid_nodes: Sequence[str]) 
     affinity = made.placed(body["spec"].get("affinity") or {}, avoid_nodes)
     required = affinity.get("nodeAffinity", {}).get(made.REQUIRED)
     body["spec"]["affinity"] = {**affinity, "nodeAffinity": {**affinity.get("nodeAffinity", {}), made.REQUIRED: required}}
-
-
-def _at(spec: Object, path: Sequence[str]) -> object:
-    for part in path:
-        spec = spec.get(part) or {}
-    return spec
 
 
 def _nested(path: Sequence[str], value: object) -> Object:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
@@ -71,8 +72,9 @@ class KubernetesCluster:
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)
         known = PodsOf(self._settings.rank_keys)
-        async for pods in self._reader.follow(job):
-            yield known.read(job, pods)
+        async with aclosing(self._reader.follow(job)) as states:
+            async for pods in states:
+                yield known.read(job, pods)
 
     async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         async for event in Watch(self._api, self._reader, self._settings, self._refuse).events():

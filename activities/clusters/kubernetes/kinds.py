@@ -12,7 +12,7 @@ from typing import Any
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from rekindle.model.cluster import LOOSE_PODS
-from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE
+from rekindle.model.keys import JOB_ID, JOB_NAME, REPLICA_TYPE, STOPPED
 from rekindle.model.sizes import LONGEST_RANK
 
 BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
@@ -112,6 +112,24 @@ class Workload:
     def reference(self) -> Object:
         """What is made for it is deleted with it."""
         return {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": self.name, "uid": self.uid}
+
+    @property
+    def is_suspended(self) -> bool:
+        """By whomever."""
+        said: Any = self.object["spec"]
+        for part in self.kind.suspend:
+            said = said.get(part) or {}
+        return bool(self.kind.suspend and said)
+
+    @property
+    def is_held(self) -> bool:
+        """Suspended by its owner or a queue, and not for a moment by a restart of ours."""
+        return self.is_suspended and self.annotation(STOPPED) != "yes"
+
+    @property
+    def was_resumed(self) -> bool:
+        """By somebody else, in the middle of a restart."""
+        return not self.is_suspended and bool(self.annotation(STOPPED))
 
     @property
     def templates(self) -> list[Template]:

@@ -184,7 +184,7 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    return read.model_copy(update={"kind": job.kind.name, "status": status, "observe": observe})
+    return read.model_copy(update={"kind": job.kind.name, "status": status, "suspended": job.is_held, "observe": observe})
 
 
 def _training_job(job: Workload) -> JobObject:

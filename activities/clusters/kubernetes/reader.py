@@ -78,8 +78,10 @@ class Reader:
                         self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID."""
+        """Where a job is, so that it is found by its UID. Of a Job that is a part of nothing its pods are not asked for again."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
+        if job.kind is BATCH_JOB and not _has_top(job.object):
+            self._tops[job.uid] = job.uid
 
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
@@ -110,9 +112,9 @@ class Reader:
         for plural, shape in (("pods", Pod), ("podtemplates", PodTemplate)):
             for scope in self.scopes:
                 found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
-                if bare := [checked(shape, thing) for thing in found if is_bare(thing)]:
+                if bare := [thing for thing in found if is_bare(thing)]:
                     namespace = self.namespace_of(job_id, bare)
-                    if own := [thing for thing in bare if thing["metadata"]["namespace"] == namespace]:
+                    if own := [checked(shape, thing) for thing in bare if thing["metadata"]["namespace"] == namespace]:
                         job = bare_job(namespace, job_id, own)
                         self.remember(job)
                         return job
@@ -153,12 +155,27 @@ class Reader:
         return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
-        """All pods of a job, and again after each change."""
+        """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
         listing = await self._listing(job)
         pods = {pod["metadata"]["uid"]: pod for pod in listing.items}
         yield list(pods.values())
-        watch = self._api.watch(_pods_path(job), listing.resource_version, labelSelector=self._selector(job))
-        async with aclosing(watch) as changes:
+        changed = asyncio.Event()
+        taking = asyncio.create_task(self._take(job, listing.resource_version, pods, changed))
+        taking.add_done_callback(lambda _: changed.set())
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                if taking.done():
+                    taking.result()
+                yield list(pods.values())
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def _take(self, job: Workload, since: str, pods: dict[str, Object], changed: asyncio.Event) -> None:
+        """Keeps the pods up to date; ends with the watch, by an error."""
+        async with aclosing(self._api.watch(_pods_path(job), since, labelSelector=self._selector(job))) as changes:
             async for change in changes:
                 if await self.owner_uid(change.object) != job.uid:
                     continue
@@ -166,7 +183,7 @@ class Reader:
                     pods.pop(change.object["metadata"]["uid"], None)
                 else:
                     pods[change.object["metadata"]["uid"]] = change.object
-                yield list(pods.values())
+                changed.set()
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
         """The job's pods as soon as `done`, or as they were seen last within `limit` seconds. They are looked at in any case:
@@ -215,10 +232,15 @@ class Reader:
                 return uid
             if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
                 return uid
-            above = controller_of(found)
-            known = levels > 1 and above is not None and above["kind"] in BY_NAME
-            self._tops[uid] = await self._top(namespace, above, levels - 1) if known and above else uid
+            above = controller_of(found) if levels > 1 and _has_top(found) else None
+            self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
         return self._tops[uid]
+
+
+def _has_top(thing: Object) -> bool:
+    """Whether a job of a kind that we know controls it."""
+    above = controller_of(thing)
+    return above is not None and above["kind"] in BY_NAME
 
 
 def in_scope(plural: str, scope: str) -> str:

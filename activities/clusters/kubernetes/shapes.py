@@ -226,6 +226,7 @@ class BatchJob(Shape):
     template: Template
     completions: Count = 1
     parallelism: Count = 1
+    suspend: StrictBool = False
 
 
 class PartTemplate(Shape):
@@ -240,6 +241,7 @@ class Part(Shape):
 
 class JobSet(Shape):
     replicated_jobs: list[Part] = Field(min_length=1)
+    suspend: StrictBool = False
 
 
 class Trainer(Shape):
@@ -254,6 +256,7 @@ class Trainer(Shape):
 
 class TrainJob(Shape):
     trainer: Trainer = Trainer()
+    suspend: StrictBool = False
 
 
 class Replica(Shape):
@@ -265,8 +268,13 @@ class AscendJob(Shape):
     replica_specs: dict[str, Replica] = Field(min_length=1)
 
 
+class RunPolicy(Shape):
+    suspend: StrictBool = False
+
+
 class PyTorchJob(Shape):
     pytorch_replica_specs: dict[str, Replica] = Field(min_length=1)
+    run_policy: RunPolicy = RunPolicy()
 
 
 class OwnPod(Shape):

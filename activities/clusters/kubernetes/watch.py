@@ -66,8 +66,9 @@ class Watch:
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         listings = [(stream, await self._list(stream)) for stream in self._streams()]
         yield await self._begin(listings)
-        open_ones = [(stream, listing) for stream, listing in listings if listing.resource_version]
-        async with self._changes(open_ones) as changes:
+        since = [(stream, listing.resource_version) for stream, listing in listings if listing.resource_version]
+        del listings  # its objects are large, and a watch is open for minutes
+        async with self._changes(since) as changes:
             async for stream, change in changes:
                 for event in await self._take(stream, change):
                     yield event
@@ -85,7 +86,7 @@ class Watch:
         return await self._api.list(stream.path, **stream.query)
 
     @asynccontextmanager
-    async def _changes(self, streams: list[tuple[Stream, Listing]]) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change], None]]:
+    async def _changes(self, streams: list[tuple[Stream, str]]) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change], None]]:
         """All streams as one; the first that breaks ends it."""
         queue: asyncio.Queue[tuple[Stream, Change] | Exception] = asyncio.Queue(maxsize=100)
 
@@ -103,7 +104,7 @@ class Watch:
                     raise item
                 yield item
 
-        pumps = [asyncio.create_task(pump(stream, listing.resource_version)) for stream, listing in streams]
+        pumps = [asyncio.create_task(pump(stream, since)) for stream, since in streams]
         try:
             yield read()
         finally:
