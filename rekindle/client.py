@@ -72,7 +72,11 @@ class Rekindle:
 
     @classmethod
     async def connect(cls, address: str = "") -> Self:
-        """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...)."""
+        """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...).
+
+        Raises:
+            BadInput: what the environment says of Temporal cannot be used. Unavailable: nobody answers.
+        """
         return cls(await connect(address))
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:

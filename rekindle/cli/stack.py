@@ -349,11 +349,18 @@ async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callab
             await stack.start(members.pop("cluster"))
         tell(f"starting {', '.join(members)}")
         await asyncio.gather(*(stack.start(member) for member in members.values()))
-        (state_dir / DETAILS).write_text(json.dumps(vars(stack.addresses)))
+        _write_details(state_dir, stack.addresses)
         yield stack
     finally:
         await stack.stop()
         (state_dir / DETAILS).unlink(missing_ok=True)
+
+
+def _write_details(state_dir: Path, addresses: Addresses) -> None:
+    """Whole or not at all: a command in another shell may look at any moment."""
+    unfinished = state_dir / f"{DETAILS}.new"
+    unfinished.write_text(json.dumps(vars(addresses)))
+    unfinished.replace(state_dir / DETAILS)
 
 
 async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Callable[[str], None]) -> Stack:

@@ -81,6 +81,10 @@ def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
         ("REKINDLE_LOG_LEVEL", "loud", "'DEBUG', 'INFO', 'WARNING' or 'ERROR' (got 'loud')"),
         ("REKINDLE_LIMITS__PAUSE", "soon", "REKINDLE_LIMITS.pause: must be a number of seconds"),
         ("REKINDLE_NAMESPACES", "training", "REKINDLE_NAMESPACES: not JSON"),
+        ("TEMPORAL_TLS_CLIENT_CERT_PATH", "/nowhere", "TEMPORAL_*"),
+        ("TEMPORAL_TLS_CLIENT_CERT_DATA", "half of a pair", "both client cert and private key"),
+        ("TEMPORAL_PROFILE", "nobodys", "Profile 'nobodys' not found"),
+        ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
     ],
 )
 def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value: str, words: str) -> None:
@@ -127,6 +131,16 @@ def test_where_a_stack_was_looked_for_is_said(tmp_path: Path, command: str) -> N
     assert done.returncode == 3, done.stderr
     assert "REKINDLE_STATE_DIR" in done.stderr
     assert str(tmp_path / ".rekindle") in done.stderr
+
+
+@pytest.mark.parametrize("left", ['{"temporal": "127', '{"temporal": "127.0.0.1:7233"}', "\xff"])
+def test_what_does_not_say_where_a_stack_is_is_named(tmp_path: Path, left: str) -> None:
+    """A file of another release, or one that a full disk cut off: the command names it, with exit code 3."""
+    (tmp_path / ".rekindle").mkdir()
+    (tmp_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
+    done = rekindle("jobs", directory=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert "dev.json does not say where `rekindle dev` is" in done.stderr
 
 
 @pytest.mark.parametrize(("error", "code"), [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4)])

@@ -15,14 +15,18 @@ from rekindle.errors import Unavailable
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 
 
+def plain() -> dict[str, str]:
+    """The environment without what it says of a control plane."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
+
+
 async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.subprocess.Process:
     """`rekindle dev` on any free ports, but for those that are given."""
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway") if f"--{name}-port" not in changed]
     return await asyncio.create_subprocess_exec(
         *(REKINDLE, "dev", *ports, *changed),
         cwd=directory,
-        env={**plain, **environment, "COLUMNS": "200"},
+        env={**plain(), **environment, "COLUMNS": "200"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -93,7 +97,8 @@ async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None
 
 
 async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
-    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere."""
+    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
+    environment says something about another Temporal but not where that is."""
     state = tmp_path / "of its own"
     first = await dev(tmp_path, REKINDLE_STATE_DIR=str(state))
     assert first.stdout is not None
@@ -102,11 +107,13 @@ async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
             while b"In another terminal" not in (line := await first.stdout.readline()):
                 assert line
         assert f"export REKINDLE_STATE_DIR='{state}'".encode() in line
-        elsewhere = await asyncio.create_subprocess_exec(
-            *(REKINDLE, "nodes"), cwd="/", env={"REKINDLE_STATE_DIR": str(state)}, stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await elsewhere.communicate()
-        assert (elsewhere.returncode, b"node-2" in output) == (0, True)
+        another = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true", "REKINDLE_STATE_DIR": str(state)}
+        for command, words in (("nodes", b"node-2"), ("jobs", b"no job is registered")):
+            elsewhere = await asyncio.create_subprocess_exec(
+                *(REKINDLE, command), cwd="/", env={**plain(), **another}, stdout=asyncio.subprocess.PIPE
+            )
+            output, _ = await elsewhere.communicate()
+            assert (elsewhere.returncode, words in output) == (0, True)
     finally:
         first.send_signal(signal.SIGINT)
         await first.communicate()
