@@ -36,20 +36,26 @@ async def dev(
     """
     ports = Ports(temporal_port, ui_port, gateway_port)
     stop = asyncio.Event()
+    loop, this = asyncio.get_running_loop(), asyncio.current_task()
+    assert this is not None
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, this.cancel)
     status = console.status("starting ...")
     status.start()
     try:
         machine = Machine(nodes, accelerators, cluster)
         stack = running(state_dir.resolve(), machine, ports=ports, tell=status.update)
         async with stack as started:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
             status.stop()
             _print_addresses(started.addresses, nodes, accelerators)
             await _until_either(stop, started.broken)
             if started.broken.is_set():
                 raise Unavailable(f"a part of the stack has died, see the logs in {state_dir / 'logs'}")
             console.print("stopping ...")
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
     finally:
         status.stop()
 

@@ -371,9 +371,9 @@ async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Call
         command = temporal_command(stack.addresses, state_dir / "temporal.db")
         try:
             await stack.start(_member("temporal", command, stack.addresses, state_dir))
-        except Unavailable:
+        except BaseException as error:
             await stack.stop()
-            if attempt == ATTEMPTS or ports.temporal:
+            if not isinstance(error, Unavailable) or attempt == ATTEMPTS or ports.temporal:
                 raise
         else:
             return stack

@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
@@ -76,6 +77,21 @@ async def test_a_state_directory_has_one_stack(tmp_path: Path) -> None:
         first.send_signal(signal.SIGINT)
         await first.communicate()
     assert first.returncode == 0
+
+
+async def test_an_interrupted_start_ends_at_once(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a build that takes minutes: nothing says that it runs, and nothing of it is left."""
+    os.mkfifo(begun := tmp_path / "begun")
+    (go := tmp_path / "go").write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 600\n")
+    go.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    starting = await dev(tmp_path, "--cluster", "kubernetes", PATH=path, XDG_CACHE_HOME=str(tmp_path), KUBEBUILDER_ASSETS="")
+    building = psutil.Process(int(await asyncio.to_thread(begun.read_text)))
+    starting.send_signal(signal.SIGINT)
+    output, errors = await starting.communicate()
+    assert (starting.returncode, output) == (130, b""), errors.decode()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [building], timeout=10)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
