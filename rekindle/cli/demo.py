@@ -68,7 +68,7 @@ async def hot_switch(
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await Scenario(options, stack, directory, tell).run()
             _show(result, output)
-            _wait_for_a_key(result, output)
+            await _wait_for_a_key(result, output)
     if options.is_met_by(result):
         shutil.rmtree(directory, ignore_errors=True)
         return 0
@@ -154,9 +154,16 @@ def _place(place: dict[str, Any]) -> str:
     return f"{place['pod']} on {place['node']} (pid {place['pid']})"
 
 
-def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
-    """The Temporal UI stays up until somebody who can press a key does."""
+async def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
+    """The Temporal UI stays up until somebody who can press a key does; Ctrl-C is heard meanwhile."""
     if output is Format.JSON:
         print_json(result)
     elif sys.stdin.isatty() and console.is_terminal:
-        console.input("Enter ends the demo and its Temporal UI ")
+        console.print("Enter ends the demo and its Temporal UI")
+        typed, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(sys.stdin, typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin)
+        sys.stdin.readline()

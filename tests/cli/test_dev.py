@@ -112,6 +112,26 @@ async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None
     assert list(tmp_path.glob("rekindle-demo-*")) == []
 
 
+@pytest.mark.parametrize(("key", "code"), [(b"\n", 0), (b"\x04", 0), (b"\x03", 130)], ids=["Enter", "Ctrl-D", "Ctrl-C"])
+async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) -> None:
+    """Enter and the end of input end it, and an interrupt does at the first try: none of them is a traceback."""
+    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    waits = "asyncio.run(demo._wait_for_a_key({}, demo.Format.TEXT))"
+    shows = f"{own}; import asyncio; from rekindle.cli import app, demo; app.app = lambda **_: {waits} or 0; app.main()"
+    terminal, inside = os.openpty()
+    shown = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", shows), stdin=inside, stdout=inside, stderr=inside, start_new_session=True
+    )
+    os.close(inside)
+    words = b""
+    while b"Enter ends the demo" not in words:
+        words += await asyncio.to_thread(os.read, terminal, 1000)
+    os.write(terminal, key)
+    async with asyncio.timeout(20):
+        assert await shown.wait() == code
+    os.close(terminal)
+
+
 async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
     """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
     environment says something about another Temporal but not where that is."""
