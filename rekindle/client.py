@@ -30,7 +30,7 @@ from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode, ModeRequest, Receipt, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
@@ -197,14 +197,14 @@ class Rekindle:
             requested_by: who asks; shown in the Temporal UI.
 
         Raises:
-            BadInput: unknown job or pod rank. Refused: the job is busy with another recovery.
+            BadInput: unknown job or pod rank. Refused: the job is busy with another recovery, or cannot do it as it is now.
         """
         handle = await self.start(Mode.HOT_SWITCH, job, pod_rank=pod_rank, force=force, requested_by=requested_by)
-        return await self.verdict(handle)
+        return _begun(await self.verdict(handle))
 
     async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
-        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict."""
-        return await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by))
+        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
+        return _begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
 
     async def start(
         self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
@@ -261,6 +261,13 @@ class Rekindle:
         except RPCError as error:
             raise self._unanswered(error) from error
         return receipt
+
+
+def _begun(verdict: Verdict) -> Verdict:
+    """A front that was refused ends well, with this verdict; a program is told by an error."""
+    if verdict.outcome is Outcome.REFUSED:
+        raise Refused(verdict.reason)
+    return verdict
 
 
 def _job_row(run: WorkflowExecution) -> JobRow:
