@@ -96,6 +96,8 @@ class Rekindle:
         Raises:
             BadInput: no job, or several, by that name.
         """
+        if not job.isprintable():
+            raise BadInput(f"job: no job is named {job!r}")
         lives = await self._lives(job)
         if lives or (ended and lives is not None):
             return job
@@ -116,7 +118,7 @@ class Rekindle:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
-                raise self._unanswered(error) from error
+                raise self.unanswered(error) from error
             return None
         return found.status is WorkflowExecutionStatus.RUNNING
 
@@ -161,7 +163,7 @@ class Rekindle:
             try:
                 await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
             except RPCError as error:
-                raise self._unanswered(error) from error
+                raise self.unanswered(error) from error
         return [asked] if asked else []
 
     async def _cancel_fronts(self, which: str) -> list[str]:
@@ -171,10 +173,10 @@ class Rekindle:
             for workflow_id in found:
                 await self.temporal.get_workflow_handle(workflow_id).cancel()
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         return found
 
-    def _unanswered(self, error: RPCError) -> Unavailable:
+    def unanswered(self, error: RPCError) -> Unavailable:
         """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
@@ -185,7 +187,7 @@ class Rekindle:
             async for run in self.temporal.list_workflows(query):
                 yield run
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
 
     async def hot_switch(self, job: str, *, pod_rank: int, force: bool = False, requested_by: str = "") -> Verdict:
         """Moves a pod to a spare node and waits for the verdict.
@@ -222,7 +224,7 @@ class Rekindle:
                 static_summary=f"{mode} of {job} requested{f' by {requested_by}' if requested_by else ''}",
             )
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
 
     async def verdict(self, handle: WorkflowHandle[object, Verdict]) -> Verdict:
         """Waits for a front's verdict.
@@ -233,7 +235,7 @@ class Rekindle:
         try:
             return await handle.result()
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         except WorkflowFailureError as error:
             cause = error.cause
             while isinstance(cause, ActivityError) and cause.cause:
@@ -259,7 +261,7 @@ class Rekindle:
             kind = cause.type if isinstance(cause, ApplicationError) else None
             raise (BadInput if kind in INVALID else Refused)(str(cause)) from error
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         return receipt
 
 

@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
@@ -31,6 +32,14 @@ class Deaf:
     async def before(self, caller: str, method: str, request: bytes) -> None: ...
 
     async def after(self, caller: str, method: str, noted: object, response: bytes) -> None: ...
+
+
+class Denies(Deaf):
+    """Lets nobody look at versions, as an older server or one with fewer rights does."""
+
+    async def before(self, caller: str, method: str, request: bytes) -> None:
+        if method == "DescribeWorkerDeployment":
+            raise grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), "not for you")
 
 
 async def typed(
@@ -170,6 +179,19 @@ async def test_where_no_control_worker_ever_started_versions_says_so(temporal: W
     async with training(temporal, a_job()) as (world, _peer):
         code, words = await ended(await typed(world, "versions", namespace="nowhere"))
         assert (code, "no control worker has started in namespace nowhere" in words) == (0, True), words
+
+
+@pytest.mark.parametrize("arguments", [["versions"], ["versions", "use", "1.0"]])
+async def test_a_server_that_tells_no_versions_is_named(temporal: WorkflowEnvironment, arguments: list[str]) -> None:
+    """Its words and its address, with exit code 3."""
+    async with (
+        training(temporal, a_job()) as (world, _peer),
+        Proxy("command", world.client.service_client.config.target_host, Denies()) as way,
+    ):
+        code, words = await ended(await typed(world, *arguments, address=way.address))
+        assert (code, "Traceback" in words) == (3, False), words
+        assert f"{way.address}, namespace default" in words
+        assert "not for you" in words
 
 
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
