@@ -247,9 +247,9 @@ def _path(kind: str, name: str, below: str = "") -> str:
     """Where an object is. Its name may be whatever somebody typed: it stays one part of the path.
 
     Raises:
-        NotFound: the name would lead elsewhere.
+        NotFound: the name would lead elsewhere, or is no text.
     """
-    if name in ("", ".", ".."):
+    if name in ("", ".", "..") or not name.isprintable():
         raise NotFound(f"no {kind} is named {name!r}")
     return f"/{kind}s/{quote(name, safe='')}{below}"
 

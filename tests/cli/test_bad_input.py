@@ -124,6 +124,12 @@ def test_what_cannot_be_started_is_named_before_anything_starts(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
 
 
+def test_a_name_that_is_no_text_is_that_of_no_job(tmp_path: Path) -> None:
+    """A byte that is no UTF-8 is bad input, wherever the job is looked for; nobody is asked."""
+    done = rekindle("delete", "gpt\udcff", directory=tmp_path)
+    assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
 def test_where_a_stack_was_looked_for_is_said(tmp_path: Path, command: str) -> None:
     """In another directory than that of `rekindle dev` nothing is found: the message has the variable that names it."""
