@@ -30,6 +30,8 @@ async def logs(
     async with local_cluster() as cluster:
         directory, living = await _job(cluster, job)
         gone = _logs_of_the_gone(directory, living)
+        if not gone and not living:
+            raise NotFound(f"no log of {job} is left in {directory / 'logs'}")
         _check(pod, job, {path.name.split(".")[0] for path in gone} | {one.metadata.name for one in living})
         for path in gone if not follow else ():
             name, uid, _ = path.name.rsplit(".", 2)

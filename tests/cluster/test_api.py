@@ -166,6 +166,17 @@ async def test_a_long_log_is_printed_as_it_was_written(
     assert capsys.readouterr().out.endswith(f"\n{words}\n")
 
 
+async def test_a_job_of_which_no_log_is_left_says_so(
+    client: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is there, somebody else keeps what its pods wrote: silence would read as a job that wrote nothing."""
+    monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
+    monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
+    (tmp_path / "jobs" / "gone-0a1b2c3d" / "logs").mkdir(parents=True)
+    with pytest.raises(NotFound, match=r"no log of gone is left in .*gone-0a1b2c3d/logs"):
+        await logs("gone")
+
+
 async def test_names_are_taken_once(client: ClusterClient) -> None:
     """A second job or pod of a name is a Conflict that says who has it."""
     await client.submit(job_object())
