@@ -79,14 +79,14 @@ async def hot_switch(
 
 @contextlib.contextmanager
 def _kept_when_it_fails(directory: Path) -> Iterator[None]:
-    """What failed can be looked into; who interrupts the demo wants nothing of it."""
+    """What failed can be looked into; who interrupts the demo wants nothing of it, and behind bad input nothing was started."""
     try:
         yield
+    except (BadInput, asyncio.CancelledError):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     except RekindleError:
         problems.print(f"logs are kept in {directory}", soft_wrap=True)
-        raise
-    except asyncio.CancelledError:
-        shutil.rmtree(directory, ignore_errors=True)
         raise
 
 

@@ -95,6 +95,14 @@ def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [["dev"], ["demo", "hot-switch"]])
+def test_a_setting_that_means_nothing_is_named_before_anything_starts(tmp_path: Path, command: list[str]) -> None:
+    """Also where it is meant for the processes that would be started."""
+    done = rekindle(*command, directory=tmp_path, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(tmp_path))
+    assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
     """Without a local cluster the message names the socket, with exit code 3."""
     done = rekindle("nodes", directory=tmp_path)
@@ -111,17 +119,20 @@ def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
         (["--state-dir", "a-file/below"], ["--state-dir", "a-file/below cannot be used", "a directory"]),
         (["--state-dir", "/proc/nowhere"], ["--state-dir", "/proc/nowhere cannot be used", "a directory"]),
         (["--state-dir", "x" * 110], ["--state-dir", "at most 107"]),
+        (["--state-dir", "a-state"], ["--state-dir", "a-state cannot be used", "logs", "a directory"]),
     ],
 )
 def test_what_cannot_be_started_is_named_before_anything_starts(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
     (tmp_path / "a-file").write_text("")
+    (tmp_path / "a-state").mkdir()
+    (tmp_path / "a-state" / "logs").write_text("")
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
     done = rekindle("dev", *ports, *arguments, directory=tmp_path)
     assert done.returncode == 2, done.stderr
     assert [word for word in words if word not in done.stderr] == []
     assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"a-file", "a-state", "logs"}
 
 
 def test_a_name_that_is_no_text_is_that_of_no_job(tmp_path: Path) -> None:
