@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rekindle.cli.interrupts import interruptible
 from rekindle.cli.output import Format, console, print_json, problems
 from rekindle.cli.scenario import RANKS, Options, Scenario, Step
 from rekindle.cli.stack import ClusterKind, Machine, running
@@ -63,7 +64,7 @@ async def hot_switch(
     _check(options)
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     nodes = options.pods + (0 if options.no_spare else 1)
-    with _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
+    with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
         machine = Machine(nodes, RANKS // options.pods, cluster)
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await Scenario(options, stack, directory, tell).run()

@@ -94,8 +94,9 @@ async def test_an_interrupted_start_ends_at_once(tmp_path: Path) -> None:
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
-async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Ctrl-C ends its processes and removes its directory."""
+@pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, interrupt: signal.Signals) -> None:
+    """Ctrl-C, a time limit and a terminal that is closed end its processes and remove its directory."""
     demo = await asyncio.create_subprocess_exec(
         *(REKINDLE, "demo", "hot-switch"),
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -106,7 +107,7 @@ async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None
     assert b"starting the Temporal server" in await demo.stderr.readline()
     assert b"starting" in await demo.stderr.readline()
     assert len(list(tmp_path.glob("rekindle-demo-*"))) == 1
-    demo.send_signal(signal.SIGINT)
+    demo.send_signal(interrupt)
     await demo.communicate()
     assert demo.returncode == 130
     assert list(tmp_path.glob("rekindle-demo-*")) == []
