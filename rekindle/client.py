@@ -30,7 +30,7 @@ from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
-from rekindle.model.recovery import Mode, ModeRequest, Receipt, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
@@ -72,7 +72,11 @@ class Rekindle:
 
     @classmethod
     async def connect(cls, address: str = "") -> Self:
-        """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...)."""
+        """Connects to the service at `host:port`; by default to the one that the environment names (`TEMPORAL_ADDRESS`, ...).
+
+        Raises:
+            BadInput: what the environment says of Temporal cannot be used. Unavailable: nobody answers.
+        """
         return cls(await connect(address))
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:
@@ -92,6 +96,8 @@ class Rekindle:
         Raises:
             BadInput: no job, or several, by that name.
         """
+        if not job.isprintable():
+            raise BadInput(f"job: no job is named {job!r}")
         lives = await self._lives(job)
         if lives or (ended and lives is not None):
             return job
@@ -112,7 +118,7 @@ class Rekindle:
             found = await self.temporal.get_workflow_handle(ids.job_workflow(job_id)).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
-                raise self._unanswered(error) from error
+                raise self.unanswered(error) from error
             return None
         return found.status is WorkflowExecutionStatus.RUNNING
 
@@ -157,7 +163,7 @@ class Rekindle:
             try:
                 await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
             except RPCError as error:
-                raise self._unanswered(error) from error
+                raise self.unanswered(error) from error
         return [asked] if asked else []
 
     async def _cancel_fronts(self, which: str) -> list[str]:
@@ -167,10 +173,10 @@ class Rekindle:
             for workflow_id in found:
                 await self.temporal.get_workflow_handle(workflow_id).cancel()
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         return found
 
-    def _unanswered(self, error: RPCError) -> Unavailable:
+    def unanswered(self, error: RPCError) -> Unavailable:
         """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""
         address = self.temporal.service_client.config.target_host
         where = f"{address}, namespace {self.temporal.namespace} (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE)"
@@ -181,7 +187,7 @@ class Rekindle:
             async for run in self.temporal.list_workflows(query):
                 yield run
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
 
     async def hot_switch(self, job: str, *, pod_rank: int, force: bool = False, requested_by: str = "") -> Verdict:
         """Moves a pod to a spare node and waits for the verdict.
@@ -193,14 +199,14 @@ class Rekindle:
             requested_by: who asks; shown in the Temporal UI.
 
         Raises:
-            BadInput: unknown job or pod rank. Refused: the job is busy with another recovery.
+            BadInput: unknown job or pod rank. Refused: the job is busy with another recovery, or cannot do it as it is now.
         """
         handle = await self.start(Mode.HOT_SWITCH, job, pod_rank=pod_rank, force=force, requested_by=requested_by)
-        return await self.verdict(handle)
+        return _begun(await self.verdict(handle))
 
     async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
-        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict."""
-        return await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by))
+        """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
+        return _begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
 
     async def start(
         self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
@@ -218,7 +224,7 @@ class Rekindle:
                 static_summary=f"{mode} of {job} requested{f' by {requested_by}' if requested_by else ''}",
             )
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
 
     async def verdict(self, handle: WorkflowHandle[object, Verdict]) -> Verdict:
         """Waits for a front's verdict.
@@ -229,7 +235,7 @@ class Rekindle:
         try:
             return await handle.result()
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         except WorkflowFailureError as error:
             cause = error.cause
             while isinstance(cause, ActivityError) and cause.cause:
@@ -255,8 +261,15 @@ class Rekindle:
             kind = cause.type if isinstance(cause, ApplicationError) else None
             raise (BadInput if kind in INVALID else Refused)(str(cause)) from error
         except RPCError as error:
-            raise self._unanswered(error) from error
+            raise self.unanswered(error) from error
         return receipt
+
+
+def _begun(verdict: Verdict) -> Verdict:
+    """A front that was refused ends well, with this verdict; a program is told by an error."""
+    if verdict.outcome is Outcome.REFUSED:
+        raise Refused(verdict.reason)
+    return verdict
 
 
 def _job_row(run: WorkflowExecution) -> JobRow:

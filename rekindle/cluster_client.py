@@ -4,6 +4,7 @@ Errors are those of `rekindle.errors`: ClusterUnavailable when nobody answers, N
 answers, WatchExpired when a watch ends.
 """
 
+import codecs
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -139,9 +140,11 @@ class ClusterClient:
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
         """What the pod wrote, in pieces; with `follow` until the pod has ended."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a piece may end in the middle of a letter
         async with self._stream(_path("pod", name, "/logs"), follow=follow, tail=tail) as response:
             async for piece in response.content.iter_any():
-                yield piece.decode(errors="replace")
+                yield decoder.decode(piece)
+        yield decoder.decode(b"", final=True)
 
     # ---- nodes
 
@@ -244,9 +247,9 @@ def _path(kind: str, name: str, below: str = "") -> str:
     """Where an object is. Its name may be whatever somebody typed: it stays one part of the path.
 
     Raises:
-        NotFound: the name would lead elsewhere.
+        NotFound: the name would lead elsewhere, or is no text.
     """
-    if name in ("", ".", ".."):
+    if name in ("", ".", "..") or not name.isprintable():
         raise NotFound(f"no {kind} is named {name!r}")
     return f"/{kind}s/{quote(name, safe='')}{below}"
 

@@ -11,13 +11,13 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.envconfig import ClientConfig
+from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from rekindle.errors import Unavailable
+from rekindle.errors import BadInput, Unavailable
 
 PASSED_THROUGH = (
     "rekindle.model",
@@ -66,21 +66,37 @@ def plugin() -> SimplePlugin:
     return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner)
 
 
-async def connect(address: str = "", *, lazy: bool = False) -> Client:
+async def connect(address: str = "", *, lazy: bool = False, started_here: bool = False) -> Client:
     """A client of the Temporal service that the environment names (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, ...).
 
     Args:
         address: `host:port`, instead of the environment's.
+        started_here: it is the embedded server of a stack on this machine. What the environment and the configuration file say of
+            another one (namespace, keys, TLS) is not meant for it.
 
     Raises:
+        BadInput: the environment or the configuration file cannot be used.
         Unavailable: the service does not answer; the message names the address.
     """
-    config = ClientConfig.load_client_connect_config()
+    config = ClientConnectConfig() if started_here else _configuration()
     config["target_host"] = address or config.get("target_host", "localhost:7233")
     try:
         return await Client.connect(**config, plugins=[plugin()], lazy=lazy)
+    except (OSError, ValueError) as error:
+        raise _unusable(error) from error
     except RuntimeError as error:
         raise Unavailable(f"Temporal does not answer at {config['target_host']} (set TEMPORAL_ADDRESS): {error}") from error
+
+
+def _configuration() -> ClientConnectConfig:
+    try:
+        return ClientConfig.load_client_connect_config()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> BadInput:
+    return BadInput(f"TEMPORAL_*: the environment or Temporal's configuration file cannot be used: {error}")
 
 
 async def ensure_search_attributes(client: Client) -> None:

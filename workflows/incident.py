@@ -207,11 +207,15 @@ class IncidentRun:
         await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
 
     def _final(self, verdict: Verdict) -> Verdict:
-        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person."""
+        """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person, and
+        behind what failed meanwhile nobody has to look."""
+        ended = self._known.state.ended and f"{self._known.state.ended} before the recovery ended"
+        if ended and verdict.outcome is Outcome.CANCELLED:
+            return verdict.with_(reason=ended)
+        if ended and verdict.outcome is Outcome.ESCALATE:
+            return verdict.with_(outcome=Outcome.CANCELLED, next_mode=None, reason=f"{ended}: {verdict.reason}")
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
-        if verdict.outcome is Outcome.CANCELLED and self._known.state.ended:
-            return verdict.with_(reason=f"{self._known.state.ended} before the recovery ended")
         return verdict
 
 

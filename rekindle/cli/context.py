@@ -10,25 +10,44 @@ from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import ClusterUnavailable, Unavailable
 from rekindle.settings import read_settings
+from rekindle.temporal import connect
 
 
-def find_stack() -> None:
-    """Takes the addresses of a running `rekindle dev`, where the environment names none."""
+def find_stack() -> str:
+    """Takes the addresses of a running `rekindle dev`, where the environment names none.
+
+    Returns:
+        The address of its Temporal server; empty: there is none, or the environment names another one.
+    """
+    named = os.environ.get("TEMPORAL_ADDRESS", "")
+    stack = _running_stack()
+    if stack is None:
+        return ""
+    for name, value in stack.environment().items():
+        os.environ.setdefault(name, value)
+    return "" if named else stack.temporal
+
+
+def _running_stack() -> Addresses | None:
     details = read_settings().state_dir / DETAILS
-    if details.exists():
-        for name, value in Addresses(**json.loads(details.read_text())).environment().items():
-            os.environ.setdefault(name, value)
+    try:
+        return Addresses(**json.loads(details.read_text()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise Unavailable(f"{details} does not say where `rekindle dev` is ({error}): stop it, and start it again") from error
 
 
 async def control_plane() -> Rekindle:
     """A connection to the control plane.
 
     Raises:
+        BadInput: what the environment says of Temporal cannot be used.
         Unavailable: the message says where it was looked for, and how to start one.
     """
-    find_stack()
+    address = find_stack()
     try:
-        return await Rekindle.connect()
+        return Rekindle(await connect(address, started_here=bool(address)))
     except Unavailable as error:
         raise Unavailable(f"{error}\n{_hint()}") from error
 

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from rekindle.cli.interrupts import interruptible
 from rekindle.cli.output import Format, console, print_json, problems
 from rekindle.cli.scenario import RANKS, Options, Scenario, Step
 from rekindle.cli.stack import ClusterKind, Machine, running
@@ -63,12 +64,12 @@ async def hot_switch(
     _check(options)
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     nodes = options.pods + (0 if options.no_spare else 1)
-    with _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
+    with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
         machine = Machine(nodes, RANKS // options.pods, cluster)
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await Scenario(options, stack, directory, tell).run()
             _show(result, output)
-            _wait_for_a_key(result, output)
+            await _wait_for_a_key(result, output)
     if options.is_met_by(result):
         shutil.rmtree(directory, ignore_errors=True)
         return 0
@@ -79,14 +80,14 @@ async def hot_switch(
 
 @contextlib.contextmanager
 def _kept_when_it_fails(directory: Path) -> Iterator[None]:
-    """What failed can be looked into; who interrupts the demo wants nothing of it."""
+    """What failed can be looked into; who interrupts the demo wants nothing of it, and behind bad input nothing was started."""
     try:
         yield
+    except (BadInput, asyncio.CancelledError):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     except RekindleError:
         problems.print(f"logs are kept in {directory}", soft_wrap=True)
-        raise
-    except asyncio.CancelledError:
-        shutil.rmtree(directory, ignore_errors=True)
         raise
 
 
@@ -154,9 +155,16 @@ def _place(place: dict[str, Any]) -> str:
     return f"{place['pod']} on {place['node']} (pid {place['pid']})"
 
 
-def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
-    """The Temporal UI stays up until somebody who can press a key does."""
+async def _wait_for_a_key(result: dict[str, Any], output: Format) -> None:
+    """The Temporal UI stays up until somebody who can press a key does; Ctrl-C is heard meanwhile."""
     if output is Format.JSON:
         print_json(result)
     elif sys.stdin.isatty() and console.is_terminal:
-        console.input("Enter ends the demo and its Temporal UI ")
+        console.print("Enter ends the demo and its Temporal UI")
+        typed, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(sys.stdin, typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin)
+        sys.stdin.readline()

@@ -2,7 +2,6 @@
 
 import asyncio
 import shlex
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 from cyclopts.types import UInt16
 from cyclopts.validators import Number
 
+from rekindle.cli.interrupts import interruptible, on_interrupt
 from rekindle.cli.output import console
 from rekindle.cli.stack import KUBERNETES, Addresses, ClusterKind, Machine, Ports, running
 from rekindle.errors import Unavailable
@@ -36,20 +36,19 @@ async def dev(
     """
     ports = Ports(temporal_port, ui_port, gateway_port)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     status = console.status("starting ...")
     status.start()
+    machine = Machine(nodes, accelerators, cluster)
     try:
-        machine = Machine(nodes, accelerators, cluster)
-        stack = running(state_dir.resolve(), machine, ports=ports, tell=status.update)
-        async with stack as started:
-            status.stop()
-            _print_addresses(started.addresses, nodes, accelerators)
-            await _until_either(stop, started.broken)
-            if started.broken.is_set():
-                raise Unavailable(f"a part of the stack has died, see the logs in {state_dir / 'logs'}")
-            console.print("stopping ...")
+        with interruptible():
+            async with running(state_dir.resolve(), machine, ports=ports, tell=status.update) as started:
+                on_interrupt(stop.set)
+                status.stop()
+                _print_addresses(started.addresses, nodes, accelerators)
+                await _until_either(stop, started.broken)
+                if started.broken.is_set():
+                    raise Unavailable(f"a part of the stack has died, see the logs in {state_dir / 'logs'}")
+                console.print("stopping ...")
     finally:
         status.stop()
 

@@ -1,6 +1,7 @@
 """`rekindle logs`: what the pods of a job wrote, also those that a recovery has replaced. Logs stay in the job's directory."""
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,17 +30,18 @@ async def logs(
     async with local_cluster() as cluster:
         directory, living = await _job(cluster, job)
         gone = _logs_of_the_gone(directory, living)
+        if not gone and not living:
+            raise NotFound(f"no log of {job} is left in {directory / 'logs'}")
         _check(pod, job, {path.name.split(".")[0] for path in gone} | {one.metadata.name for one in living})
         for path in gone if not follow else ():
             name, uid, _ = path.name.rsplit(".", 2)
             if pod in ("", name):
                 console.print(f"[bold]== {name}, gone (uid {uid}...)[/bold]", highlight=False)
-                _write(path.read_text(errors="replace"))
+                await _write(_text_of(path))
         for one in living:
             if pod in ("", one.metadata.name):
                 console.print(f"[bold]== {one.metadata.name}, {one.status.phase}[/bold]", highlight=False)
-                async for piece in cluster.logs(one.metadata.name, follow=follow):
-                    _write(piece)
+                await _write(cluster.logs(one.metadata.name, follow=follow))
 
 
 async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
@@ -75,6 +77,17 @@ def _check(pod: str, job: str, known: set[str]) -> None:
         raise BadInput(f"--pod: {pod} is not a pod of {job}, accepted are {', '.join(sorted(known))}")
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
-    sys.stdout.flush()
+async def _text_of(path: Path) -> AsyncIterator[str]:
+    yield path.read_text(errors="replace")
+
+
+async def _write(pieces: AsyncIterator[str]) -> None:
+    """The next log begins on a line of its own."""
+    last = "\n"
+    async for piece in pieces:
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        last = piece or last
+    if not last.endswith("\n"):
+        sys.stdout.write("\n")
+        sys.stdout.flush()

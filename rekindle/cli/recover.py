@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import os
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -36,7 +37,7 @@ async def hot_switch(
 
     Example: rekindle hot-switch gpt --pod-rank 1
     """
-    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=getpass.getuser())
+    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=_user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -45,7 +46,7 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
 
     Example: rekindle reschedule gpt
     """
-    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=getpass.getuser())
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=_user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -58,6 +59,14 @@ async def cancel(job: str) -> None:
     if not cancelled:
         raise Refused(f"nobody asked for a recovery of {job} that still runs; what a fault began is not cancelled")
     console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
+
+
+def _user() -> str:
+    """Who asks. In an image a user may have a number and no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError: from Python 3.13 on
+        return f"user {os.getuid()}"
 
 
 async def _judge(request: ModeRequest, job: str, output: Format) -> int:

@@ -24,6 +24,7 @@ from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.manifest import parse
 from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
+from rekindle.temporal import connect
 
 RANKS = 4
 CHECKPOINT_EVERY = 10
@@ -161,7 +162,7 @@ class Scenario:
 
     async def run(self) -> dict[str, Any]:
         """The whole run; answers what `--output json` prints."""
-        self._rekindle = await Rekindle.connect(self._stack.addresses.temporal)
+        self._rekindle = Rekindle(await connect(self._stack.addresses.temporal, started_here=True))
         try:
             reference = await self._reference()
             job = await self._cluster.submit(parse(manifest(self._options, self._step_ms, self._paced_until)))

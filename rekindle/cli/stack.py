@@ -19,6 +19,7 @@ import rekindle
 from rekindle.cli.ports import ensure_free, listens
 from rekindle.cluster_client import checked_socket
 from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.settings import read_settings
 
 SERVER_SETTINGS = {
     "history.transferProcessorMaxPollRPS": "5000",
@@ -39,6 +40,7 @@ RESTART_PAUSE = 0.2
 ATTEMPTS = 3
 DETAILS = "dev.json"
 LOCK = "lock"
+LOGS = "logs"
 SOCKET = "cluster.sock"
 KUBERNETES = "kubernetes"
 """Folder of a Kubernetes on this machine, in the state directory."""
@@ -306,10 +308,11 @@ async def running(
     """Temporal server, control worker, gateway, watcher and a cluster on this machine, until the block ends.
 
     Raises:
-        BadInput: the state directory cannot be used; nothing was started.
+        BadInput: a setting means nothing, or the state directory cannot be used; nothing was started.
         Refused: a port or the state directory belongs to somebody else; nothing was started.
         Unavailable: a part did not start; the message has the end of its log.
     """
+    read_settings()
     checked_socket(state_dir / SOCKET)
     with _locked(state_dir):
         ports.ensure_free()
@@ -321,7 +324,7 @@ async def running(
 def _locked(state_dir: Path) -> Iterator[None]:
     """The lock goes with this process, however it ends."""
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
         opened = (state_dir / LOCK).open("w")
     except OSError as error:
         raise BadInput(
@@ -349,11 +352,18 @@ async def _started(state_dir: Path, machine: Machine, ports: Ports, tell: Callab
             await stack.start(members.pop("cluster"))
         tell(f"starting {', '.join(members)}")
         await asyncio.gather(*(stack.start(member) for member in members.values()))
-        (state_dir / DETAILS).write_text(json.dumps(vars(stack.addresses)))
+        _write_details(state_dir, stack.addresses)
         yield stack
     finally:
         await stack.stop()
         (state_dir / DETAILS).unlink(missing_ok=True)
+
+
+def _write_details(state_dir: Path, addresses: Addresses) -> None:
+    """Whole or not at all: a command in another shell may look at any moment."""
+    unfinished = state_dir / f"{DETAILS}.new"
+    unfinished.write_text(json.dumps(vars(addresses)))
+    unfinished.replace(state_dir / DETAILS)
 
 
 async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Callable[[str], None]) -> Stack:
@@ -364,9 +374,9 @@ async def _with_temporal(state_dir: Path, cluster: str, ports: Ports, tell: Call
         command = temporal_command(stack.addresses, state_dir / "temporal.db")
         try:
             await stack.start(_member("temporal", command, stack.addresses, state_dir))
-        except Unavailable:
+        except BaseException as error:
             await stack.stop()
-            if attempt == ATTEMPTS or ports.temporal:
+            if not isinstance(error, Unavailable) or attempt == ATTEMPTS or ports.temporal:
                 raise
         else:
             return stack
@@ -398,8 +408,6 @@ def _commands(addresses: Addresses, state_dir: Path, machine: Machine) -> dict[s
 
 
 def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path) -> Member:
-    logs = state_dir / "logs"
-    logs.mkdir(exist_ok=True)
     environment = {
         **_without_temporal(os.environ),
         **addresses.environment(),
@@ -410,7 +418,7 @@ def _member(name: str, command: list[str], addresses: Addresses, state_dir: Path
     if addresses.cluster == ClusterKind.KUBERNETES:
         environment["REKINDLE_KUBECONFIG"] = str(state_dir / KUBERNETES / f"kubeconfig-{name}")
     answers_at = addresses.temporal if name == "temporal" else ""
-    return Member(name, command, environment, logs / f"{name}.log", answers_at, restarts=name != "cluster")
+    return Member(name, command, environment, state_dir / LOGS / f"{name}.log", answers_at, restarts=name != "cluster")
 
 
 def _without_temporal(environment: Mapping[str, str]) -> dict[str, str]:

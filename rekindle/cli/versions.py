@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.table import Table
+from temporalio.client import Client
 from temporalio.service import RPCError
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, print_json
-from rekindle.deployment import count_open, make_current, read_deployment
+from rekindle.cli.output import Format, console, print_columns, print_json
+from rekindle.deployment import Version, count_open, make_current, read_deployment
 from rekindle.errors import BadInput, Refused
 from rekindle.ids import Workflows
 
@@ -24,30 +24,35 @@ async def show(*, output: Output = Format.TEXT) -> None:
 
     Example: rekindle versions
     """
-    client, now = (await control_plane()).temporal, datetime.now(UTC)
-    rows: list[dict[str, Any]] = []
-    for version in (await read_deployment(client)).versions:
-        jobs = await count_open(client, version.build_id, Workflows.TRAINING_JOB)
-        rows.append(
-            {
-                "version": version.build_id,
-                "current": version.current,
-                "workers": version.has_workers(now),
-                "jobs": jobs,
-                "recoveries": await count_open(client, version.build_id) - jobs,
-            }
-        )
+    rekindle = await control_plane()
+    client = rekindle.temporal
+    try:
+        rows = [await _row(client, version) for version in (await read_deployment(client)).versions]
+    except RPCError as error:
+        raise rekindle.unanswered(error) from error
     if output is Format.JSON:
         print_json(rows)
         return
     if not rows:
         console.print(f"no control worker has started in namespace {client.namespace}", markup=False, soft_wrap=True)
         return
-    table = Table("version", "", "workers", "jobs", "recoveries", box=None, header_style="bold")
-    for row in rows:
-        state, workers = "current" if row["current"] else "", "alive" if row["workers"] else "none"
-        table.add_row(row["version"], state, workers, str(row["jobs"]), str(row["recoveries"]))
-    console.print(table)
+    print_columns(("version", "", "workers", "jobs", "recoveries"), [_cells(row) for row in rows])
+
+
+async def _row(client: Client, version: Version) -> dict[str, Any]:
+    jobs = await count_open(client, version.build_id, Workflows.TRAINING_JOB)
+    return {
+        "version": version.build_id,
+        "current": version.current,
+        "workers": version.has_workers(datetime.now(UTC)),
+        "jobs": jobs,
+        "recoveries": await count_open(client, version.build_id) - jobs,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    state, workers = "current" if row["current"] else "", "alive" if row["workers"] else "none"
+    return (row["version"], state, workers, str(row["jobs"]), str(row["recoveries"]))
 
 
 @versions_app.command
@@ -56,8 +61,12 @@ async def use(version: str) -> None:
 
     Example: rekindle versions use 0.1.0-5eb5607ce6a8
     """
-    client = (await control_plane()).temporal
-    known = await read_deployment(client)
+    rekindle = await control_plane()
+    client = rekindle.temporal
+    try:
+        known = await read_deployment(client)
+    except RPCError as error:
+        raise rekindle.unanswered(error) from error
     if version not in (builds := [each.build_id for each in known.versions]):
         raise BadInput(f"unknown version {version}; there are: {', '.join(builds) or 'none'}")
     if not known.version(version).has_workers(datetime.now(UTC)):

@@ -81,6 +81,10 @@ def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
         ("REKINDLE_LOG_LEVEL", "loud", "'DEBUG', 'INFO', 'WARNING' or 'ERROR' (got 'loud')"),
         ("REKINDLE_LIMITS__PAUSE", "soon", "REKINDLE_LIMITS.pause: must be a number of seconds"),
         ("REKINDLE_NAMESPACES", "training", "REKINDLE_NAMESPACES: not JSON"),
+        ("TEMPORAL_TLS_CLIENT_CERT_PATH", "/nowhere", "TEMPORAL_*"),
+        ("TEMPORAL_TLS_CLIENT_CERT_DATA", "half of a pair", "both client cert and private key"),
+        ("TEMPORAL_PROFILE", "nobodys", "Profile 'nobodys' not found"),
+        ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
     ],
 )
 def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value: str, words: str) -> None:
@@ -89,6 +93,14 @@ def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value:
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["dev"], ["demo", "hot-switch"]])
+def test_a_setting_that_means_nothing_is_named_before_anything_starts(tmp_path: Path, command: list[str]) -> None:
+    """Also where it is meant for the processes that would be started."""
+    done = rekindle(*command, directory=tmp_path, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(tmp_path))
+    assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
@@ -107,17 +119,26 @@ def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
         (["--state-dir", "a-file/below"], ["--state-dir", "a-file/below cannot be used", "a directory"]),
         (["--state-dir", "/proc/nowhere"], ["--state-dir", "/proc/nowhere cannot be used", "a directory"]),
         (["--state-dir", "x" * 110], ["--state-dir", "at most 107"]),
+        (["--state-dir", "a-state"], ["--state-dir", "a-state cannot be used", "logs", "a directory"]),
     ],
 )
 def test_what_cannot_be_started_is_named_before_anything_starts(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
     (tmp_path / "a-file").write_text("")
+    (tmp_path / "a-state").mkdir()
+    (tmp_path / "a-state" / "logs").write_text("")
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
     done = rekindle("dev", *ports, *arguments, directory=tmp_path)
     assert done.returncode == 2, done.stderr
     assert [word for word in words if word not in done.stderr] == []
     assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"a-file", "a-state", "logs"}
+
+
+def test_a_name_that_is_no_text_is_that_of_no_job(tmp_path: Path) -> None:
+    """A byte that is no UTF-8 is bad input, wherever the job is looked for; nobody is asked."""
+    done = rekindle("delete", "gpt\udcff", directory=tmp_path)
+    assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
@@ -127,6 +148,16 @@ def test_where_a_stack_was_looked_for_is_said(tmp_path: Path, command: str) -> N
     assert done.returncode == 3, done.stderr
     assert "REKINDLE_STATE_DIR" in done.stderr
     assert str(tmp_path / ".rekindle") in done.stderr
+
+
+@pytest.mark.parametrize("left", ['{"temporal": "127', '{"temporal": "127.0.0.1:7233"}', "\xff"])
+def test_what_does_not_say_where_a_stack_is_is_named(tmp_path: Path, left: str) -> None:
+    """A file of another release, or one that a full disk cut off: the command names it, with exit code 3."""
+    (tmp_path / ".rekindle").mkdir()
+    (tmp_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
+    done = rekindle("jobs", directory=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert "dev.json does not say where `rekindle dev` is" in done.stderr
 
 
 @pytest.mark.parametrize(("error", "code"), [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4)])

@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
@@ -15,14 +16,18 @@ from rekindle.errors import Unavailable
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 
 
+def plain() -> dict[str, str]:
+    """The environment without what it says of a control plane."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
+
+
 async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.subprocess.Process:
     """`rekindle dev` on any free ports, but for those that are given."""
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway") if f"--{name}-port" not in changed]
     return await asyncio.create_subprocess_exec(
         *(REKINDLE, "dev", *ports, *changed),
         cwd=directory,
-        env={**plain, **environment, "COLUMNS": "200"},
+        env={**plain(), **environment, "COLUMNS": "200"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -74,8 +79,24 @@ async def test_a_state_directory_has_one_stack(tmp_path: Path) -> None:
     assert first.returncode == 0
 
 
-async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Ctrl-C ends its processes and removes its directory."""
+async def test_an_interrupted_start_ends_at_once(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a build that takes minutes: nothing says that it runs, and nothing of it is left."""
+    os.mkfifo(begun := tmp_path / "begun")
+    (go := tmp_path / "go").write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 600\n")
+    go.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    starting = await dev(tmp_path, "--cluster", "kubernetes", PATH=path, XDG_CACHE_HOME=str(tmp_path), KUBEBUILDER_ASSETS="")
+    building = psutil.Process(int(await asyncio.to_thread(begun.read_text)))
+    starting.send_signal(signal.SIGINT)
+    output, errors = await starting.communicate()
+    assert (starting.returncode, output) == (130, b""), errors.decode()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [building], timeout=10)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, interrupt: signal.Signals) -> None:
+    """Ctrl-C, a time limit and a terminal that is closed end its processes and remove its directory."""
     demo = await asyncio.create_subprocess_exec(
         *(REKINDLE, "demo", "hot-switch"),
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -86,14 +107,35 @@ async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None
     assert b"starting the Temporal server" in await demo.stderr.readline()
     assert b"starting" in await demo.stderr.readline()
     assert len(list(tmp_path.glob("rekindle-demo-*"))) == 1
-    demo.send_signal(signal.SIGINT)
+    demo.send_signal(interrupt)
     await demo.communicate()
     assert demo.returncode == 130
     assert list(tmp_path.glob("rekindle-demo-*")) == []
 
 
+@pytest.mark.parametrize(("key", "code"), [(b"\n", 0), (b"\x04", 0), (b"\x03", 130)], ids=["Enter", "Ctrl-D", "Ctrl-C"])
+async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) -> None:
+    """Enter and the end of input end it, and an interrupt does at the first try: none of them is a traceback."""
+    own = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    waits = "asyncio.run(demo._wait_for_a_key({}, demo.Format.TEXT))"
+    shows = f"{own}; import asyncio; from rekindle.cli import app, demo; app.app = lambda **_: {waits} or 0; app.main()"
+    terminal, inside = os.openpty()
+    shown = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", shows), stdin=inside, stdout=inside, stderr=inside, start_new_session=True
+    )
+    os.close(inside)
+    words = b""
+    while b"Enter ends the demo" not in words:
+        words += await asyncio.to_thread(os.read, terminal, 1000)
+    os.write(terminal, key)
+    async with asyncio.timeout(20):
+        assert await shown.wait() == code
+    os.close(terminal)
+
+
 async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
-    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere."""
+    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
+    environment says something about another Temporal but not where that is."""
     state = tmp_path / "of its own"
     first = await dev(tmp_path, REKINDLE_STATE_DIR=str(state))
     assert first.stdout is not None
@@ -102,11 +144,13 @@ async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
             while b"In another terminal" not in (line := await first.stdout.readline()):
                 assert line
         assert f"export REKINDLE_STATE_DIR='{state}'".encode() in line
-        elsewhere = await asyncio.create_subprocess_exec(
-            *(REKINDLE, "nodes"), cwd="/", env={"REKINDLE_STATE_DIR": str(state)}, stdout=asyncio.subprocess.PIPE
-        )
-        output, _ = await elsewhere.communicate()
-        assert (elsewhere.returncode, b"node-2" in output) == (0, True)
+        another = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true", "REKINDLE_STATE_DIR": str(state)}
+        for command, words in (("nodes", b"node-2"), ("jobs", b"no job is registered")):
+            elsewhere = await asyncio.create_subprocess_exec(
+                *(REKINDLE, command), cwd="/", env={**plain(), **another}, stdout=asyncio.subprocess.PIPE
+            )
+            output, _ = await elsewhere.communicate()
+            assert (elsewhere.returncode, words in output) == (0, True)
     finally:
         first.send_signal(signal.SIGINT)
         await first.communicate()

@@ -1,8 +1,12 @@
 """What is printed for people is whole: nothing is cut, swallowed, or said of the wrong cause."""
 
+from unittest.mock import AsyncMock
+
 import pytest
 
+from rekindle.cli import versions
 from rekindle.cli.output import complain, console, hint, print_columns, problems, show_status, show_verdict
+from rekindle.deployment import Deployment, Version
 from rekindle.model.job import Job, JobId
 from rekindle.model.recovery import Mode, Outcome, Phase, Verdict
 from rekindle.model.state import JobState, JobStatus
@@ -23,6 +27,18 @@ def test_names_in_a_table_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None
     with console.capture() as page:
         print_columns(("node", "pods"), [("node-0", name)])
     assert page.get().splitlines() == ["node    pods", f"node-0  {name}"]
+
+
+async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are typed in `rekindle versions use`, and an installation may give them long names."""
+    monkeypatch.setattr(console, "_width", 20)
+    version = Version(build_id="rekindle-control-plane-0.1.0-5eb5607ce6a8", current=True)
+    monkeypatch.setattr(versions, "control_plane", AsyncMock())
+    monkeypatch.setattr(versions, "read_deployment", AsyncMock(return_value=Deployment(versions=(version,))))
+    monkeypatch.setattr(versions, "count_open", AsyncMock(return_value=3))
+    with console.capture() as page:
+        await versions.show()
+    assert page.get().splitlines()[1].split() == [version.build_id, "current", "none", "3", "0"]
 
 
 def test_brackets_in_a_message_are_no_markup() -> None:

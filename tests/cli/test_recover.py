@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
@@ -20,6 +22,8 @@ from tests.support.proxy import Proxy
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 FORCED = ("--pod-rank", "1", "--force")
+NAMELESS = (sys.executable, "-c", "import os; os.getuid = lambda: 2**31; from rekindle.cli.app import main; main()")
+"""The command, by a user whom nobody gave a name."""
 
 
 class Deaf:
@@ -30,12 +34,22 @@ class Deaf:
     async def after(self, caller: str, method: str, noted: object, response: bytes) -> None: ...
 
 
-async def typed(world: Harness, *arguments: str, address: str = "", namespace: str = "default") -> Process:
+class Denies(Deaf):
+    """Lets nobody look at versions, as an older server or one with fewer rights does."""
+
+    async def before(self, caller: str, method: str, request: bytes) -> None:
+        if method == "DescribeWorkerDeployment":
+            raise grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), "not for you")
+
+
+async def typed(
+    world: Harness, *arguments: str, address: str = "", namespace: str = "default", command: Sequence[str] = (REKINDLE,)
+) -> Process:
     """A command at this control plane, or on another way to it; no local cluster is beside it."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     address = address or world.client.service_client.config.target_host
     environment = {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
-    return await asyncio.create_subprocess_exec(REKINDLE, *arguments, env=environment, stdout=PIPE, stderr=PIPE)
+    return await asyncio.create_subprocess_exec(*command, *arguments, env=environment, stdout=PIPE, stderr=PIPE)
 
 
 async def ended(command: Process) -> tuple[int, str]:
@@ -167,6 +181,19 @@ async def test_where_no_control_worker_ever_started_versions_says_so(temporal: W
         assert (code, "no control worker has started in namespace nowhere" in words) == (0, True), words
 
 
+@pytest.mark.parametrize("arguments", [["versions"], ["versions", "use", "1.0"]])
+async def test_a_server_that_tells_no_versions_is_named(temporal: WorkflowEnvironment, arguments: list[str]) -> None:
+    """Its words and its address, with exit code 3."""
+    async with (
+        training(temporal, a_job()) as (world, _peer),
+        Proxy("command", world.client.service_client.config.target_host, Denies()) as way,
+    ):
+        code, words = await ended(await typed(world, *arguments, address=way.address))
+        assert (code, "Traceback" in words) == (3, False), words
+        assert f"{way.address}, namespace default" in words
+        assert "not for you" in words
+
+
 async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironment) -> None:
     """Accepted with the modes that would be tried, refused with the reason, or bad input; and nothing is asked for."""
     async with training(temporal, a_job()) as (world, peer):
@@ -208,3 +235,12 @@ async def test_the_incidents_of_a_job_survive_it(temporal: WorkflowEnvironment) 
         assert "ended, the job succeeded" in words
         assert "incident 1: sub-health node-1" in words
         assert "hot switch: recovered" in words
+
+
+async def test_a_user_without_a_name_may_ask(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the pods of an installation the user is a number: what is asked for is begun all the same, and the number is shown."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(name, raising=False)
+        code, words = await ended(await typed(world, "hot-switch", world.job.id, *FORCED, command=NAMELESS))
+        assert (code, f"requested by user {2**31}" in words) == (0, True), words

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from rekindle.cli.logs import logs
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound
 from rekindle.model import keys
@@ -150,6 +152,29 @@ async def test_logs_can_be_followed_to_the_end(client: ClusterClient, tmp_path: 
             gate.touch()
     assert read == "one\ntwo\nthree\n"
     assert await output(client, "demo-worker-0", tail=2) == "two\nthree\n"
+
+
+async def test_a_long_log_is_printed_as_it_was_written(
+    client: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes in pieces: no line and no letter is broken where one of them ends, and the last line has its end."""
+    monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
+    words = "x" + "grüße " * 60_000
+    await client.submit(job_object(command=(sys.executable, "-c", "print('x' + 'grüße ' * 60_000, end='')")))
+    await until(client, lambda view: phase(view, "demo-worker-0") is PodPhase.SUCCEEDED)
+    await logs("demo", pod="demo-worker-0")
+    assert capsys.readouterr().out.endswith(f"\n{words}\n")
+
+
+async def test_a_job_of_which_no_log_is_left_says_so(
+    client: ClusterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is there, somebody else keeps what its pods wrote: silence would read as a job that wrote nothing."""
+    monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
+    monkeypatch.setenv("REKINDLE_STATE_DIR", str(tmp_path))
+    (tmp_path / "jobs" / "gone-0a1b2c3d" / "logs").mkdir(parents=True)
+    with pytest.raises(NotFound, match=r"no log of gone is left in .*gone-0a1b2c3d/logs"):
+        await logs("gone")
 
 
 async def test_names_are_taken_once(client: ClusterClient) -> None:

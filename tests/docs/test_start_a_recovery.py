@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, Refused
 from rekindle.ids import CONTROL_QUEUE, ErrorTypes
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy.modes import LADDER
@@ -244,3 +246,15 @@ def test_the_page_has_every_mode_every_refusal_and_every_search_attribute() -> N
     assert types <= {value for name, value in vars(ErrorTypes).items() if name.isupper()}
     attributes = [cells[0].strip("`") for cells in rows("Finding jobs and recoveries in the Temporal UI")]
     assert attributes[: len(ATTRIBUTES)] == [key.name for key in ATTRIBUTES]
+
+
+async def test_a_program_is_told_of_a_refusal_by_its_error(temporal: WorkflowEnvironment) -> None:
+    """`hot_switch` raises what the page says: it returns only verdicts of recoveries that were begun."""
+    async with training(temporal, a_job()) as (world, peer):
+        rekindle = Rekindle(world.client)
+        with pytest.raises(Refused, match="pod rank 1 is healthy"):
+            await rekindle.hot_switch(world.job.id, pod_rank=1)
+        with pytest.raises(BadInput, match="pod_rank: 9"):
+            await rekindle.hot_switch(world.job.id, pod_rank=9)
+        assert peer.orders == []
+        assert (await rekindle.hot_switch(world.job.id, pod_rank=1, force=True)).outcome is Outcome.RECOVERED

@@ -1,6 +1,7 @@
 """The demo as a machine reads it: its last line and its exit code. Its panel for people is looked at from the wheels."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,12 @@ NEEDED = {
 @pytest.mark.timeout(400)
 @pytest.mark.same_path("a hot switch that ends early, whole product")
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
-    """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched."""
+    """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched.
+    Another Temporal that the environment names is not asked."""
     command = [str(REKINDLE), "demo", "hot-switch", "--cluster", "kubernetes", "--output", "json", "--no-spare", "--steps", "60"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    elsewhere = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true"}
+    environment = {**os.environ, **elsewhere}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= NEEDED

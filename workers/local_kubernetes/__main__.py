@@ -44,10 +44,10 @@ def parse() -> argparse.Namespace:
 
 async def main(options: argparse.Namespace) -> None:
     """Serves until it is told to stop."""
-    stop = stop_requested()
     directory = options.state_dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     binaries = await asyncio.to_thread(control_plane_binaries, _progress)
+    stop = stop_requested()  # a build before it ends at once, with this process
     servers = Servers(binaries, directory, oldest=options.oldest)
     try:
         await servers.start()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rekindle.cli.stack import dying_with_parent
 from rekindle.errors import Unavailable
 
 PROGRAMS = {
@@ -102,7 +103,7 @@ def _build(program: str, package: str, module: Path, cache: Path) -> None:
     unfinished = cache / f"{program}.new"
     command = [go, "build", "-trimpath", "-mod=readonly", "-ldflags", flags, "-o", str(unfinished), package]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(dying_with_parent(command), cwd=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         words = "\n  ".join(done.stderr.strip().splitlines()[-10:])
         raise Unavailable(f"building {program} failed:\n  {words}")
