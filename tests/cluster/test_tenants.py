@@ -6,6 +6,7 @@ The API server is one that admits everything, and asks as the real one does.
 import asyncio
 import copy
 import gc
+import json
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -16,6 +17,7 @@ import pytest
 from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, NotFound
 from rekindle.model import keys
@@ -87,6 +89,27 @@ async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert looks < 20
+
+
+def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
+    """What it is to take over stands in an annotation, where tenants write, and is written by our account, which may do more."""
+    asked = {
+        "uid": "uid-of-another",
+        "labels": {"controller-uid": "uid-of-train", "pod-security.example.com/exempt": "true"},
+        "annotations": {"example.com/approved": "yes"},
+        "ownerReferences": [owner(BATCH_JOB, "train")],
+        "finalizers": ["batch.kubernetes.io/job-tracking", "example.com/never"],
+    }
+    backup = {"metadata": {"uid": "uid-of-spare", "annotations": {TAKES_OVER: json.dumps(asked)}, "finalizers": ["own"]}}
+    assert joined(backup) == {
+        "metadata": {
+            "uid": "uid-of-spare",
+            "labels": {"controller-uid": "uid-of-train"},
+            "annotations": {TAKES_OVER: None},
+            "ownerReferences": [owner(BATCH_JOB, "train")],
+            "finalizers": ["batch.kubernetes.io/job-tracking", "own"],
+        }
+    }
 
 
 # ---- whose pod it is

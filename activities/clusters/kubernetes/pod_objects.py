@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import MANAGER, Workload
+from activities.clusters.kubernetes.kinds import KINDS, MANAGER, Workload
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -117,14 +117,23 @@ def released(old: Object, job: Workload) -> Object:
 
 
 def joined(backup: Object) -> Object | None:
-    """The patch after which the controller counts the backup in the old pod's place; None: it does so already."""
+    """The patch after which the controller counts the backup in the old pod's place; None: it does so already. A tenant writes
+    annotations, and we may write more than he: nothing but a place is taken from this one."""
     metadata = backup["metadata"]
     if not (place := metadata.get("annotations", {}).get(TAKES_OVER)):
         return None
     with reading(f"metadata.annotations.{TAKES_OVER}"):
-        changes = json.loads(place)
-        changes["finalizers"] = sorted({*metadata.get("finalizers", ()), *changes["finalizers"]})
-        return {"metadata": {"uid": metadata["uid"], "annotations": {TAKES_OVER: None}, **changes}}
+        said = json.loads(place)
+        counted = {label for kind in KINDS for label in kind.withheld}
+        return {
+            "metadata": {
+                "uid": metadata["uid"],
+                "labels": {label: value for label, value in said["labels"].items() if label in counted},
+                "annotations": {TAKES_OVER: None},
+                "ownerReferences": said["ownerReferences"],
+                "finalizers": sorted({*metadata.get("finalizers", ()), *({FINALIZER} & set(said["finalizers"]))}),
+            }
+        }
 
 
 def controller_of(pod: Object) -> Object | None:
