@@ -13,8 +13,9 @@ from tests.support.temporal import skipping_server
 
 
 def pytest_configure() -> None:
-    """A run that a shell put into the background ignores SIGINT, and so would every command that a test starts and interrupts."""
+    """A run in the background ignores SIGINT, one under `nohup` SIGHUP, and so would every command that a test starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

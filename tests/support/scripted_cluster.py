@@ -108,20 +108,26 @@ class ScriptedCluster:
         return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
 
     async def job(self, job_id: str) -> JobObject:
-        self._answers()
+        self._answers(job_id)
         if self.phase is None:
             raise NotFound(job_id)
         spec = JobSpec(pods=self.job_model.pods, ranks_per_pod=self.job_model.ranks_per_pod, template=PodTemplate(command=("x",)))
         metadata = ObjectMeta(name=self.job_model.name, uid=job_id)
         return JobObject(metadata=metadata, spec=spec, status=JobObjectStatus(phase=self.phase))
 
-    def _answers(self) -> None:
+    def _knows(self, job_id: str) -> None:
+        """Workflows of another test's job may live on for a moment: they would restart the pods of this one."""
+        if job_id != self.job_model.id:
+            raise NotFound(job_id)
+
+    def _answers(self, job_id: str) -> None:
+        self._knows(job_id)
         if self.unreachable:
             self.refused_calls += 1
             raise ClusterUnavailable("nobody answers at this address")
 
     async def pods(self, job_id: str) -> list[Pod]:
-        self._answers()
+        self._answers(job_id)
         return list(self.pods_by_name.values())
 
     async def pod(self, job_id: str, name: str, uid: str) -> Pod:
@@ -180,12 +186,13 @@ class ScriptedCluster:
         self._tell()
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        self._knows(job_id)
         return await self._delete(
             [pod for pod in self.pods_by_name.values() if POD_TYPE in pod.metadata.annotations], grace_seconds
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        self._answers()
+        self._answers(job_id)
         return await self._delete(list(self.pods_by_name.values()), grace_seconds, lost_nodes)
 
     async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
@@ -195,7 +202,7 @@ class ScriptedCluster:
         return pods
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
-        self._answers()
+        self._answers(job_id)
         free = [node for node in self.node_names if node not in avoid_nodes]
         for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"

@@ -57,7 +57,7 @@ async def test_a_deletion_begins_at_once_beside_hundreds_of_waits(temporal: Work
             pod = world.cluster.holder(0).metadata
             stays = PodsRequest(job_id=world.job.id, pods=(PodRef(name=pod.name, uid=pod.uid),), within=timedelta(minutes=4))
             waiting = await world.client.start_workflow(Waiting.run, stays, id=f"waits/{world.job.id}", task_queue="many-waits")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while world.cluster.followers < WAITS:
                     await asyncio.sleep(0.03)
             request = StopRequest(job_id=world.job.id, grace_seconds=0)
