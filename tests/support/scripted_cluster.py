@@ -261,3 +261,16 @@ class ScriptedCluster:
     def _tell(self) -> None:
         for follower in self._followers:
             follower.set()
+
+
+class SlowCluster(ScriptedCluster):
+    """Deletes backup pods when it is told to."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.asked, self.may_delete = asyncio.Event(), asyncio.Event()
+
+    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
+        self.asked.set()
+        await self.may_delete.wait()
+        return await super().ensure_no_backups(job_id, grace_seconds)

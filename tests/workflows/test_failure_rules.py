@@ -1,6 +1,5 @@
 """What a hot switch does when one of its steps fails: leave training alone, or straight to job rescheduling."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -11,14 +10,14 @@ from temporalio.worker import Worker
 
 from rekindle import ids
 from rekindle.errors import Invalid
-from rekindle.model.cluster import Condition, Pod
+from rekindle.model.cluster import Condition
 from rekindle.model.fault import Sighting
-from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, Order, Outcome
 from tests.support.harness import NOW, Harness, a_job, a_mindio_job, harness, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.support.scripted_cluster import ScriptedCluster, SlowCluster
 from workflows.hot_switch import LOOK_AT_BACKUP
 
 SOON = timedelta(seconds=0.4)
@@ -463,23 +462,10 @@ async def test_a_training_side_that_is_nowhere_is_no_reason_to_touch_anything(te
         assert world.cluster.writes == []
 
 
-class _Waits(ScriptedCluster):
-    """Deletes backup pods when it is told to."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self.asked, self.may_delete = asyncio.Event(), asyncio.Event()
-
-    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        self.asked.set()
-        await self.may_delete.wait()
-        return await super().ensure_no_backups(job_id, grace_seconds)
-
-
 async def test_a_job_that_ends_while_a_switch_fails_was_not_given_up(temporal: WorkflowEnvironment) -> None:
     """No person has to look at a job that trained to its end beside a backup that died: there is nothing to restart any more."""
     job = a_job()
-    async with training(temporal, job, Script(pauses=False), cluster := _Waits(job)) as (world, peer):
+    async with training(temporal, job, Script(pauses=False), cluster := SlowCluster(job)) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
         await world.fault(pod_fault(cluster.backup().metadata.name, cluster.backup().metadata.uid, backup=True))

@@ -1,6 +1,5 @@
 """A real fault, or a second sub-health, while a hot switch runs."""
 
-import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 
@@ -11,12 +10,12 @@ from rekindle.errors import Invalid
 from rekindle.ids import Updates
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
-from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.job import SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from tests.support.harness import RESUMES, a_job, a_mindio_job, node_fault, pod_fault, sub_health, training
 from tests.support.peer import Script
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.support.scripted_cluster import ScriptedCluster, SlowCluster
 
 LOST_NODE = node_fault("node-0").model_copy(update={"source": WATCHER})
 """As the watcher tells it: it may come back."""
@@ -129,23 +128,10 @@ async def test_a_fault_that_stood_before_ends_no_switch_however_many_sub_healths
         assert (await world.incident(before + 1)).verdict is Outcome.RECOVERED
 
 
-class _Slow(ScriptedCluster):
-    """Deletes backup pods when it is told to."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self.asked, self.may_delete = asyncio.Event(), asyncio.Event()
-
-    async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        self.asked.set()
-        await self.may_delete.wait()
-        return await super().ensure_no_backups(job_id, grace_seconds)
-
-
 async def test_a_pause_that_comes_while_a_switch_is_undone_is_not_left_waiting(temporal: WorkflowEnvironment) -> None:
     """MindIO stands from then on: it is restarted, though the node whose loss ended the switch is well again."""
     job = a_mindio_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
-    cluster = _Slow(job)
+    cluster = SlowCluster(job)
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
         await world.fault(sub_health())
         await world.phase("backup loads, training pauses")
@@ -162,7 +148,7 @@ async def test_a_pause_that_comes_while_a_switch_is_undone_is_not_left_waiting(t
 async def test_a_switch_is_stopped_before_its_backup_is_deleted(temporal: WorkflowEnvironment) -> None:
     """Its cluster may not answer for long, and training would pause for a switch that nobody wants: it goes on undisturbed."""
     job = a_job(limits=Limits(node_lost=timedelta(seconds=0.3)))
-    cluster = _Slow(job)
+    cluster = SlowCluster(job)
     async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
         await world.fault(sub_health())
         await peer.until(lambda: "new pod running" in peer.orders)
