@@ -1,6 +1,9 @@
 """A job that cannot be recovered as its pods are: nothing is begun, and nothing is forgotten."""
 
+import asyncio
+
 import pytest
+from temporalio.client import WorkflowExecutionDescription
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -64,6 +67,17 @@ async def test_a_real_fault_waits_until_the_problems_are_over(temporal: Workflow
         assert len([words for words in refused if OUTSIDE in words]) == 1
 
 
+async def _asleep(world: Harness) -> WorkflowExecutionDescription:
+    """The job's workflow, as soon as all that it began is done."""
+    async with asyncio.timeout(30):
+        while True:
+            described = await world.entity.describe()
+            left = described.raw_description
+            if not (left.pending_activities or left.HasField("pending_workflow_task")):
+                return described
+            await asyncio.sleep(0.03)
+
+
 async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> None:
     """The job's workflow sleeps: no event is added to its history, and it does not continue as new."""
     async with training(temporal, a_job()) as (world, _peer):
@@ -71,7 +85,7 @@ async def test_while_it_waits_nothing_is_done(temporal: WorkflowEnvironment) -> 
         await world.fault(node_fault("node-0"))
         await world.event("RecoveryRefused")
         await declined(world, 1)
-        before = await world.entity.describe()
+        before = await _asleep(world)
         for _ in range(20):
             await world.status()
         after = await world.entity.describe()
