@@ -155,6 +155,7 @@ async def test_a_stream_that_comes_back_gets_the_last_order_again(
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 15.0])
+@pytest.mark.same_path("a stream is cut in the middle of a pause")
 async def test_a_cut_in_the_middle_of_a_pause_is_survived(temporal: WorkflowEnvironment, seconds: float) -> None:
     """The stream is away while `migration` is due: the order leaves when it is back, before training loses its patience."""
     async with training(temporal, a_job(), Script(pauses=False)) as (world, peer):
