@@ -33,7 +33,7 @@ from rekindle.model.keys import (
 )
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, did_you_mean, problems
-from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
+from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
@@ -141,6 +141,20 @@ class Manifest(Written):
     spec: Spec
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses what is nested deeper than any manifest; what it would take to read that grows with the cube of the levels."""
+
+    level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.level += 1
+        if self.level > DEEPEST:
+            raise BadInput(f"the manifest is nested more than {DEEPEST} levels deep, which no job needs")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+
 def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B008
     """The job object that a manifest in YAML asks for, judged together with the limits of the installation.
 
@@ -148,7 +162,7 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
         BadInput: one line for every wrong field.
     """
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)  # noqa: S506  # a safe one
     except (yaml.YAMLError, *MALFORMED) as error:
         raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
     if not isinstance(document, dict):

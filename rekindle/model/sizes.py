@@ -12,12 +12,14 @@ LONGEST_NAME = 253
 LONGEST_TEXT = 1_024
 """Characters of other texts that are kept: the value of a label or an annotation, a message."""
 
-
 LONGEST_NOTE = 300
 """Characters of texts of which a job keeps many, such as the message of a fault."""
 
 LONGEST_RANK = 9
 """Digits of a pod rank that is read as a number."""
+
+DEEPEST = 60
+"""Levels of mappings and lists in an object. Real ones have about 20; Python's own limit is met by copying a few hundred."""
 
 
 def size_problem(pods: int, ranks_per_pod: int) -> str:

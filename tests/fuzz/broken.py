@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rekindle.errors import BadInput, ClusterError
 
 EXAMPLES = int(os.environ.get("REKINDLE_FUZZ_EXAMPLES", "100"))
-SECONDS = 10.0
-"""Of the processor, for reading one object, on a loaded machine; endless nesting takes YAML one second, however long it is."""
+SECONDS = 5.0
+"""Of the processor, for reading one object, under the measurement of coverage."""
 
 CHARACTERS = 20_000
 """Of an error's message: it becomes an event, a log line or a status."""

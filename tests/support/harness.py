@@ -12,7 +12,7 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecut
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from rekindle import ids
@@ -24,6 +24,7 @@ from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
+from tests.support.sampling import ALL
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import MODES, control_worker
 from workers.gateway.attachments import ROUND
@@ -34,6 +35,9 @@ from workers.versions import Upgrades, deployment_config
 _numbers = itertools.count(1)
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 """When faults of these tests were seen: before anything that a recovery does."""
+
+RUNNER = SandboxedWorkflowRunner if ALL else UnsandboxedWorkflowRunner
+"""As in production; the sandbox, in `make test-all`, and the replay of recorded histories find what workflows must not do."""
 
 RESUMES = "training resumes from its last checkpoint"
 
@@ -102,7 +106,7 @@ class Control:
 
     async def start(self) -> None:
         version = deployment_config(self.build_id) if self.build_id else None
-        self._worker = control_worker(self.client, self.cluster, SandboxedWorkflowRunner(), version, self.modes)
+        self._worker = control_worker(self.client, self.cluster, RUNNER(), version, self.modes)
         await self._worker.__aenter__()
         if self.build_id:
             await Upgrades(self.client, self.build_id).take_over()

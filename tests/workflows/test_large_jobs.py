@@ -29,7 +29,7 @@ async def test_all_pods_of_a_large_job_fail_and_it_is_restarted_once(temporal: W
         first_run = await _is_seen(world)
         await _fail(cluster, range(LARGE))
         incident = await world.restarted()
-        assert incident.verdict is Outcome.RECOVERED
+        assert incident.verdict is Outcome.RECOVERED, incident.ladder
         assert [verdict.mode for verdict in incident.ladder] == [Mode.JOB_RESCHEDULING]
         assert len([write for write in cluster.writes if write.startswith("create")]) == LARGE
         status = await world.settled(lambda status: not status.state.faults)
@@ -52,7 +52,7 @@ async def test_a_large_job_goes_on_when_its_control_worker_comes_back(temporal: 
         await world.control.start()
         await stopped
         incident = await world.restarted()
-        assert incident.verdict is Outcome.RECOVERED
+        assert incident.verdict is Outcome.RECOVERED, incident.ladder
         assert await _back_at_work(recovery, began) < BACK
         status = await world.settled(lambda status: not status.state.faults)
         assert status.state.incidents == 1
@@ -66,7 +66,7 @@ async def test_a_pod_of_the_largest_job_is_moved(temporal: WorkflowEnvironment) 
         first_run = await _is_seen(world)
         cluster.degrade(f"node-{LARGEST - 1}")
         incident = await world.incident()
-        assert incident.verdict is Outcome.RECOVERED
+        assert incident.verdict is Outcome.RECOVERED, incident.ladder
         moved = incident.ladder[0].switched[0]
         assert (moved.pod_rank, moved.after.node) == (LARGEST - 1, f"node-{LARGEST}")
         status = await world.settled(lambda status: not status.state.faults)

@@ -15,9 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.problems import problems
-
-DEEPEST = 60
-"""Levels of mappings and lists in an object. Real ones have about 20; Python's own limit is met by copying a few hundred."""
+from rekindle.model.sizes import DEEPEST
 
 SAYING_NULLS = ("manager",)
 """Fields of which a null is not an absence: a TrainingJob with `manager: null` has none, and one that is silent has ours."""
