@@ -112,7 +112,8 @@ def worst_view(job: Job) -> JobView:
     return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=tuple(pods), nodes=tuple(nodes))
 
 
-def verdict(job: Job, outcome: Outcome = Outcome.RECOVERED) -> recovery.Verdict:
+def ended(outcome: Outcome) -> recovery.Verdict:
+    """Without what was heard of each rank."""
     return recovery.Verdict(
         mode=Mode.JOB_RESCHEDULING,
         outcome=outcome,
@@ -121,9 +122,11 @@ def verdict(job: Job, outcome: Outcome = Outcome.RECOVERED) -> recovery.Verdict:
         look_at=TEXT,
         restarted_at=NOW,
         switched=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),
-        unread=reports(job)[:1],
-        situation=situation(job),
     )
+
+
+def verdict(job: Job) -> recovery.Verdict:
+    return ended(Outcome.RECOVERED).with_(unread=reports(job)[:1], situation=situation(job))
 
 
 def situation(job: Job) -> recovery.Situation:
@@ -160,9 +163,9 @@ def reports(job: Job) -> tuple[recovery.Report, ...]:
     )
 
 
-def incident_of(number: int, job: Job, case: Case, policy: SubHealthStrategy) -> Incident:
+def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
     """Escalated, and recovered by a restart."""
-    ladder = tuple(verdict(job, outcome).with_(unread=(), situation=None) for outcome in (Outcome.ESCALATE, Outcome.RECOVERED))
+    ladder = (ended(Outcome.ESCALATE), ended(Outcome.RECOVERED))
     return Incident(
         number=number,
         summary=case.summary,
@@ -178,12 +181,13 @@ def incident_of(number: int, job: Job, case: Case, policy: SubHealthStrategy) ->
 def worn(job: Job, sighting: Sighting) -> JobState:
     """The state of a job that had twenty bad incidents and as many requests, and that is as bad as it can be again."""
     found = JobState.of(job.model_copy(update={"sub_health": SubHealthStrategy.HOT_SWITCH}))
+    answer = verdict(job)
     for number in range(KEPT_INCIDENTS + 1):
         found = bad(found, sighting)
         case = cases.next_case(found.with_(problems=()), NOW)
         assert case
-        found = memory.concluded(memory.begun(found, case), case, incident_of(number, job, case, found.policy))
-        found = memory.answered(found, "r" * 36, verdict(job))
+        found = memory.concluded(memory.begun(found, case), case, incident_of(number, case, found.policy))
+        found = memory.answered(found, "r" * 36, answer)
     found = bad(found, sighting)
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
@@ -322,7 +326,6 @@ async def test_every_payload_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-@pytest.mark.same_path("every payload of a largest job")
 async def test_every_payload_of_the_largest_jobs_is_small(job: Job) -> None:
     """With a quarter of the pods failed, with all of them Pending, and with names and texts as long as they may be."""
     converter = pydantic_data_converter.payload_converter
