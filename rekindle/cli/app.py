@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
@@ -47,15 +48,15 @@ def exit_code(error: RekindleError) -> int:
 def main() -> None:
     """Entry point of the console script."""
     try:
-        sys.exit(run())
+        sys.exit(run(sys.argv[1:]))
     finally:
         let_threads_end()
 
 
-def run() -> int:
+def run(arguments: Sequence[str]) -> int:
     """One command, to its exit code."""
     try:
-        result = app(exit_on_error=False, print_error=False)
+        result = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         complain(error)
         problems.print("try --help", style="dim")

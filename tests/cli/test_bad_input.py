@@ -1,30 +1,47 @@
 """The command line refuses bad input by the name of the field, before anything starts, with an exit code for scripts."""
 
+import io
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from rekindle.cli.app import exit_code
+from rekindle.cli import app
+from rekindle.cli.output import problems
 from rekindle.errors import Conflict, Invalid, Refused, RekindleError
 
-REKINDLE = Path(sys.executable).parent / "rekindle"
+PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
 
 
-def rekindle(*arguments: str, directory: Path, standard_input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
-    return subprocess.run(
-        [str(REKINDLE), *arguments],
-        cwd=directory,
-        env={**plain, **environment, "COLUMNS": "200"},
-        input=standard_input,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stderr: str
+
+
+class Rekindle(Protocol):
+    def __call__(self, *arguments: str, standard_input: str = "", **environment: str) -> Done: ...
+
+
+@pytest.fixture
+def rekindle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rekindle:
+    """The command in this process, in a directory of its own: what it refuses, it refuses before it starts anything."""
+
+    def run(*arguments: str, standard_input: str = "", **environment: str) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(standard_input))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return Done(app.run(arguments), capsys.readouterr().err)
+
+    monkeypatch.chdir(tmp_path)
+    for name in set(os.environ).difference(PLAIN):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(problems, "width", 200)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -38,9 +55,9 @@ def rekindle(*arguments: str, directory: Path, standard_input: str = "", **envir
         (["--seed", "x"], "--seed", "int"),
     ],
 )
-def test_the_demo_names_the_option_that_is_wrong(tmp_path: Path, arguments: list[str], field: str, accepted: str) -> None:
+def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: list[str], field: str, accepted: str) -> None:
     """A wrong option of the demo is named with what is accepted, exit code 2, and nothing is started."""
-    done = rekindle("demo", "hot-switch", *arguments, directory=tmp_path)
+    done = rekindle("demo", "hot-switch", *arguments)
     assert done.returncode == 2, done.stderr
     assert field in done.stderr
     assert accepted in done.stderr
@@ -52,24 +69,26 @@ MISSPELT = (
 
 
 @pytest.mark.parametrize("file", ["job.yaml", "-"])
-def test_an_unknown_field_of_a_job_file_is_named(tmp_path: Path, file: str) -> None:
+def test_an_unknown_field_of_a_job_file_is_named(rekindle: Rekindle, tmp_path: Path, file: str) -> None:
     """A job with a misspelt field, from a file or from standard input, is refused with the one that was meant, exit code 2."""
     (tmp_path / "job.yaml").write_text(MISSPELT)
-    done = rekindle("submit", file, directory=tmp_path, standard_input=MISSPELT)
+    done = rekindle("submit", file, standard_input=MISSPELT)
     assert done.returncode == 2, done.stderr
     assert "ranksPerPodd: unknown field, did you mean ranksPerPod?" in done.stderr
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(rekindle: Rekindle) -> None:
     """Whatever its name is made of."""
-    done = rekindle("submit", "[job].yaml", directory=tmp_path)
+    done = rekindle("submit", "[job].yaml")
     assert done.returncode == 2, done.stderr
     assert "[job].yaml cannot be read" in done.stderr
 
 
 def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
-    """Without a Temporal service the message names the address and `rekindle dev`, with exit code 3."""
-    done = rekindle("jobs", directory=tmp_path, TEMPORAL_ADDRESS="127.0.0.1:1")
+    """Without a Temporal service the message names the address and `rekindle dev`, with exit code 3 of the process."""
+    command = [str(Path(sys.executable).parent / "rekindle"), "jobs"]
+    environment = {**PLAIN, "TEMPORAL_ADDRESS": "127.0.0.1:1", "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3, done.stderr
     assert "127.0.0.1:1" in done.stderr
     assert "rekindle dev" in done.stderr
@@ -87,25 +106,27 @@ def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
         ("TEMPORAL_ADDRESS", "here:there", "invalid port number"),
     ],
 )
-def test_a_setting_that_means_nothing_is_named(tmp_path: Path, name: str, value: str, words: str) -> None:
+def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, value: str, words: str) -> None:
     """A variable of the environment is bad input like any other: its name, what is accepted, exit code 2."""
-    done = rekindle("jobs", directory=tmp_path, **{name: value})
+    done = rekindle("jobs", **{name: value})
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [["dev"], ["demo", "hot-switch"]])
-def test_a_setting_that_means_nothing_is_named_before_anything_starts(tmp_path: Path, command: list[str]) -> None:
+def test_a_setting_that_means_nothing_is_named_before_anything_starts(
+    rekindle: Rekindle, tmp_path: Path, command: list[str]
+) -> None:
     """Also where it is meant for the processes that would be started."""
-    done = rekindle(*command, directory=tmp_path, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(tmp_path))
+    done = rekindle(*command, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(tmp_path))
     assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
+def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
     """Without a local cluster the message names the socket, with exit code 3."""
-    done = rekindle("nodes", directory=tmp_path)
+    done = rekindle("nodes")
     assert done.returncode == 3, done.stderr
     assert "cluster.sock" in done.stderr
 
@@ -122,40 +143,42 @@ def test_no_cluster_is_said_with_its_socket(tmp_path: Path) -> None:
         (["--state-dir", "a-state"], ["--state-dir", "a-state cannot be used", "logs", "a directory"]),
     ],
 )
-def test_what_cannot_be_started_is_named_before_anything_starts(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_what_cannot_be_started_is_named_before_anything_starts(
+    rekindle: Rekindle, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
     """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
     (tmp_path / "a-file").write_text("")
     (tmp_path / "a-state").mkdir()
     (tmp_path / "a-state" / "logs").write_text("")
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
-    done = rekindle("dev", *ports, *arguments, directory=tmp_path)
+    done = rekindle("dev", *ports, *arguments)
     assert done.returncode == 2, done.stderr
     assert [word for word in words if word not in done.stderr] == []
     assert "Traceback" not in done.stderr
     assert {path.name for path in tmp_path.rglob("*")} == {"a-file", "a-state", "logs"}
 
 
-def test_a_name_that_is_no_text_is_that_of_no_job(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
     """A byte that is no UTF-8 is bad input, wherever the job is looked for; nobody is asked."""
-    done = rekindle("delete", "gpt\udcff", directory=tmp_path)
+    done = rekindle("delete", "gpt\udcff")
     assert (done.returncode, "no job is named 'gpt\\udcff'" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
-def test_where_a_stack_was_looked_for_is_said(tmp_path: Path, command: str) -> None:
+def test_where_a_stack_was_looked_for_is_said(rekindle: Rekindle, tmp_path: Path, command: str) -> None:
     """In another directory than that of `rekindle dev` nothing is found: the message has the variable that names it."""
-    done = rekindle(command, directory=tmp_path, TEMPORAL_ADDRESS="127.0.0.1:1")
+    done = rekindle(command, TEMPORAL_ADDRESS="127.0.0.1:1")
     assert done.returncode == 3, done.stderr
     assert "REKINDLE_STATE_DIR" in done.stderr
     assert str(tmp_path / ".rekindle") in done.stderr
 
 
 @pytest.mark.parametrize("left", ['{"temporal": "127', '{"temporal": "127.0.0.1:7233"}', "\xff"])
-def test_what_does_not_say_where_a_stack_is_is_named(tmp_path: Path, left: str) -> None:
+def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, tmp_path: Path, left: str) -> None:
     """A file of another release, or one that a full disk cut off: the command names it, with exit code 3."""
     (tmp_path / ".rekindle").mkdir()
     (tmp_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
-    done = rekindle("jobs", directory=tmp_path)
+    done = rekindle("jobs")
     assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
     assert "dev.json does not say where `rekindle dev` is" in done.stderr
 
@@ -163,4 +186,4 @@ def test_what_does_not_say_where_a_stack_is_is_named(tmp_path: Path, left: str) 
 @pytest.mark.parametrize(("error", "code"), [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4)])
 def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
     """An object that it does not take is bad input, one that is there already a refusal; 1 is for recoveries."""
-    assert exit_code(error) == code
+    assert app.exit_code(error) == code

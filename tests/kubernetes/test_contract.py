@@ -26,7 +26,10 @@ async def until_deaf(directory: Path, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture(params=list(WORLDS))
+SAME_DRIVER = pytest.mark.same_path(over="world")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=SAME_DRIVER if "direct" in name else ()) for name in WORLDS])
 async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[World]:
     async with WORLDS[request.param](kubeconfig, tmp_path) as world:
         yield world

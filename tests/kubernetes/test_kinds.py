@@ -46,7 +46,7 @@ WITHHELD = {
 _numbers = itertools.count(1)
 
 
-every_kind = pytest.mark.parametrize("kind", list(SUBMIT))
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in SUBMIT])
 
 
 # ---- what is found

@@ -20,7 +20,7 @@ from tests.support.worlds import rank_of, tried
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
 RANKS = ["0", "1", "2", "3"]
-every_kind = pytest.mark.parametrize("kind", list(SUBMIT))
+every_kind = pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in SUBMIT])
 
 
 # ---- restart

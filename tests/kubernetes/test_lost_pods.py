@@ -151,6 +151,7 @@ async def observed(kind: str, kubeconfig: Path, directory: Path, temporal: Workf
 
 
 @pytest.mark.parametrize("kind", ["direct, TrainingJob", "direct, Job", "direct, pods", "operator"])
+@pytest.mark.same_path("a pod is deleted by a person")
 async def test_a_pod_that_a_person_deletes_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:
@@ -175,6 +176,7 @@ async def test_a_pod_that_is_drained_from_its_node_is_a_fault(
 
 
 @pytest.mark.parametrize("kind", ["direct, Job", "direct, pods"])
+@pytest.mark.same_path("a pod vanishes while no watcher runs")
 async def test_a_pod_that_vanishes_while_no_watcher_runs_is_a_fault(
     kubeconfig: Path, tmp_path: Path, temporal: WorkflowEnvironment, kind: str
 ) -> None:

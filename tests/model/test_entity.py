@@ -11,12 +11,13 @@ import pytest
 
 from tests.support.model_walk import HEALTHY, Disturbance, Script, Walk, explained, kinds, random_script, shrunk
 from tests.support.model_world import Knobs
+from tests.support.sampling import ALL
 
 RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "300"))
 """Random walks; `make model` makes many more."""
 
 CHUNK = 50
-SEEDS = 20
+SEEDS = 20 if ALL or RUNS > 300 else 6
 """Of one example: who comes first in a race follows from the seed."""
 
 

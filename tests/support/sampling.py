@@ -2,7 +2,10 @@
 
     @pytest.mark.same_path("a failed hot switch ends in job rescheduling")
 
-A test whose parameters prove the same path is marked once, and one of its cases runs.
+A test whose parameters prove the same path is marked once, and one of its cases runs. Cases that differ in one parameter are
+marked by its name, whatever the test is:
+
+    pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.same_path(over="kind")) for kind in KINDS])
 """
 
 import os
@@ -22,12 +25,18 @@ def commit() -> str:
     return found.stdout.strip() or "0"
 
 
+def _but(parameter: str, item: pytest.Item) -> str:
+    """The name of a case without its value of one parameter."""
+    assert isinstance(item, pytest.Function)
+    return f"{item.path.name} {item.name.replace(str(item.callspec.params[parameter]), '*')}"
+
+
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests that run, and those that are left out. A test that is asked for by its own name is never left out."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if marker := item.get_closest_marker("same_path"):
-            groups.setdefault(marker.args[0], []).append(item)
+            groups.setdefault(marker.args[0] if marker.args else _but(marker.kwargs["over"], item), []).append(item)
     seed = commit()
     left_out = set()
     for name, group in sorted(groups.items()):

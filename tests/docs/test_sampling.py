@@ -1,0 +1,33 @@
+"""What `make test` leaves out is one of several that are alike; `make test-all` leaves nothing out."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+FILES = ("tests/kubernetes/test_kinds.py", "tests/kubernetes/test_contract.py", "tests/kubernetes/test_lost_pods.py")
+
+
+@pytest.fixture(scope="module", params=["", "1"], ids=["a commit", "all"])
+def collected(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", *FILES]
+    done = subprocess.run(
+        command, env={**os.environ, "REKINDLE_TEST_ALL": request.param}, capture_output=True, text=True, check=True
+    )
+    return request.param, [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_every_test_of_every_case_is_left_in_one_kind_at_least(collected: tuple[str, list[str]]) -> None:
+    """Of cases that differ in the kind of job or of cluster one runs, and all of them in a run of every test."""
+    wanted, names = collected
+    ranks = Counter(name.split("[")[1].split("-")[0] for name in names if "how_many_ranks" in name)
+    assert set(ranks) == {"annotation", "NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "accelerators", "nothing"}
+    assert set(ranks.values()) == ({3} if wanted else {1})
+    worlds = [name.split("[")[1].removesuffix("]") for name in names if "test_deletion_has_a_uid_precondition" in name]
+    assert {"local", "operator"} < set(worlds)
+    assert len(worlds) == (5 if wanted else 3)
+    assert [name.split("[")[0].split("::")[1] for name in names].count("test_a_pod_that_is_drained_from_its_node_is_a_fault") == (
+        2 if wanted else 1
+    )
