@@ -12,6 +12,13 @@ from workers.local_kubernetes.binaries import control_plane_binaries, kubectl
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process has all tests of this folder, and so one control plane."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The programs are built before the first test, which could not wait for them."""
     here = [item for item in session.items if Path(__file__).parent in item.path.parents]
