@@ -10,6 +10,7 @@ from temporalio.exceptions import (
     CancelledError,
     ChildWorkflowError,
     FailureError,
+    TerminatedError,
     WorkflowAlreadyStartedError,
 )
 from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
@@ -33,6 +34,8 @@ class Child:
         self.mode, self.id = mode, recovery_workflow(job, incident, mode)
         self.told: Verdict | None = None
         """What a mode that was cancelled said of itself: a cancelled workflow has no result."""
+        self.was_terminated = False
+        """By somebody else than us."""
         self._case, self._incident, self._job = case, incident, job
         self._row = row_of(mode)
         self._handle: ChildWorkflowHandle[object, Verdict] | None = None
@@ -140,4 +143,5 @@ class Child:
         if isinstance(cause, CancelledError):
             why = self._why_cancelled or "cancelled"
             return self._judged(self.told or Verdict(mode=self.mode, outcome=Outcome.CANCELLED, reason=why))
+        self.was_terminated = isinstance(cause, TerminatedError) and not self._late
         return Verdict(mode=self.mode, outcome=Outcome.ESCALATE, reason=f"the mode failed: {cause or error}")

@@ -240,7 +240,7 @@ def _occurrence(fault: Fault) -> Occurrence:
 
 
 def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
-    """What stands after an incident. What the watcher sees is left to the next look at the world, unless it is of a pod that was
+    """What stands after an incident. What the watcher sees is left to the next look at the world, unless it is of pods that were
     replaced. Processes that a restart ended are of no matter any more, however it went on."""
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
@@ -252,7 +252,8 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     def is_over(one: Standing) -> bool:
         fault = one.fault
         if fault.source == WATCHER:
-            return fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced
+            of_old_holders = fault.id == HOLDERS and restarted is not None and _before(fault, restarted)
+            return of_old_holders or (fault.kind is FaultKind.SUB_HEALTH and fault.pod_uids in replaced)
         if restarted is not None and fault.id.startswith(LOST_MANAGER):
             return True  # also one that was seen behind it: a restart brings another manager
         if not recovered:
@@ -283,8 +284,8 @@ def _before(fault: Fault, moment: datetime) -> bool:
 
 
 def _of_an_older_stream(fault: Fault, state: JobState) -> bool:
-    here = state.attachment.session if state.attachment else ""
-    return fault.session not in ("", here)
+    """Where no stream is known, as in a workflow that was just registered again, nothing can be told."""
+    return state.attachment is not None and fault.session not in ("", state.attachment.session)
 
 
 def brief(fault: Fault) -> Fault:

@@ -51,6 +51,8 @@ class IncidentRun:
         self._met: tuple[Fault, ...] = ()
         self._began, self._attachment = workflow.now(), known.state.attachment
         self._ending = False
+        self._was_terminated = False
+        """By somebody, the last mode that ran: that says nothing about the faults, which are judged anew."""
 
     # ---- what the entity passes on
 
@@ -108,6 +110,8 @@ class IncidentRun:
         await self._conclude(verdicts)
         if _was_interrupted(verdicts[-1]):  # by what is over: what it was about stands, and is tried again
             self._known.state = faults.rejudged(self._known.state)
+        if self._was_terminated:
+            self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
         """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before."""
@@ -127,6 +131,7 @@ class IncidentRun:
 
     async def _run_mode(self, mode: Mode) -> Verdict:
         """A failure of ours becomes a verdict too."""
+        self._was_terminated = False
         state = self._known.state
         if mode is LAST.mode and not self.case.request and not cases.may_restart(state, workflow.now()):
             return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
@@ -139,7 +144,7 @@ class IncidentRun:
         except (FailureError, TimeoutError) as error:
             verdict = Verdict(mode=mode, outcome=Outcome.ESCALATE, reason=f"the mode could not be run: {error}")
         finally:
-            self._child = None
+            self._was_terminated, self._child = self._child.was_terminated, None
         tried = (*self._situation.tried, mode)
         learnt = verdict.situation or self._situation
         self._situation = learnt.with_(faults=self.case.faults, tried=tried, unread=verdict.unread)

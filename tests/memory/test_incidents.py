@@ -134,6 +134,16 @@ def test_what_the_recovery_of_a_lost_workflow_did_is_taken_over() -> None:
     assert state.holders == ("*", "*", "*")
 
 
+def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> None:
+    """Somebody restarted the job between the end of the switch and the moment in which its verdict was found."""
+    moved = Switched(pod_rank=1, before=PodRef(name="old", uid="bbbb"), after=PodRef(name="new", uid="dddd"))
+    verdict = a_verdict(Mode.HOT_SWITCH, switched=(moved,))
+    seen_since = STATE.with_(lost_recovery="recovery/x", holders=("eeee", "ffff", "gggg"))
+    assert memory.settled(seen_since, verdict, NOW).holders == ("eeee", "ffff", "gggg")
+    still_held = seen_since.with_(holders=("aaaa", "bbbb", "cccc"))
+    assert memory.settled(still_held, verdict, NOW).holders == ("aaaa", "dddd", "cccc")
+
+
 def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> None:
     """Given up is what the incident was about; what is new begins another one."""
     state = told(STATE, a_fault("first"))
@@ -173,7 +183,7 @@ def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
         STATE, a_fault("ill", FaultKind.SUB_HEALTH, pod_ranks=(0, 1)), a_fault("worse", FaultKind.SUB_HEALTH, pod_ranks=(1,))
     )
     moved = Switched(pod_rank=1, before=PodRef(name="a", uid="1"), after=PodRef(name="b", uid="0123456789"))
-    state = state.with_(holders=("a", "b", "c"))
+    state = state.with_(holders=("a", "1", "c"))
     after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
     assert [one.fault.pod_ranks for one in after.faults] == []
     assert after.holders == ("a", "01234567", "c")

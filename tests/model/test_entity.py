@@ -197,6 +197,20 @@ EXAMPLES = (
         Disturbance("entity terminated", "pods deleted"),
         Disturbance("node lost", "pods deleted"),
     ),
+    example(
+        "a pod of a restart vanishes that was begun because somebody terminated the one before",
+        "given up",
+        RESTART,
+        Disturbance("recovery terminated", delay=1.0),
+        Disturbance("pod vanishes", "pods made", 0.1),
+    ),
+    example(
+        "a rank hangs when an entity is terminated whose restart has just ended",
+        "dead",
+        RESTART,
+        Disturbance("entity terminated", "restart ended"),
+        Disturbance("rank hangs", "restart ended"),
+    ),
 )
 
 

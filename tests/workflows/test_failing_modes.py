@@ -58,15 +58,15 @@ async def test_a_mode_that_is_terminated_leads_to_the_last_mode_within_a_second(
         assert not [name for name in world.cluster.pods_by_name if "-hot-" in name]
 
 
-async def test_the_end_of_the_last_mode_is_given_up(temporal: WorkflowEnvironment) -> None:
-    """Nothing is below the last mode: terminated, it is given up, and the job's workflow lives on."""
+async def test_a_last_mode_that_is_terminated_is_given_up_and_begun_again(temporal: WorkflowEnvironment) -> None:
+    """Nothing is below the last mode; its end by somebody's hand says nothing about what was wrong, which is looked at anew."""
     async with training(temporal, a_job()) as (world, _peer):
         await world.fault(node_fault("node-0"))
         await world.phase("training resumes from its last checkpoint")
         await (await world.running()).terminate("by hand")
         incident = await world.incident()
         assert incident.verdict is Outcome.GIVEN_UP
-        assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
+        assert (await world.restarted(2)).verdict is Outcome.RECOVERED
 
 
 def _hurried() -> Job:
