@@ -84,6 +84,17 @@ def test_a_broken_job_is_refused_by_its_field(kind: Kind, data: st.DataObject) -
     reads(lambda: read_job(kind, raw))
 
 
+def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() -> None:
+    """Claims of devices are a list, as Kubernetes has them; limits add up."""
+    own = JOBS[TRAINING_JOB]
+    resources = {"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}}
+    spec = {**own["spec"], "accelerators": 2, "kubernetes": {"image": "training", "container": {"resources": resources}}}
+    job = Workload(TRAINING_JOB, {**own, "spec": spec}).checked()
+    worker = pods_of_training_job(job, "0", [], "gateway:8899")[-1]["spec"]["containers"][0]
+    assert worker["resources"]["claims"] == [{"name": "gpu"}]
+    assert worker["resources"]["limits"].items() > {"cpu": "1"}.items()
+
+
 @pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
 @pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
 def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:

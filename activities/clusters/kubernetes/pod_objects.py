@@ -251,7 +251,8 @@ class _Maker:
 
 
 def _merged(one: Object, other: Object) -> Object:
-    return {key: {**one.get(key, {}), **other.get(key, {})} for key in {*one, *other}}
+    """What the other says is added; what it does not speak of, such as a list of claims, stays as it is."""
+    return {**one, **{key: {**one.get(key, {}), **value} for key, value in other.items()}}
 
 
 def is_manager(pod: Object) -> bool:
