@@ -188,6 +188,15 @@ def is_first_mode(run: Run) -> bool:
     return not run.argument(RecoveryContext, 1).situation.tried
 
 
+def is_of_strangers(run: Run) -> bool:
+    """Whether it is about processes of sessions only that the entity did not know: a late word of an old life is taken for one of
+    the new, see the known weaknesses."""
+    context = run.argument(RecoveryContext, 1)
+    return bool(context.situation.faults) and not any(
+        fault.session in ("", *context.sessions) for fault in context.situation.faults
+    )
+
+
 # ---- what the intake tells
 
 

@@ -14,8 +14,8 @@ from tests.support.model_world import Knobs, World
 AGAIN = 0.2
 BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25), timedelta(seconds=60)
 """How long the gateway repeats a report between two modes, anything else, and a report of faults."""
-UNHEARD = timedelta(seconds=0.1)
-"""How long the end of a recovery may be on its way to the entity."""
+UNHEARD = timedelta(seconds=1)
+"""How long the end of a recovery, or what became of pods, may be on its way to the entity."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -55,6 +55,8 @@ class ControlPlane:
             self._orphan = next(iter(self.recoveries()), self._just_ended() or self._orphan)
         elif run.parent:
             mode = adapter.MODES[run.definition.name]
+            if run.status == "terminated":
+                self._orphan = run
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
             if run.status == "failed":
@@ -79,12 +81,15 @@ class ControlPlane:
             self.found.append(f"untrue: the {mode} says recovered, and nothing {proof} since it acted")
 
     def _restarting(self) -> None:
-        """A job that trains is restarted only if a person asked for it, a mode before failed, or one was lost half-way."""
+        """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
+        or nobody could know that it trains again."""
         recovery = next(iter(self.recoveries()), None)
         if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
-        if not (was_lost or self._restart_asked_for):
+        back = self.world.last("first step")
+        is_news = back is not None and recovery.began - back < UNHEARD
+        if not (was_lost or self._restart_asked_for or is_news or adapter.is_of_strangers(recovery)):
             self.found.append("needless: a job that trains is restarted")
 
     def recoveries(self) -> list[Run]:
