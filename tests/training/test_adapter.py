@@ -2,14 +2,16 @@
 
 import difflib
 import json
+import random
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from rekindle_training import examples
-from rekindle_training.adapter import own, state
+from rekindle_training.adapter import checkpoint, communicator, own
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.examples.gpt_model import at_least
@@ -32,15 +34,6 @@ def rank_environment(folder: Path) -> RankEnvironment:
     )
 
 
-def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    return model, optimizer
-
-
 def test_an_adapted_script_differs_in_a_handful_of_lines() -> None:
     """The example with the session is the plain one with few lines replaced, none of them inside the training step."""
     plain, adapted = ((EXAMPLES / name).read_text().splitlines() for name in ("gpt_plain.py", "gpt.py"))
@@ -60,35 +53,25 @@ def test_a_step_of_the_example_keeps_its_pace_until_it_is_told(tmp_path: Path, m
     assert len(waits) == 1
 
 
-def test_the_digest_sees_every_tensor_and_number() -> None:
-    """One changed bit of a parameter, of an optimizer's moment or of a learning rate changes the digest."""
-    digests = set()
-    for change in range(4):
-        model, optimizer = trained()
-        moment = next(iter(optimizer.state.values()))["exp_avg"]
-        with torch.no_grad():
-            if change == 1:
-                model.weight.view(-1)[:1].view(torch.uint8)[0] ^= 1  # type: ignore[operator]
-            if change == 2:
-                moment.view(-1)[:1].view(torch.uint8)[0] ^= 1
-        if change == 3:
-            optimizer.param_groups[0]["lr"] *= 1.0000001
-        digests.add(state.digest(state.collect(model, optimizer, None)))
-    assert len(digests) == 4
+def draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(1))
 
 
 def test_own_state_brings_every_random_number_back() -> None:
     """After a restoration python, numpy and torch draw what they would have drawn."""
-    import random
-
-    import numpy as np
-
-    def draw() -> tuple[float, float, float]:
-        return random.random(), float(np.random.rand()), float(torch.rand(1))
-
     content = own.capture(None, None)
     drawn = draw()
     own.restore(content, None, None)
+    assert draw() == drawn
+
+
+def test_what_is_warmed_draws_no_random_number() -> None:
+    """A script seeds before its session, and trains as it would without one."""
+    environment = RankEnvironment.read({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+    content = own.capture(None, None)
+    drawn = draw()
+    own.restore(content, None, None)
+    communicator.warm(environment, checkpoint.warm)
     assert draw() == drawn
 
 
@@ -108,3 +91,37 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
         "rank": 2, "step": 7, "start": 1.5, "end": 2.5, "pod": "pod", "pod_uid": "uid", "node": "node", "generation": 3,
     }.items()  # fmt: skip
     assert json.loads(third)["step"] == 8
+
+
+def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:
+    """A process that starts after a million steps reads no more than any other: what is before is not even text."""
+    path = tmp_path / "steps" / "rank-00002.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b"\xff" * 100_000 + b'\n{"step": 41}\n{"step": 42}\n')
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_step() == 42
+
+
+def test_a_step_log_does_not_grow_beyond_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full file is put aside and the one before it goes; the last step is known all the time, also right behind the change."""
+    monkeypatch.setattr("rekindle_training.adapter.step_log.LARGEST", 2000)
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        for step in range(1, 101):
+            log.record(step, 0.0, 0.0, 1)
+            assert log.last_step() == step
+    sizes = [path.stat().st_size for path in (tmp_path / "steps").iterdir()]
+    assert len(sizes) == 2
+    assert max(sizes) < 2500
+    (tmp_path / "steps" / "rank-00002.jsonl").write_text("")
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_step() > 80
+
+
+def test_steps_that_are_done_again_are_those_of_the_last_process(tmp_path: Path) -> None:
+    """A job that went back to its checkpoint twice has lost the second time what it did since the first."""
+    for steps in (range(1, 151), range(101, 121)):
+        with closing(StepLog(rank_environment(tmp_path))) as log:
+            for step in steps:
+                log.record(step, 0.0, 0.0, 1)
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_step() == 120

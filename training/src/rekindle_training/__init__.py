@@ -1,6 +1,6 @@
 """Gives a PyTorch job what it needs to be brought back after a fault: one context around the loop, one call at the step boundary.
 
-    with rekindle_training.session(model, optimizer, scheduler=scheduler) as training:
+    with rekindle_training.session(model, optimizer, state=[scheduler]) as training:
         for step in training.steps(total):
             ...
 

@@ -7,15 +7,18 @@ The newest of them is where a restarted job begins; the last two are kept.
 import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from rekindle_training.adapter.state import State
 
 KEEP = 2
+_COMMON = "common"
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -34,11 +37,13 @@ class Checkpoints:
         dist.broadcast(found, 0)
         return int(found.item())
 
-    def write(self, step: int, state: State, own: bytes) -> None:
+    def write(self, step: int, state: State, common: bytes, own: bytes) -> None:
+        """The tensors that tools read, what else all ranks have in common, and what this rank has for itself."""
         scratch = self._folder / f".{_name(step)}"
         if self._rank == 0:
             self._clear()
             scratch.mkdir(parents=True)
+            _write_durably(scratch / _COMMON, common)
         dist.barrier()
         dcp.save(state, checkpoint_id=scratch)
         _write_durably(scratch / self._own_name(), own)
@@ -46,11 +51,11 @@ class Checkpoints:
         if self._rank == 0:
             self._publish(scratch, step)
 
-    def read(self, step: int, state: State) -> bytes:
-        """Fills the tensors of `state` in place and returns this rank's own state."""
+    def read(self, step: int, state: State) -> tuple[bytes, bytes]:
+        """Fills the tensors of `state` in place; what else ranks have in common, and this rank's own state."""
         folder = self._folder / _name(step)
         dcp.load(state, checkpoint_id=folder)
-        return (folder / self._own_name()).read_bytes()
+        return (folder / _COMMON).read_bytes(), (folder / self._own_name()).read_bytes()
 
     def _publish(self, scratch: Path, step: int) -> None:
         _sync_folder(scratch)
@@ -73,6 +78,17 @@ class Checkpoints:
 
     def _own_name(self) -> str:
         return f"rank-{self._rank:05d}.own"
+
+
+def warm() -> None:
+    """Pays now what the first checkpoint of a process costs besides its bytes: about a second. Needs a process group.
+
+    It draws no random number: the user has seeded already.
+    """
+    model = torch.nn.ParameterList([torch.zeros(1)])
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, torch.optim.SGD(model.parameters())), strict=True))
+    with tempfile.TemporaryDirectory(prefix="rekindle-") as folder:
+        dcp.save(state, checkpoint_id=folder)
 
 
 def _name(step: int) -> str:

@@ -8,15 +8,16 @@ enters the loop at the right step.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from rekindle_training import names
-from rekindle_training.adapter import communicator, state
+from rekindle_training.adapter import checkpoint, communicator, copying
 from rekindle_training.adapter.checkpoint import Checkpoints
-from rekindle_training.adapter.state import Stateful
+from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.state import Stateful, StateMismatch
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.tampering import Tampering
 from rekindle_training.adapter.trained import Trained
@@ -34,7 +35,7 @@ def session(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    scheduler: Stateful | None = None,
+    state: Sequence[Stateful] = (),
     data: Stateful | None = None,
     checkpoint_every: int | None = None,
 ) -> Iterator["Training"]:
@@ -43,12 +44,16 @@ def session(
     Args:
         model: The bare module; wrap it (DDP) inside the session.
         optimizer: Its state is taken from a replica or from a checkpoint.
-        scheduler: Anything with `state_dict` that all ranks have in common.
+        state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
         data: Anything with `state_dict` that each rank has for itself, such as a sampler.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what the environment says.
+
+    Raises:
+        TypeError: something has no state that a replacement could be given; the message names it.
     """
     environment = RankEnvironment.read()
-    trained = Trained(model, optimizer, scheduler, data, communicator.accelerator_module())
+    shared = {f"state[{index}]": thing for index, thing in enumerate(state)}
+    trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     every = environment.checkpoint_every if checkpoint_every is None else checkpoint_every
     training = Training(environment, trained, every)
     training.begin()
@@ -103,7 +108,7 @@ class Training:
 
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
-        communicator.warm(self._environment)
+        communicator.warm(self._environment, checkpoint.warm if self._checkpoint_every else lambda: None)
         if self._environment.role == names.BACKUP and Injection.read().backup_fails_loading:
             os._exit(1)
         self._processor.start()
@@ -171,15 +176,15 @@ class Training:
             self._restore_checkpoint()
         for transfer in wish.rebuild.transfers:
             if transfer.source == self.rank:
-                state.send(self._tampering.of_state(self._trained.collect()), transfer.target)
+                copying.send(self._tampering.of_state(self._trained.collect()), transfer.target)
             elif transfer.target == self.rank:
                 self._take_over(transfer.source, wish)
 
     def _take_over(self, source: int, wish: Join) -> None:
-        received, expected = state.receive(source)
-        self._trained.restore(received)
-        if state.digest(self._tampering.of_state(self._trained.collect())) != expected:
-            raise state.StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
+        received, expected = copying.receive(source, self._trained.collect())
+        self._trained.place(received)
+        if digest(self._tampering.of_state(self._trained.collect())) != expected:
+            raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
         self._trained.restore_own(wish.rebuild.own_state, random_numbers=self._tampering.keeps_random_numbers)
         self._tampering.of_model(self._trained.model)
         self._gate.complete(wish.rebuild.step)

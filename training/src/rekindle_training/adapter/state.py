@@ -1,29 +1,21 @@
-"""Training state as tensors in a fixed order plus a skeleton, so that a replica can hand it over without pickling a tensor.
+"""What training depends on, as one value: taken from the objects that a user gave to the session, and put back into them.
 
-Called by the session in a migration: `send` on the replica, `receive` on the replacement. Both hash what they hold
-afterwards, and the replacement refuses to go on with anything else than its replica's state.
+A state is mappings and sequences of tensors and plain values. Its tensors are the objects' own, not copies.
 """
 
-import hashlib
-import math
-import pickle
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 State = dict[str, Any]
-"""`model`, `optimizer`, `scheduler`: what data parallel ranks have in common."""
-
-
-BUCKET_BYTES = 32 * 1024 * 1024
-"""A bucket is sent once it holds this much; so much, at most, and one tensor is held twice."""
+"""`model`, `extra`, `optimizer`, and what else data parallel ranks have in common, by the name that the session has for it."""
 
 
 class Stateful(Protocol):
-    """Anything with a position of its own: an optimizer, a scheduler, a sampler."""
+    """Anything with a state of its own: an optimizer, a scheduler, a scaler, a sampler."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -34,152 +26,130 @@ class StateMismatch(RuntimeError):
     """A replacement's state differs from its replica's. The migration has failed and the job has to be restarted."""
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Stands for a tensor in the skeleton."""
+def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
+    """Says at the start what could not be handed over in a recovery.
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: str
+    Args:
+        objects: what else was given to the session, by its name there.
 
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
+    Raises:
+        TypeError: an object has no state, or a tensor of the model is of a kind that cannot be sent.
+    """
+    for name, thing in objects.items():
+        missing = [method for method in ("state_dict", "load_state_dict") if not callable(getattr(thing, method, None))]
+        if missing:
+            kind = getattr(thing, "__qualname__", type(thing).__qualname__)
+            raise TypeError(
+                f"session({name}): {kind} has no {' and no '.join(missing)}, so a replacement could not go on where it was; "
+                "give an object that has both"
+            )
+    for name, tensor in _tensors(model):
+        if kind := _unsendable(tensor):
+            raise TypeError(
+                f"session(model): {name} is a {kind} tensor, which a replacement could not be given; "
+                "keep it dense, or make it anew in `on_rebuild` and not as a buffer"
+            )
 
-    @property
-    def bytes(self) -> int:
-        return self.count * self.dtype.itemsize
+
+def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> State:
+    """Parameters and all buffers, persistent or not, extra state, and everything else that the next step depends on.
+
+    Args:
+        shared: what data parallel ranks have in common besides, by name.
+    """
+    keeps_more = {name: module for name, module in model.named_modules() if _has_extra_state(module)}
+    return {
+        "model": {name: tensor.detach() for name, tensor in _tensors(model)},
+        "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
+        "optimizer": optimizer.state_dict(),
+        **{name: thing.state_dict() for name, thing in shared.items()},
+    }
 
 
-def collect(model: torch.nn.Module, optimizer: Stateful, scheduler: Stateful | None) -> State:
-    """Parameters and all buffers, persistent or not, with everything that the next step depends on."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    state: State = {"model": {name: tensor.detach() for name, tensor in tensors.items()}, "optimizer": optimizer.state_dict()}
-    if scheduler is not None:
-        state["scheduler"] = scheduler.state_dict()
-    return state
+def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> None:
+    """The opposite of `collect`. Tensors of the state become the optimizer's own; the model's are filled, if they were not yet.
 
-
-def restore(state: State, model: torch.nn.Module, optimizer: Stateful, scheduler: Stateful | None) -> None:
-    mine = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    with torch.no_grad():
-        for name, tensor in state["model"].items():
-            mine[name].copy_(tensor)
+    Raises:
+        StateMismatch: the state is that of other objects.
+    """
+    _place_model(state["model"], model)
+    modules = dict(model.named_modules())
+    for name, extra in state["extra"].items():
+        if name not in modules:
+            raise StateMismatch(f"this rank's model has no module {name!r}, which has extra state on its replica")
+        modules[name].set_extra_state(extra)
     if "optimizer" in state:
-        optimizer.load_state_dict(state["optimizer"])
-    if scheduler is not None:
-        scheduler.load_state_dict(state["scheduler"])
+        _place_optimizer(state["optimizer"], optimizer)
+    for name, thing in shared.items():
+        thing.load_state_dict(state[name])
 
 
-def send(state: State, target: int) -> None:
-    tensors: list[torch.Tensor] = []
-    skeleton = _separate(state, tensors)
-    _send_bytes(pickle.dumps((skeleton, digest(state))), target)
-    for bucket in _buckets([_slot(tensor) for tensor in tensors]):
-        dist.send(torch.cat([tensors[index].detach().reshape(-1) for index in bucket]), target)
+def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
+    mine = dict(_tensors(model))
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            here = mine.get(name)
+            if here is not None and _alike(here, tensor):
+                if here.data_ptr() != tensor.data_ptr():  # otherwise it was received in place
+                    here.copy_(tensor)
+            elif isinstance(here, torch.nn.Parameter):
+                mine_is, theirs_is = (f"{tuple(one.shape)} {one.dtype}" for one in (here, tensor))
+                raise StateMismatch(f"parameter {name} is {mine_is} here and {theirs_is} on the replica")
+            else:
+                _replace_buffer(model, name, tensor)
 
 
-def receive(source: int) -> tuple[State, bytes]:
-    """The replica's state and the digest that it has to have once it is in place."""
-    skeleton, expected = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
-    slots: list[Slot] = []
-    _gather_slots(skeleton, slots)
-    tensors: list[torch.Tensor] = []
-    for bucket in _buckets(slots):
-        tensors += _receive_bucket([slots[index] for index in bucket], source)
-    state: State = _fill(skeleton, iter(tensors))
-    return state, expected
+def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether the one can be filled from the other; an expanded tensor has one place for many elements."""
+    expanded = any(stride == 0 and size > 1 for stride, size in zip(here.stride(), here.shape, strict=True))
+    return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
 
 
-def digest(state: State) -> bytes:
-    """SHA-256 over every tensor and number with its path; objects without a stable text are left out."""
-    sha = hashlib.sha256()
-    for path, leaf in sorted(_leaves(state, ""), key=lambda item: item[0]):
-        sha.update(path.encode())
-        if isinstance(leaf, torch.Tensor):
-            sha.update(tensor_bytes(leaf))
-        elif leaf is None or isinstance(leaf, bool | int | float | str):
-            sha.update(repr(leaf).encode())
-    return sha.digest()
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    flat: torch.Tensor = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().tobytes()
-
-
-def _slot(tensor: torch.Tensor) -> Slot:
-    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type)
-
-
-def _buckets(slots: list[Slot]) -> Iterator[list[int]]:
-    """Neighbours of one kind travel together, up to a size: a message costs milliseconds, whatever is in it."""
-    bucket: list[int] = []
-    size = 0
-    for index, slot in enumerate(slots):
-        if bucket and (size >= BUCKET_BYTES or (slot.dtype, slot.device) != (slots[bucket[0]].dtype, slots[bucket[0]].device)):
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(index)
-        size += slot.bytes
-    if bucket:
-        yield bucket
-
-
-def _receive_bucket(slots: list[Slot], source: int) -> list[torch.Tensor]:
-    flat = torch.empty(sum(slot.count for slot in slots), dtype=slots[0].dtype, device=slots[0].device)
-    dist.recv(flat, source)
-    parts = flat.split([slot.count for slot in slots])
-    return [part.view(slot.shape).clone() for part, slot in zip(parts, slots, strict=True)]
-
-
-def _separate(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The same structure with a slot in each tensor's place."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _slot(value)
-    if isinstance(value, dict):
-        return {key: _separate(item, tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_separate(item, tensors) for item in value)
-    return value
-
-
-def _gather_slots(value: Any, slots: list[Slot]) -> None:
-    for _, leaf in _leaves(value, ""):
-        if isinstance(leaf, Slot):
-            slots.append(leaf)
-
-
-def _fill(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    if isinstance(value, Slot):
-        return next(tensors)
-    if isinstance(value, dict):
-        return {key: _fill(item, tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_fill(item, tensors) for item in value)
-    return value
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}/{key}")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _leaves(item, f"{path}/{index}")
+def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """One that grew, or that a forward pass registered, is the replica's from now on."""
+    path, _, own_name = name.rpartition(".")
+    try:
+        module = model.get_submodule(path)
+    except AttributeError as error:
+        raise StateMismatch(f"this rank's model has no module {path!r}, which has buffer {name} on its replica") from error
+    if hasattr(module, own_name):
+        setattr(module, own_name, tensor)  # persistent or not, as it was
     else:
-        yield path, value
+        module.register_buffer(own_name, tensor)
 
 
-def _send_bytes(content: bytes, target: int) -> None:
-    dist.send(torch.tensor([len(content)]), target)
-    dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), target)
+def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
+    """Torch's own `load_state_dict` copies every tensor, and casts masters to the type of their parameters."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).load_state_dict is not _TORCHS_OWN:
+        optimizer.load_state_dict(state)
+        return
+    mine, theirs = optimizer.param_groups, state["param_groups"]
+    if [len(group["params"]) for group in mine] != [len(group["params"]) for group in theirs]:
+        raise StateMismatch("the optimizer's groups have other numbers of parameters here than on the replica")
+    groups = [{**group, "params": own["params"]} for own, group in zip(mine, theirs, strict=True)]
+    indices = chain.from_iterable(group["params"] for group in theirs)
+    parameters = chain.from_iterable(group["params"] for group in groups)
+    by_index = dict(zip(indices, parameters, strict=True))
+    entries = {by_index.get(index, index): entry for index, entry in state["state"].items()}
+    optimizer.__setstate__({"state": defaultdict(dict, entries), "param_groups": groups})
 
 
-def _receive_bytes(source: int) -> bytes:
-    length = torch.empty(1, dtype=torch.int64)
-    dist.recv(length, source)
-    content = torch.empty(int(length.item()), dtype=torch.uint8)
-    dist.recv(content, source)
-    return tensor_bytes(content)
+_TORCHS_OWN = torch.optim.Optimizer.load_state_dict
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _has_extra_state(module: torch.nn.Module) -> bool:
+    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
+def _unsendable(tensor: torch.Tensor) -> str:
+    """What makes it so; empty: nothing does."""
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    if tensor.is_quantized:
+        return "quantized"
+    return "meta" if tensor.is_meta else ""

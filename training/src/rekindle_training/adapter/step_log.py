@@ -1,4 +1,8 @@
-"""One JSON line for each completed step of each rank: the evidence of what ran where, and of what had to be run again."""
+"""One JSON line for each completed step of each rank: the evidence of what ran where, and of what had to be run again.
+
+A file that is full is put aside and another one begun; the one before that goes. Of what is there only the end is read, so that a
+process that starts after a million steps starts no later.
+"""
 
 import json
 import os
@@ -6,6 +10,10 @@ from pathlib import Path
 from typing import IO
 
 from rekindle_training.environment import RankEnvironment
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a file, of which there are two: more than 50,000 steps each."""
+LONGEST_LINE = 4096
 
 
 class StepLog:
@@ -22,36 +30,53 @@ class StepLog:
         }
         if environment.job_dir is not None:
             self._path = environment.job_dir / "steps" / f"rank-{environment.rank:05d}.jsonl"
+            self._older = self._path.with_suffix(".older")
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _mend(self._path)
-            self._file = self._path.open("a", buffering=1)
+            self._open()
+            if _end(self._path)[-1:] not in (b"", b"\n"):
+                self._write("\n")  # ends a line that a killed process left torn
 
     def last_step(self) -> int:
-        """The last step that any process of this rank completed; 0 before the first. A torn line does not count."""
-        return max((step for step in map(_step, self._lines()) if step is not None), default=0)
+        """The last step that a process of this rank completed; 0 before the first. A torn line does not count."""
+        if self._file is None:
+            return 0
+        lines = [line for path in (self._older, self._path) for line in _end(path).splitlines()]
+        return next((step for line in reversed(lines) if (step := _step(line)) is not None), 0)
 
     def record(self, step: int, start: float, end: float, generation: int) -> None:
         """`end` is when the next step could have begun: a checkpoint belongs to the step behind which it was written."""
-        if self._file is not None:
-            self._file.write(json.dumps({**self._who, "step": step, "start": start, "end": end, "generation": generation}) + "\n")
+        if self._file is None:
+            return
+        if self._bytes > LARGEST:
+            self._file.close()
+            self._path.replace(self._older)
+            self._open()
+        self._write(json.dumps({**self._who, "step": step, "start": start, "end": end, "generation": generation}) + "\n")
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _lines(self) -> list[str]:
-        return self._path.read_text().splitlines() if self._file is not None else []
+    def _open(self) -> None:
+        self._file = self._path.open("a", buffering=1)
+        self._bytes = self._path.stat().st_size
+
+    def _write(self, line: str) -> None:
+        assert self._file is not None
+        self._bytes += self._file.write(line)
 
 
-def _step(line: str) -> int | None:
+def _step(line: bytes) -> int | None:
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _mend(path: Path) -> None:
-    """Ends a line that a killed process left torn, so that the next one begins on its own."""
-    content = path.read_bytes() if path.exists() else b""
-    if content and not content.endswith(b"\n"):
-        path.write_bytes(content + b"\n")
+def _end(path: Path) -> bytes:
+    """Some of the last lines, the first of them perhaps torn."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - LONGEST_LINE, 0))
+        return file.read()

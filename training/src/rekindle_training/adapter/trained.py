@@ -1,7 +1,8 @@
 """What is being trained: the objects that the user gave to the session, and every way in which their state moves."""
 
 import pickle
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,18 +17,23 @@ from rekindle_training.adapter.state import State, Stateful
 class Trained:
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    scheduler: Stateful | None
-    data: Stateful | None
+    data: Stateful | None = None
     """A position that differs from rank to rank, such as a sampler's."""
-    accelerator: str | None
+    shared: Mapping[str, Stateful] = field(default_factory=dict)
+    """What else data parallel ranks have in common, such as a scheduler, by the name that the session has for it."""
+    accelerator: str | None = None
     """`torch.<accelerator>` has random number generators of its own."""
+
+    def __post_init__(self) -> None:
+        given = {"optimizer": self.optimizer, **self.shared}
+        state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
 
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
-        return state.collect(self.model, self.optimizer, self.scheduler)
+        return state.collect(self.model, self.optimizer, self.shared)
 
-    def restore(self, common: State) -> None:
-        state.restore(common, self.model, self.optimizer, self.scheduler)
+    def place(self, common: State) -> None:
+        state.place(common, self.model, self.optimizer, self.shared)
 
     def capture_own(self) -> bytes:
         return own.capture(self.data, self.accelerator)
@@ -36,15 +42,15 @@ class Trained:
         own.restore(content, self.data, self.accelerator, random_numbers=random_numbers)
 
     def write(self, checkpoints: Checkpoints, step: int) -> None:
-        scheduler = self.scheduler.state_dict() if self.scheduler is not None else None
-        checkpoints.write(step, self._portable(), pickle.dumps((scheduler, self.capture_own())))
+        common = {name: thing.state_dict() for name, thing in self.shared.items()}
+        checkpoints.write(step, self._portable(), pickle.dumps(common), self.capture_own())
 
     def read(self, checkpoints: Checkpoints, step: int) -> None:
         portable = self._portable()
-        scheduler, own_state = pickle.loads(checkpoints.read(step, portable))  # written by the same job
+        common, own_state = checkpoints.read(step, portable)
         set_state_dict(self.model, self.optimizer, model_state_dict=portable["model"], optim_state_dict=portable["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(scheduler)
+        for name, content in pickle.loads(common).items():  # written by the same job
+            self.shared[name].load_state_dict(content)
         self.restore_own(own_state)
 
     def _portable(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ text = Text(options.seed, rank)
 torch.manual_seed(options.seed * 1000 + rank)
 
 with rekindle_training.session(
-    model, optimizer, scheduler=scheduler, data=text, checkpoint_every=options.checkpoint_every
+    model, optimizer, state=[scheduler], data=text, checkpoint_every=options.checkpoint_every
 ) as training:
     for step in training.steps(options.steps):
         with at_least(options.step_ms, options.step_ms_until):

@@ -1,0 +1,272 @@
+"""What a replacement gets of its replica: everything that the next step depends on, in place, and not one bit otherwise."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from rekindle_training.adapter import copying, state
+from rekindle_training.adapter.copying import ALONE, Slot, slot_of
+from rekindle_training.adapter.digest import CHUNK, digest
+from rekindle_training.adapter.trained import Trained
+from tests.training.pair import handed_over
+
+
+class Counted(torch.nn.Module):
+    """A module with state that is no tensor, as one that scales to eight bits has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.count = 0
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return given * self.weight
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+    def set_extra_state(self, state: int) -> None:
+        self.count = state
+
+
+class Growing(torch.nn.Module):
+    """Registers a buffer in its first pass, and lets it grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(0))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        self.seen = torch.cat([self.seen, given.detach().sum().reshape(1)])
+        if not hasattr(self, "first"):
+            self.register_buffer("first", given.detach().clone())
+        return given * self.weight
+
+
+class Masters(torch.optim.Optimizer):
+    """Steps in 32 bits for parameters of 16."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                master = self.state[parameter].setdefault("master", parameter.detach().float())
+                master -= group["lr"] * parameter.grad.float()
+                parameter.data.copy_(master)
+
+
+def a_model(kind: type[torch.nn.Module] = Counted) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), kind())
+
+
+def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def masters(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return Masters(model.to(torch.bfloat16).parameters())
+
+
+def a_rank(
+    kind: type[torch.nn.Module] = Counted, optimizer_of: Callable[[torch.nn.Module], torch.optim.Optimizer] = adam
+) -> Trained:
+    """The model of a rank that begins, with an optimizer, a scheduler, a scaler and an average."""
+    model = a_model(kind)
+    optimizer = optimizer_of(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=2)
+    shared: dict[str, Any] = {"scheduler": scheduler, "scaler": scaler}
+    if kind is not Growing:  # torch cannot average what grows
+        shared["average"] = torch.optim.swa_utils.AveragedModel(model)
+    return Trained(model, optimizer, shared=shared)
+
+
+def step(rank: Trained, number: int) -> None:
+    shared: dict[str, Any] = dict(rank.shared)
+    given = torch.full((4, 3), float(number)) + torch.arange(12).view(4, 3)
+    rank.optimizer.zero_grad()
+    loss = rank.model(given.to(next(rank.model.parameters()).dtype)).pow(2).mean()
+    shared["scaler"].scale(loss).backward()
+    shared["scaler"].step(rank.optimizer)
+    shared["scaler"].update()
+    if "average" in shared:
+        shared["average"].update_parameters(rank.model)
+    shared["scheduler"].step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer_of"),
+    [(Counted, adam), (Growing, adam), (Counted, masters)],
+    ids=["extra state", "buffers that grow", "masters of 32 bits"],
+)
+def test_a_replacement_goes_on_as_its_replica_would(
+    kind: type[torch.nn.Module], optimizer_of: Callable[[torch.nn.Module], torch.optim.Optimizer]
+) -> None:
+    """Scaler, average, schedule, extra state and what the optimizer keeps come along: further steps are the same to the bit."""
+    replica, replacement = a_rank(kind, optimizer_of), a_rank(kind, optimizer_of)
+    for number in range(3):
+        step(replica, number)
+    replacement.place(copy.deepcopy(replica.collect()))
+    assert digest(replacement.collect()) == digest(replica.collect())
+    for number in range(3, 6):
+        step(replica, number)
+        step(replacement, number)
+    assert digest(replacement.collect()) == digest(replica.collect())
+
+
+def test_tensors_that_are_there_are_filled_in_place() -> None:
+    """Whoever holds one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
+    replica, replacement = a_rank(), a_rank()
+    step(replica, 1)
+    before = {name: tensor.data_ptr() for name, tensor in replacement.collect()["model"].items()}
+    replacement.place(copy.deepcopy(replica.collect()))
+    assert {name: tensor.data_ptr() for name, tensor in replacement.collect()["model"].items()} == before
+
+
+def test_another_model_is_refused_by_the_name_of_what_differs() -> None:
+    """A parameter of another shape, a module that is not there, an optimizer with other groups."""
+    replica = a_rank()
+    other = Trained(torch.nn.Sequential(torch.nn.Linear(4, 3)), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1))
+    with pytest.raises(state.StateMismatch, match=r"parameter 0\.weight is \(3, 4\) torch\.float32 here and \(3, 3\)"):
+        other.place(replica.collect())
+    with pytest.raises(state.StateMismatch, match="no module '2'"):
+        other.place({**replica.collect(), "model": {}})
+    with pytest.raises(state.StateMismatch, match="groups have other numbers of parameters"):
+        other.place({**replica.collect(), "model": {}, "extra": {}})
+
+
+def test_what_could_not_be_handed_over_is_refused_at_the_start() -> None:
+    """By the name of the argument, or of the tensor, with what to do."""
+    model = a_model()
+    with pytest.raises(TypeError, match=r"session\(data\): DistributedSampler has no state_dict and no load_state_dict"):
+        Trained(model, adam(model), data=torch.utils.data.DistributedSampler([1], 1, 0))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"session\(state\[0\]\): a_model has no state_dict"):
+        Trained(model, adam(model), shared={"state[0]": a_model})  # type: ignore[dict-item]
+    model.register_buffer("links", torch.eye(3).to_sparse())
+    with pytest.raises(TypeError, match="links is a sparse_coo tensor"):
+        Trained(model, adam(model))
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+STATE = {
+    "words": torch.arange(2 * CHUNK + 3, dtype=torch.int64),
+    "odd": torch.arange(5, dtype=torch.bfloat16)[1:],
+    "array": np.arange(4),
+    "bytes": b"abc",
+    "set": {3, 1},
+    "pair": Pair(1, (2.0, None)),
+}
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    return {**STATE, key: value}
+
+
+def swapped(tensor: torch.Tensor, one: int, other: int) -> torch.Tensor:
+    found = tensor.clone()
+    found[one], found[other] = tensor[other], tensor[one]
+    return found
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed("words", swapped(torch.arange(2 * CHUNK + 3), 5, 6)),
+        changed("words", swapped(torch.arange(2 * CHUNK + 3), 5, 5 + CHUNK)),
+        changed("words", torch.arange(2 * CHUNK + 3).view(torch.int32)),
+        changed("words", torch.arange(2 * CHUNK + 3).view(1, -1)),
+        changed("odd", torch.tensor([1, 2, 3, 4.03125], dtype=torch.bfloat16)),
+        changed("odd", torch.tensor([1, 2, 3, 4], dtype=torch.float16)),
+        changed("array", np.arange(4) + 1),
+        changed("array", np.arange(4).reshape(2, 2)),
+        changed("bytes", b"abd"),
+        changed("set", {3, 2}),
+        changed("pair", Pair(1, (2.0, 0))),
+        changed("pair", Pair(True, (2.0, None))),
+        changed("pair", Pair("1", (2.0, None))),
+    ],
+    ids=[
+        "neighbours",
+        "chunks",
+        "type",
+        "shape",
+        "last bits",
+        "half",
+        "array",
+        "array's shape",
+        "bytes",
+        "set",
+        "none",
+        "bool",
+        "text",
+    ],
+)
+def test_the_digest_sees_every_difference(other: dict[str, Any]) -> None:
+    """Content, order, shape and type of tensors and arrays, and every plain value."""
+    assert digest(other) != digest(STATE)
+
+
+def test_the_digest_is_of_the_content_only() -> None:
+    """Not of how a tensor lies in memory, nor of the order of a mapping or a set."""
+    turned = torch.arange(6).view(2, 3).T.contiguous().T
+    assert digest({"a": turned, "b": {1, 2}}) == digest({"b": {2, 1}, "a": torch.arange(6).view(2, 3)})
+    assert digest(dict(reversed(STATE.items()))) == digest(STATE)
+
+
+def test_one_changed_bit_changes_the_digest() -> None:
+    """Wherever it is: in the first word, the last one, or the bytes behind it."""
+    content = torch.zeros(CHUNK * 8 + 8 + 3, dtype=torch.uint8)
+    digests = {digest(content)}
+    for place in (0, CHUNK * 8 - 1, CHUNK * 8, CHUNK * 8 + 7, CHUNK * 8 + 8, CHUNK * 8 + 10):
+        flipped = content.clone()
+        flipped[place] ^= 128
+        digests.add(digest(flipped))
+    assert len(digests) == 7
+
+
+def test_tensors_of_all_types_share_a_message() -> None:
+    """Parameters of 16 bits with moments of 32 are one message; a large tensor is one by itself; an empty one is in none."""
+    small = [Slot((64,), dtype, "cpu") for _ in range(200) for dtype in (torch.bfloat16, torch.float32, torch.float32)]
+    large = Slot((ALONE,), torch.uint8, "cpu")
+    assert len(list(copying.buckets(small))) == 1
+    assert list(copying.buckets([*small[:2], large, small[2], Slot((0, 3), torch.int8, "cpu")])) == [[2], [0, 1, 3]]
+
+
+def test_a_state_is_handed_over_between_processes() -> None:
+    """Tensors of all kinds arrive, to the digest; those that fit are received where they lie, the others beside."""
+    theirs = {
+        **STATE,
+        "empty": torch.zeros(0, 3),
+        "number": torch.tensor(7.5, dtype=torch.float64),
+        "flags": torch.tensor([True, False, True]),
+        "complex": torch.tensor([1 + 2j]),
+        "turned": torch.arange(6.0).view(2, 3).T,
+        "expanded": torch.ones(1).expand(4),
+        "large": torch.arange(ALONE // 4 + 1, dtype=torch.int32),
+    }
+    mine = {key: torch.zeros_like(value) for key, value in theirs.items() if isinstance(value, torch.Tensor)}
+    del mine["flags"]
+    answer = handed_over(theirs, mine)
+    assert answer.digest == answer.expected == digest(theirs)
+    assert answer.in_place == {"words", "odd", "number", "complex", "expanded", "large"}
+    assert answer.kinds["pair"] == "Pair"
+
+
+def test_slots_say_what_has_to_be_made() -> None:
+    """Shape, type and device, and so the bytes."""
+    assert slot_of(torch.zeros(2, 3, dtype=torch.bfloat16)) == Slot((2, 3), torch.bfloat16, "cpu")
+    assert Slot((2, 3), torch.bfloat16, "cpu").bytes == 12

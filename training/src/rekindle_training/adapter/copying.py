@@ -1,0 +1,175 @@
+"""Hands a state from the rank that has it to one that needs it: no tensor is pickled, and what fits is received in place.
+
+Called by the session in a migration: `send` on the replica, `receive` on the replacement, over the default process group. First
+goes a skeleton, which says what belongs where; then the tensors of each device, packed into messages of some size whatever their
+types; then the digest, which the replica works out while it sends.
+"""
+
+import math
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rekindle_training.adapter.digest import digest
+
+BUCKET_BYTES = 32 * 1024 * 1024
+"""A message of packed tensors holds at least this much, where there is so much."""
+ALONE = 1024 * 1024
+"""Bytes of a tensor that goes by itself: to pack it would cost more than a message."""
+ALIGNMENT = 16
+"""Bytes; each tensor in a message begins at a multiple of it."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for a tensor in the skeleton."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def send(state: Any, target: int) -> None:
+    tensors: list[torch.Tensor] = []
+    skeleton = _mapped(state, lambda leaf: _taken(leaf, tensors))
+    with ThreadPoolExecutor(1, "digest") as beside:
+        expected = beside.submit(digest, state)
+        _send_bytes(pickle.dumps(skeleton), target)
+        for bucket in buckets([slot_of(tensor) for tensor in tensors]):
+            dist.send(_packed([tensors[index] for index in bucket]), target)
+        _send_bytes(expected.result(), target)
+
+
+def receive(source: int, mine: Any) -> tuple[Any, bytes]:
+    """The replica's state, and its digest.
+
+    Args:
+        mine: this rank's state; tensors of it that have the same place, shape, type and device are filled in place.
+    """
+    skeleton = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
+    slots: list[Slot] = []
+    destinations: list[torch.Tensor] = []
+    for slot, here in _beside(skeleton, mine):
+        slots.append(slot)
+        destinations.append(here if _fits(here, slot) else torch.empty(slot.shape, dtype=slot.dtype, device=slot.device))
+    for bucket in buckets(slots):
+        _receive_bucket([destinations[index] for index in bucket], source)
+    received = iter(destinations)
+    state = _mapped(skeleton, lambda leaf: next(received) if isinstance(leaf, Slot) else leaf)
+    return state, _receive_bytes(source)
+
+
+def slot_of(tensor: torch.Tensor) -> Slot:
+    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type)
+
+
+def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
+    """The tensors of each message, by their indices: those of one device, in their order, until there is enough."""
+    for device in dict.fromkeys(slot.device for slot in slots):
+        bucket: list[int] = []
+        size = 0
+        for index, slot in enumerate(slots):
+            if slot.device != device or not slot.bytes:
+                continue
+            if slot.bytes >= ALONE:
+                yield [index]
+                continue
+            bucket.append(index)
+            size += slot.bytes
+            if size >= BUCKET_BYTES:
+                yield bucket
+                bucket, size = [], 0
+        if bucket:
+            yield bucket
+
+
+def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if len(tensors) == 1:
+        return tensors[0].detach().contiguous()
+    message = _message(tensors)
+    for tensor, part in zip(tensors, _parts(message, tensors), strict=True):
+        part.copy_(tensor.detach())
+    return message
+
+
+def _receive_bucket(destinations: Sequence[torch.Tensor], source: int) -> None:
+    if len(destinations) == 1:
+        dist.recv(destinations[0].detach(), source)
+        return
+    message = _message(destinations)
+    dist.recv(message, source)
+    for tensor, part in zip(destinations, _parts(message, destinations), strict=True):
+        tensor.detach().copy_(part)
+
+
+def _message(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    size = sum(_aligned(slot_of(tensor).bytes) for tensor in tensors)
+    return torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
+
+
+def _parts(message: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    begin = 0
+    for slot in map(slot_of, tensors):
+        yield message[begin : begin + slot.bytes].view(slot.dtype).view(slot.shape)
+        begin += _aligned(slot.bytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _taken(leaf: Any, tensors: list[torch.Tensor]) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    tensors.append(leaf)
+    return slot_of(leaf)
+
+
+def _fits(here: Any, slot: Slot) -> bool:
+    return isinstance(here, torch.Tensor) and slot_of(here) == slot and here.is_contiguous()
+
+
+def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Slot, Any]]:
+    """Each slot with what this rank has in its place."""
+    if isinstance(skeleton, Slot):
+        yield skeleton, mine
+    elif isinstance(skeleton, dict):
+        for key, item in skeleton.items():
+            yield from _beside(item, mine.get(key) if isinstance(mine, dict) else None)
+    elif isinstance(skeleton, list | tuple):
+        alike = isinstance(mine, list | tuple) and len(mine) == len(skeleton)
+        for index, item in enumerate(skeleton):
+            yield from _beside(item, mine[index] if alike else None)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with its leaves changed."""
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, change) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)
+
+
+def _send_bytes(content: bytes, target: int) -> None:
+    dist.send(torch.tensor([len(content)]), target)
+    dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), target)
+
+
+def _receive_bytes(source: int) -> bytes:
+    length = torch.empty(1, dtype=torch.int64)
+    dist.recv(length, source)
+    content = torch.empty(int(length.item()), dtype=torch.uint8)
+    dist.recv(content, source)
+    return content.numpy().tobytes()
