@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rekindle_training import examples
-from rekindle_training.adapter import checkpoint, communicator, own
+from rekindle_training.adapter import communicator, own
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.examples.gpt_model import at_least
@@ -71,7 +71,7 @@ def test_what_is_warmed_draws_no_random_number() -> None:
     content = own.capture(None, None)
     drawn = draw()
     own.restore(content, None, None)
-    communicator.warm(environment, checkpoint.warm)
+    communicator.warm(environment)
     assert draw() == drawn
 
 

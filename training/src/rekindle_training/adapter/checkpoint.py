@@ -7,13 +7,11 @@ The newest of them is where a restarted job begins; the last two are kept.
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from rekindle_training.adapter.state import State
 
@@ -78,17 +76,6 @@ class Checkpoints:
 
     def _own_name(self) -> str:
         return f"rank-{self._rank:05d}.own"
-
-
-def warm() -> None:
-    """Pays now what the first checkpoint of a process costs besides its bytes: about a second. Needs a process group.
-
-    It draws no random number: the user has seeded already.
-    """
-    model = torch.nn.ParameterList([torch.zeros(1)])
-    state = dict(zip(("model", "optimizer"), get_state_dict(model, torch.optim.SGD(model.parameters())), strict=True))
-    with tempfile.TemporaryDirectory(prefix="rekindle-") as folder:
-        dcp.save(state, checkpoint_id=folder)
 
 
 def _name(step: int) -> str:

@@ -1,7 +1,6 @@
 """Builds and leaves the default process group of one generation. Called by the session, at its start and at each rebuild."""
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -46,17 +45,12 @@ def join(environment: RankEnvironment, wish: Join) -> None:
     )
 
 
-def warm(environment: RankEnvironment, more: Callable[[], None]) -> None:
-    """Pays now, while nobody waits, what the first group and the first backward pass of a process cost.
-
-    Args:
-        more: what else is to be warmed in a group of one.
-    """
+def warm(environment: RankEnvironment) -> None:
+    """Pays now, while nobody waits, what the first group and the first backward pass of a process cost."""
     if environment.master_addr in LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
-    more()
     dist.destroy_process_group()
     weight = torch.ones(1, requires_grad=True)
     (weight * 2).sum().backward()

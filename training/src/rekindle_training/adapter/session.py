@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from rekindle_training import names
-from rekindle_training.adapter import checkpoint, communicator, copying
+from rekindle_training.adapter import communicator, copying
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.state import Stateful, StateMismatch
@@ -108,7 +108,7 @@ class Training:
 
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
-        communicator.warm(self._environment, checkpoint.warm if self._checkpoint_every else lambda: None)
+        communicator.warm(self._environment)
         if self._environment.role == names.BACKUP and Injection.read().backup_fails_loading:
             os._exit(1)
         self._processor.start()
