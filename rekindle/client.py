@@ -35,7 +35,6 @@ from rekindle.model.state import JobStatus
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
 
-RUN_ID = re.compile(r"[0-9a-f-]{36}")
 INVALID = (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
@@ -153,28 +152,37 @@ class Rekindle:
         """Withdraws what was asked for on a job, whoever asked; answers the ids of the requests. What must not stop half-way goes
         on to its end."""
         job_id = await self.find(job)
-        if ours := await self._cancel_fronts(f"WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}'"):
-            return ours
-        asked = (await self.status(job_id)).request
-        if RUN_ID.fullmatch(asked) and (theirs := await self._cancel_fronts(f"RunId = '{asked}'")):
-            return theirs
-        if asked:  # by an update that no front holds
-            entity = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
-            try:
-                await entity.execute_update(ids.Updates.WITHDRAW, asked, id=f"withdraw/{asked}", result_type=Receipt)
-            except RPCError as error:
-                raise self.unanswered(error) from error
-        return [asked] if asked else []
-
-    async def _cancel_fronts(self, which: str) -> list[str]:
-        """A front withdraws its request under the id of its run."""
-        found = [run.id async for run in self._list(f"{which} AND ExecutionStatus = 'Running'")]
         try:
-            for workflow_id in found:
-                await self.temporal.get_workflow_handle(workflow_id).cancel()
+            status = await self.status(job_id)
+        except Unavailable:
+            if unheard := await self._cancel_unheard(job_id):
+                return unheard
+            raise
+        if status.front and await self._cancel_front(status.front, status.request):
+            return [status.front]
+        if not status.request:
+            return await self._cancel_unheard(job_id)
+        entity, withdrawal = self.temporal.get_workflow_handle(ids.job_workflow(job_id)), f"withdraw/{status.request}"
+        try:
+            await entity.execute_update(ids.Updates.WITHDRAW, status.request, id=withdrawal, result_type=Receipt)
         except RPCError as error:
             raise self.unanswered(error) from error
-        return found
+        return [status.request]
+
+    async def _cancel_unheard(self, job_id: str) -> list[str]:
+        """The fronts of this client that have not asked yet, for want of a control worker; a new one is listed a moment later."""
+        fronts = f"WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}' AND ExecutionStatus = 'Running'"
+        return [run.id async for run in self._list(fronts) if await self._cancel_front(run.id, run.run_id)]
+
+    async def _cancel_front(self, workflow_id: str, run_id: str) -> bool:
+        """Whether it runs: it withdraws what it asked for."""
+        try:
+            await self.temporal.get_workflow_handle(workflow_id, run_id=run_id).cancel()
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                return False
+            raise self.unanswered(error) from error
+        return True
 
     def unanswered(self, error: RPCError) -> Unavailable:
         """What Temporal said, and who it is: a wrong address or namespace is answered in words that name neither."""

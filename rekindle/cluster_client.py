@@ -62,7 +62,7 @@ def checked_socket(path: Path) -> Path:
     if length > SOCKET_BYTES:
         raise BadInput(
             f"socket {path}: {length} bytes, a Unix socket's path has at most {SOCKET_BYTES}: "
-            "choose a shorter state directory (--state-dir, REKINDLE_STATE_DIR)"
+            "choose a shorter state directory (--state-dir, REKINDLE_STATE_DIR; of the demo: TMPDIR)"
         )
     return path
 

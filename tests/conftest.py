@@ -1,7 +1,9 @@
 """Fixtures that several folders share."""
 
 import signal
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -10,6 +12,8 @@ from temporalio.testing import WorkflowEnvironment
 from tests.support.durations import seconds_by_folder
 from tests.support.sampling import ALL, sampled
 from tests.support.temporal import skipping_server
+
+TESTS = str(Path(__file__).parent)
 
 
 def pytest_configure() -> None:
@@ -26,6 +30,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """A traceback begins in the tests: native ones show each of pytest's own forty frames."""
+    frames = call.excinfo and call.excinfo.tb
+    while frames and not frames.tb_frame.f_code.co_filename.startswith(TESTS):
+        frames = frames.tb_next
+    if call.excinfo and frames:
+        call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value.with_traceback(frames))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The seconds of each folder, where there are several. Tests that run side by side count one after the other."""
     reports = (one for kind in terminalreporter.stats.values() for one in kind if isinstance(one, pytest.TestReport))
@@ -33,6 +47,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("seconds by folder")
         for folder, (tests, seconds) in rows.items():
             terminalreporter.line(f"{seconds:7.1f} s  {tests:5d} tests  {folder}")
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory that may have a Unix socket in it: `tmp_path`, with the user's, the run's and the test's name, is too long."""
+    with tempfile.TemporaryDirectory(prefix="rk-") as short:
+        yield Path(short)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -28,7 +28,11 @@ async def front(mode: Mode, given: object) -> Verdict:
     workflow.set_current_details(f"asks job {asked.job} for a {mode}")
     job_id = await steps.find_job(asked.job)
     request = ModeRequest(
-        mode=mode, pod_rank=asked.pod_rank, force=asked.force, requested_by=asked.requested_by or info.workflow_id
+        mode=mode,
+        pod_rank=asked.pod_rank,
+        force=asked.force,
+        requested_by=asked.requested_by or info.workflow_id,
+        front=info.workflow_id,
     )
     holding = asyncio.ensure_future(steps.hold_request(AskRequest(job_id=job_id, request=request, request_id=info.run_id)))
     workflow.set_current_details(f"asked for a {mode}; the work is done below {job_workflow(job_id)}")

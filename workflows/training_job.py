@@ -421,8 +421,9 @@ class TrainingJob:
     def status(self) -> JobStatus:
         incident = self.incident
         asked = incident.case.request if incident else self.state.request
-        request, mode = asked.id if asked else "", incident.mode if incident else None
-        return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request)
+        request, front = (asked.id, asked.request.front) if asked else ("", "")
+        mode = incident.mode if incident else None
+        return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)
 
 
 async def _signalled(recovery: str, signal: str, payload: Value) -> None:

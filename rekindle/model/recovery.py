@@ -350,6 +350,8 @@ class ModeRequest(Value):
     """Hot switch: also a pod that nobody reported as sub-healthy."""
 
     requested_by: str = ""
+    front: str = ""
+    """Id of the workflow that asks, for the update; its run's id is the update's."""
 
 
 class Incident(Value):

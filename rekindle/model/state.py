@@ -199,3 +199,5 @@ class JobStatus(Value):
     """Workflow id of the recovery that runs; empty: none does."""
     request: str = ""
     """Id of what was asked for and runs, or waits for its turn; empty: nothing is."""
+    front: str = ""
+    """Workflow by which that is asked for, under its run's id; empty: none, it is an update alone."""

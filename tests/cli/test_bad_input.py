@@ -28,7 +28,7 @@ class Rekindle(Protocol):
 
 
 @pytest.fixture
-def rekindle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rekindle:
+def rekindle(short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rekindle:
     """The command in this process, in a directory of its own: what it refuses, it refuses before it starts anything."""
 
     def run(*arguments: str, standard_input: str = "", **environment: str) -> Done:
@@ -37,7 +37,7 @@ def rekindle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
             monkeypatch.setenv(name, value)
         return Done(app.run(arguments), capsys.readouterr().err)
 
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(short_path)
     for name in set(os.environ).difference(PLAIN):
         monkeypatch.delenv(name)
     monkeypatch.setattr(problems, "width", 200)
@@ -69,9 +69,9 @@ MISSPELT = (
 
 
 @pytest.mark.parametrize("file", ["job.yaml", "-"])
-def test_an_unknown_field_of_a_job_file_is_named(rekindle: Rekindle, tmp_path: Path, file: str) -> None:
+def test_an_unknown_field_of_a_job_file_is_named(rekindle: Rekindle, short_path: Path, file: str) -> None:
     """A job with a misspelt field, from a file or from standard input, is refused with the one that was meant, exit code 2."""
-    (tmp_path / "job.yaml").write_text(MISSPELT)
+    (short_path / "job.yaml").write_text(MISSPELT)
     done = rekindle("submit", file, standard_input=MISSPELT)
     assert done.returncode == 2, done.stderr
     assert "ranksPerPodd: unknown field, did you mean ranksPerPod?" in done.stderr
@@ -84,11 +84,11 @@ def test_a_file_that_is_not_there_is_named(rekindle: Rekindle) -> None:
     assert "[job].yaml cannot be read" in done.stderr
 
 
-def test_no_control_plane_is_said_with_how_to_start_one(tmp_path: Path) -> None:
+def test_no_control_plane_is_said_with_how_to_start_one(short_path: Path) -> None:
     """Without a Temporal service the message names the address and `rekindle dev`, with exit code 3 of the process."""
     command = [str(Path(sys.executable).parent / "rekindle"), "jobs"]
     environment = {**PLAIN, "TEMPORAL_ADDRESS": "127.0.0.1:1", "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=short_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3, done.stderr
     assert "127.0.0.1:1" in done.stderr
     assert "rekindle dev" in done.stderr
@@ -116,12 +116,12 @@ def test_a_setting_that_means_nothing_is_named(rekindle: Rekindle, name: str, va
 
 @pytest.mark.parametrize("command", [["dev"], ["demo", "hot-switch"]])
 def test_a_setting_that_means_nothing_is_named_before_anything_starts(
-    rekindle: Rekindle, tmp_path: Path, command: list[str]
+    rekindle: Rekindle, short_path: Path, command: list[str]
 ) -> None:
     """Also where it is meant for the processes that would be started."""
-    done = rekindle(*command, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(tmp_path))
+    done = rekindle(*command, REKINDLE_LOG_LEVEL="loud", TMPDIR=str(short_path))
     assert (done.returncode, "REKINDLE_LOG_LEVEL" in done.stderr, "log:" in done.stderr) == (2, True, False), done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
@@ -144,18 +144,18 @@ def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
     ],
 )
 def test_what_cannot_be_started_is_named_before_anything_starts(
-    rekindle: Rekindle, tmp_path: Path, arguments: list[str], words: list[str]
+    rekindle: Rekindle, short_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     """A wrong option of `rekindle dev` is bad input, in a line: nothing starts, and nothing is left behind."""
-    (tmp_path / "a-file").write_text("")
-    (tmp_path / "a-state").mkdir()
-    (tmp_path / "a-state" / "logs").write_text("")
+    (short_path / "a-file").write_text("")
+    (short_path / "a-state").mkdir()
+    (short_path / "a-state" / "logs").write_text("")
     ports = [f"--{name}-port=0" for name in ("temporal", "ui", "gateway")]
     done = rekindle("dev", *ports, *arguments)
     assert done.returncode == 2, done.stderr
     assert [word for word in words if word not in done.stderr] == []
     assert "Traceback" not in done.stderr
-    assert {path.name for path in tmp_path.rglob("*")} == {"a-file", "a-state", "logs"}
+    assert {path.name for path in short_path.rglob("*")} == {"a-file", "a-state", "logs"}
 
 
 def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
@@ -165,19 +165,19 @@ def test_a_name_that_is_no_text_is_that_of_no_job(rekindle: Rekindle) -> None:
 
 
 @pytest.mark.parametrize("command", ["nodes", "jobs"])
-def test_where_a_stack_was_looked_for_is_said(rekindle: Rekindle, tmp_path: Path, command: str) -> None:
+def test_where_a_stack_was_looked_for_is_said(rekindle: Rekindle, short_path: Path, command: str) -> None:
     """In another directory than that of `rekindle dev` nothing is found: the message has the variable that names it."""
     done = rekindle(command, TEMPORAL_ADDRESS="127.0.0.1:1")
     assert done.returncode == 3, done.stderr
     assert "REKINDLE_STATE_DIR" in done.stderr
-    assert str(tmp_path / ".rekindle") in done.stderr
+    assert str(short_path / ".rekindle") in done.stderr
 
 
 @pytest.mark.parametrize("left", ['{"temporal": "127', '{"temporal": "127.0.0.1:7233"}', "\xff"])
-def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, tmp_path: Path, left: str) -> None:
+def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_path: Path, left: str) -> None:
     """A file of another release, or one that a full disk cut off: the command names it, with exit code 3."""
-    (tmp_path / ".rekindle").mkdir()
-    (tmp_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
+    (short_path / ".rekindle").mkdir()
+    (short_path / ".rekindle" / "dev.json").write_text(left, encoding="latin-1")
     done = rekindle("jobs")
     assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
     assert "dev.json does not say where `rekindle dev` is" in done.stderr

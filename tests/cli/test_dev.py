@@ -34,58 +34,58 @@ async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.sub
 
 
 @pytest.mark.parametrize("name", ["temporal", "ui", "gateway"])
-async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnvironment, tmp_path: Path, name: str) -> None:
+async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnvironment, short_path: Path, name: str) -> None:
     """A Temporal server of somebody else is never adopted: the port, its process and the option are named, and nothing starts."""
     port = temporal.client.service_client.config.target_host.rsplit(":", 1)[1]
-    refused = await dev(tmp_path, f"--{name}-port", port)
+    refused = await dev(short_path, f"--{name}-port", port)
     output, errors = await refused.communicate()
     words = errors.decode()
     assert refused.returncode == 4, words
     for part in (f"port {port}", "temporal", f"--{name}-port"):
         assert part in words
     assert b"running" not in output
-    assert not (tmp_path / ".rekindle" / "temporal.db").exists()
+    assert not (short_path / ".rekindle" / "temporal.db").exists()
 
 
-async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: WorkflowEnvironment, short_path: Path) -> None:
     """A port that is taken between the look at it and the start of the server is not mistaken for the server's own."""
     foreign = temporal.client.service_client.config.target_host
     (ui,) = free_ports(1)
     addresses = Addresses(
-        temporal=foreign, ui=f"http://127.0.0.1:{ui}", gateway="127.0.0.1:1", socket="", state_dir=str(tmp_path)
+        temporal=foreign, ui=f"http://127.0.0.1:{ui}", gateway="127.0.0.1:1", socket="", state_dir=str(short_path)
     )
-    command = temporal_command(addresses, tmp_path / "temporal.db")
+    command = temporal_command(addresses, short_path / "temporal.db")
     stack = Stack(addresses, print)
     with pytest.raises(Unavailable, match="temporal ended with code"):
-        await stack.start(Member("temporal", command, dict(os.environ), tmp_path / "log", answers_at=foreign))
+        await stack.start(Member("temporal", command, dict(os.environ), short_path / "log", answers_at=foreign))
     await stack.stop()
 
 
-async def test_a_state_directory_has_one_stack(tmp_path: Path) -> None:
+async def test_a_state_directory_has_one_stack(short_path: Path) -> None:
     """A second `rekindle dev` in the same directory is refused and leaves the first one's details; another installation that the
     environment names is not asked by any process of the stack."""
-    first = await dev(tmp_path, TEMPORAL_NAMESPACE="elsewhere", TEMPORAL_API_KEY="secret")
+    first = await dev(short_path, TEMPORAL_NAMESPACE="elsewhere", TEMPORAL_API_KEY="secret")
     assert first.stdout is not None
     try:
         assert b"rekindle is running" in await first.stdout.readline()
-        second = await dev(tmp_path)
+        second = await dev(short_path)
         _, errors = await second.communicate()
         assert second.returncode == 4, errors.decode()
         assert "--state-dir" in errors.decode()
-        assert (tmp_path / ".rekindle" / "dev.json").exists()
+        assert (short_path / ".rekindle" / "dev.json").exists()
     finally:
         first.send_signal(signal.SIGINT)
         await first.communicate()
     assert first.returncode == 0
 
 
-async def test_an_interrupted_start_ends_at_once(tmp_path: Path) -> None:
+async def test_an_interrupted_start_ends_at_once(short_path: Path) -> None:
     """Ctrl-C in the middle of a build that takes minutes: nothing says that it runs, and nothing of it is left."""
-    os.mkfifo(begun := tmp_path / "begun")
-    (go := tmp_path / "go").write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 600\n")
+    os.mkfifo(begun := short_path / "begun")
+    (go := short_path / "go").write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep 600\n")
     go.chmod(0o755)
-    path = f"{tmp_path}:/usr/bin:/bin"
-    starting = await dev(tmp_path, "--cluster", "kubernetes", PATH=path, XDG_CACHE_HOME=str(tmp_path), KUBEBUILDER_ASSETS="")
+    path = f"{short_path}:/usr/bin:/bin"
+    starting = await dev(short_path, "--cluster", "kubernetes", PATH=path, XDG_CACHE_HOME=str(short_path), KUBEBUILDER_ASSETS="")
     building = psutil.Process(int(await asyncio.to_thread(begun.read_text)))
     starting.send_signal(signal.SIGINT)
     output, errors = await starting.communicate()
@@ -95,22 +95,22 @@ async def test_an_interrupted_start_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, interrupt: signal.Signals) -> None:
+async def test_an_interrupted_demo_leaves_nothing_behind(short_path: Path, interrupt: signal.Signals) -> None:
     """Ctrl-C, a time limit and a terminal that is closed end its processes and remove its directory."""
     demo = await asyncio.create_subprocess_exec(
         *(REKINDLE, "demo", "hot-switch"),
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(short_path)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     assert demo.stderr is not None
     assert b"starting the Temporal server" in await demo.stderr.readline()
     assert b"starting" in await demo.stderr.readline()
-    assert len(list(tmp_path.glob("rekindle-demo-*"))) == 1
+    assert len(list(short_path.glob("rekindle-demo-*"))) == 1
     demo.send_signal(interrupt)
     await demo.communicate()
     assert demo.returncode == 130
-    assert list(tmp_path.glob("rekindle-demo-*")) == []
+    assert list(short_path.glob("rekindle-demo-*")) == []
 
 
 @pytest.mark.parametrize(("key", "code"), [(b"\n", 0), (b"\x04", 0), (b"\x03", 130)], ids=["Enter", "Ctrl-D", "Ctrl-C"])
@@ -133,11 +133,11 @@ async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) 
     os.close(terminal)
 
 
-async def test_where_a_stack_is_found_is_said(tmp_path: Path) -> None:
+async def test_where_a_stack_is_found_is_said(short_path: Path) -> None:
     """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
     environment says something about another Temporal but not where that is."""
-    state = tmp_path / "of its own"
-    first = await dev(tmp_path, REKINDLE_STATE_DIR=str(state))
+    state = short_path / "of its own"
+    first = await dev(short_path, REKINDLE_STATE_DIR=str(state))
     assert first.stdout is not None
     try:
         async with asyncio.timeout(60):

@@ -125,10 +125,10 @@ async def test_a_telling_that_blocks_can_be_cancelled(temporal: WorkflowEnvironm
     await handle.terminate()
 
 
-async def test_the_watcher_waits_for_everybody_and_stops_when_told(tmp_path: Path) -> None:
+async def test_the_watcher_waits_for_everybody_and_stops_when_told(short_path: Path) -> None:
     """Without a cluster and without Temporal the watcher is ready all the same, SIGTERM ends it with code 0, and it has written
     nothing: what it knows follows from the world."""
-    settings = {"REKINDLE_STATE_DIR": str(tmp_path), "TEMPORAL_ADDRESS": NOBODY}
+    settings = {"REKINDLE_STATE_DIR": str(short_path), "TEMPORAL_ADDRESS": NOBODY}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "workers.watcher"), env={**environment(), **settings}, stdout=asyncio.subprocess.PIPE
     )
@@ -136,7 +136,7 @@ async def test_the_watcher_waits_for_everybody_and_stops_when_told(tmp_path: Pat
     assert (await process.stdout.readline()) == b"ready watcher\n"
     process.terminate()
     assert await process.wait() == 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 async def test_a_workflow_that_was_terminated_is_missed(client: Client) -> None:

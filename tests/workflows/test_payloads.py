@@ -245,7 +245,7 @@ async def examples(job: Job) -> list[Any]:
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
-    sighting, request = sight(worst_view(job)), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT)
+    sighting, request = sight(worst_view(job)), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT, front=TEXT)
     found = worn(job, sighting)
     remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
     looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
@@ -257,7 +257,7 @@ async def examples(job: Job) -> list[Any]:
         FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank is the longest text
         sighting,
         found,
-        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT),
+        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
         Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
         activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
