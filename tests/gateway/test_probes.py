@@ -55,22 +55,22 @@ async def test_without_a_port_nothing_listens() -> None:
 
 
 @pytest.mark.parametrize("name", ["control", "gateway", "watcher"])
-async def test_a_port_for_probes_that_is_taken_ends_the_process(tmp_path: Path, name: str) -> None:
+async def test_a_port_for_probes_that_is_taken_ends_the_process(short_path: Path, name: str) -> None:
     """With exit code 1 and one sentence that names the port and its setting."""
     server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, started(name, tmp_path, REKINDLE_HEALTH_PORT=port) as process:
+    async with server, started(name, short_path, REKINDLE_HEALTH_PORT=port) as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
     last = errors.decode().splitlines()[-1]
     assert last.startswith(f"error: probes cannot be answered on port {port} (REKINDLE_HEALTH_PORT): ")
 
 
-async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(tmp_path: Path) -> None:
+async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(short_path: Path) -> None:
     """Nobody restarts it: it is alive, it watches, and it is not ready as long as Temporal is away."""
     port, nobody = free_ports(2)
     address = f"127.0.0.1:{nobody}"
-    async with started("watcher", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+    async with started("watcher", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
         await says_ready(process)
         assert await probe(port, "healthz") == (200, "ok")
         status, text = await probe(port, "readyz")
@@ -80,22 +80,22 @@ async def test_a_watcher_without_temporal_lives_and_says_what_it_waits_for(tmp_p
         assert await process.wait() == 0
 
 
-async def test_a_watcher_is_ready_when_temporal_answers(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_a_watcher_is_ready_when_temporal_answers(temporal: WorkflowEnvironment, short_path: Path) -> None:
     """Its connection is made at the first need, which a probe may be."""
     (port,) = free_ports(1)
     address = temporal.client.service_client.config.target_host
-    async with started("watcher", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+    async with started("watcher", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
         await says_ready(process)
         assert await probe(port, "readyz") == (200, "ok")
         process.terminate()
         assert await process.wait() == 0
 
 
-async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, short_path: Path) -> None:
     """Told to stop, it ends with code 0 and without a word of complaint."""
     (port,) = free_ports(1)
     address = temporal.client.service_client.config.target_host
-    async with started("gateway", tmp_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
+    async with started("gateway", short_path, REKINDLE_HEALTH_PORT=port, TEMPORAL_ADDRESS=address) as process:
         await says_ready(process)
         assert await probe(port, "readyz") == (200, "ok")
         process.terminate()
@@ -104,21 +104,21 @@ async def test_a_gateway_is_ready_and_ends_well(temporal: WorkflowEnvironment, t
     assert "Traceback" not in errors.decode()
 
 
-async def test_a_process_that_cannot_start_says_why_in_one_sentence(tmp_path: Path) -> None:
+async def test_a_process_that_cannot_start_says_why_in_one_sentence(short_path: Path) -> None:
     """Without Temporal the control worker ends: exit code 1, and the address with its setting instead of a traceback."""
     (nobody,) = free_ports(1)
-    async with started("control", tmp_path, TEMPORAL_ADDRESS=f"127.0.0.1:{nobody}") as process:
+    async with started("control", short_path, TEMPORAL_ADDRESS=f"127.0.0.1:{nobody}") as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert f"error: Temporal does not answer at 127.0.0.1:{nobody} (set TEMPORAL_ADDRESS)" in errors.decode()
     assert "Traceback" not in errors.decode()
 
 
-async def test_settings_that_mean_nothing_are_named_each_with_what_is_accepted(tmp_path: Path) -> None:
+async def test_settings_that_mean_nothing_are_named_each_with_what_is_accepted(short_path: Path) -> None:
     """As the environment names them, all at once, and before anything starts: exit code 1."""
     kinds = "'AscendJob', 'Job', 'JobSet', 'PyTorchJob' or 'TrainJob'"
     variables = {"REKINDLE_GATEWAY_PORT": "http", "REKINDLE_CLUSTER": "docker", "REKINDLE_JOB_KEYS": '{"Deployment": "app"}'}
-    async with started("gateway", tmp_path, **variables) as process:
+    async with started("gateway", short_path, **variables) as process:
         _, errors = await process.communicate()
     assert process.returncode == 1
     assert errors.decode().splitlines() == [
@@ -128,7 +128,7 @@ async def test_settings_that_mean_nothing_are_named_each_with_what_is_accepted(t
     ]
 
 
-async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(tmp_path: Path) -> None:
+async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(short_path: Path) -> None:
     """It tries again instead of giving up; it is alive and not ready; SIGTERM ends it at once, with code 0."""
     port, nobody = free_ports(2)
     config = {
@@ -137,9 +137,9 @@ async def test_a_process_that_waits_for_its_api_server_lives_and_ends_when_told(
         "users": [{"name": "me", "user": {"token": "none"}}],
         "current-context": "here",
     }
-    (tmp_path / "config").write_text(yaml.safe_dump(config))
-    cluster = {"REKINDLE_CLUSTER": "kubernetes", "REKINDLE_KUBECONFIG": tmp_path / "config"}
-    async with started("control", tmp_path, REKINDLE_HEALTH_PORT=port, **cluster) as process:
+    (short_path / "config").write_text(yaml.safe_dump(config))
+    cluster = {"REKINDLE_CLUSTER": "kubernetes", "REKINDLE_KUBECONFIG": short_path / "config"}
+    async with started("control", short_path, REKINDLE_HEALTH_PORT=port, **cluster) as process:
         assert process.stderr
         async with asyncio.timeout(START_LIMIT):
             while b"the API server does not answer, trying again" not in (line := await process.stderr.readline()):
