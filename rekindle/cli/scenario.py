@@ -33,6 +33,8 @@ STEP_MS = 60.0
 
 MARGIN = 2
 """Training behind the fault lasts this many times as long as what it must outlast."""
+DRAG_MS = 2000.0
+"""Duration of a step when steps run out before the incident ends: the machine has become slower meanwhile."""
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
@@ -110,16 +112,16 @@ class Step(Value):
     step: int = 0
 
 
-def manifest(options: Options, step_ms: float = STEP_MS, paced_until: Path | None = None) -> str:
+def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = None) -> str:
     """The job as a user would write it.
 
     Args:
-        paced_until: once this file is there, steps take no longer than they need.
+        pace: once this file is there, it says how many milliseconds a step takes.
     """
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
     command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
-    command += [f"--step-ms-until={paced_until}"] if paced_until else []
+    command += [f"--step-ms-file={pace}"] if pace else []
     return json.dumps(
         {
             "apiVersion": "rekindle.io/v1",
@@ -156,7 +158,7 @@ class Scenario:
         self._cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
         self._step_ms = STEP_MS
-        self._paced_until = directory / f"concluded-{secrets.token_hex(4)}"
+        self._pace = directory / f"pace-{secrets.token_hex(4)}"
         self.job_id = ""
         self.job_directory = directory
 
@@ -165,7 +167,7 @@ class Scenario:
         self._rekindle = Rekindle(await connect(self._stack.addresses.temporal, started_here=True))
         try:
             reference = await self._reference()
-            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms, self._paced_until)))
+            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms, self._pace)))
             self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
             await self._trains_until(self._options.at_step)
             await self._make_node_sub_healthy()
@@ -176,7 +178,7 @@ class Scenario:
             if self._meanwhile:
                 await self._meanwhile()
             incident = await self._incident()
-            self._paced_until.touch()
+            self._tell_pace(0)
             await self._trains_until(self._options.steps)
             await self._ends()
             return await self._result(incident, reference)
@@ -285,11 +287,18 @@ class Scenario:
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
             done = measure.last_step(measure.read_steps(self.job_directory))
+            if done > (self._options.at_step + 3 * self._options.steps) / 4 and not self._pace.exists():
+                self._tell_pace(DRAG_MS)
             self._tell(Step(text=f"{doing}; training, step {done} of {self._options.steps}", step=done))
             return bool(found)
 
         await _until(concluded, "the end of the incident")
         return found[0]
+
+    def _tell_pace(self, milliseconds: float) -> None:
+        scratch = self._pace.with_suffix(".new")
+        scratch.write_text(f"{milliseconds:.0f}")
+        scratch.replace(self._pace)
 
     async def _ends(self) -> None:
         """Waits until all worker pods have succeeded: their final parameters are complete."""

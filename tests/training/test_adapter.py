@@ -43,14 +43,14 @@ def test_an_adapted_script_differs_in_a_handful_of_lines() -> None:
 
 
 def test_a_step_of_the_example_keeps_its_pace_until_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for the rest of its time, and no more once the file is there."""
+    """It waits for the rest of its time, and for that of another pace once the file has it."""
     waits: list[float] = []
     monkeypatch.setattr("time.sleep", waits.append)
-    for _ in range(2):
+    for told in ("2e6", "0", ""):
         with at_least(1e6, str(tmp_path / "told")):
             pass
-        (tmp_path / "told").touch()
-    assert len(waits) == 1
+        (tmp_path / "told").write_text(told)
+    assert [round(wait, -1) for wait in waits] == [1000, 2000, 0]
 
 
 def draw() -> tuple[float, float, float]:

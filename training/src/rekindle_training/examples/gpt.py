@@ -12,7 +12,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--step-ms", type=float, default=0, help="a step takes at least this long")
-parser.add_argument("--step-ms-until", default="", help="once this file is there, a step takes no longer than it needs")
+parser.add_argument("--step-ms-file", default="", help="once this file is there, it says how long a step takes")
 parser.add_argument("--checkpoint-every", type=int)
 options = parser.parse_args()
 
@@ -29,7 +29,7 @@ with rekindle_training.session(
     model, optimizer, state=[scheduler], data=text, checkpoint_every=options.checkpoint_every
 ) as training:
     for step in training.steps(options.steps):
-        with at_least(options.step_ms, options.step_ms_until):
+        with at_least(options.step_ms, options.step_ms_file):
             loss = train_step(model, optimizer, scheduler, text)
         if rank == 0 and step % 20 == 0:
             print(f"step {step} loss {loss:.4f}", flush=True)

@@ -96,16 +96,17 @@ def train_step(
 
 
 @contextmanager
-def at_least(milliseconds: float, until: str = "") -> Iterator[None]:
+def at_least(milliseconds: float, told: str = "") -> Iterator[None]:
     """A step takes this long, as if an accelerator computed it and left the processor free.
 
     Args:
-        until: path of a file; once it is there, a step takes no longer than it needs.
+        told: path of a file; once it is there, a step takes as many milliseconds as it says.
     """
     began = time.perf_counter()
     yield
-    if not (until and Path(until).exists()):
-        time.sleep(max(0.0, began + milliseconds / 1000 - time.perf_counter()))
+    if told and Path(told).exists():
+        milliseconds = float(Path(told).read_text())
+    time.sleep(max(0.0, began + milliseconds / 1000 - time.perf_counter()))
 
 
 def write_final(model: nn.Module, rank: int) -> None:
