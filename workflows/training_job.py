@@ -420,7 +420,7 @@ class TrainingJob:
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
         incident = self.incident
-        asked = incident.case.request if incident else self.state.request
+        asked = (incident and incident.case.request) or self.state.request  # which waits behind an incident of faults
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)
