@@ -96,6 +96,20 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
 
 
+def test_a_report_of_a_stream_that_has_ended_is_of_the_old_life_while_no_stream_is_open() -> None:
+    """The new life's stream breaks as the restart ends. In a workflow that was just registered nothing is known of streams."""
+    old, new = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
+    state = attachments.detached(memory.attached(told(STATE, a_fault("lost")), old, NOW, restarting=False), "old")
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old"), at=NOW + timedelta(minutes=1))
+    state = attachments.detached(memory.attached(state, new, NOW, restarting=True), "new")
+    restarted = an_incident(a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    assert memory.concluded(state, case, restarted).faults == ()
+    nothing_known = state.with_(replaced=(), detached=())
+    assert [one.fault.session for one in memory.concluded(nothing_known, case, restarted).faults] == ["old"]
+
+
 def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     """A report may be on its way for longer than the restart took; the life that now runs is listened to."""
     old = Attachment(queue="gateway/a", session="old", since=NOW)
