@@ -343,3 +343,30 @@ async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal:
         assert (await world.restarted()).verdict is Outcome.RECOVERED
         status = await world.settled(lambda status: not status.recovery)
         assert (status.state.incidents, status.state.request) == (1, None)
+
+
+# ---- however large
+
+
+@pytest.mark.parametrize("field", ["job", "requested_by", "front"])
+async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(temporal: WorkflowEnvironment, field: str) -> None:
+    """While it waits it is part of the job's state, which has to fit into one payload beside all the rest."""
+    async with _behind_a_lost_node(temporal, 4.0) as world:
+        asking = asyncio.ensure_future(
+            _ask(world, ModeRequest.model_construct(mode=Mode.JOB_RESCHEDULING, **{field: "x" * 1_500_000}))
+        )
+        status = await world.settled(lambda status: bool(status.request))
+        assert len(status.model_dump_json()) < 100_000
+        await Rekindle(world.client).cancel(world.job.id)
+        assert (await asking).outcome is Outcome.CANCELLED
+
+
+async def test_a_withdrawal_of_what_can_be_no_request_is_refused(temporal: WorkflowEnvironment) -> None:
+    """It would be remembered, and a few of them are more than the state of a job has room for: no answer, no next run."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for number in range(3):
+            with pytest.raises(WorkflowUpdateFailedError) as raised:
+                await world.tell(ids.Updates.WITHDRAW, f"{number}" * 1_500_000)
+            assert isinstance(raised.value.cause, ApplicationError)
+            assert raised.value.cause.type == ids.ErrorTypes.REQUEST_INVALID
+        assert (await world.status()).state.answers == ()
