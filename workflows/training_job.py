@@ -373,6 +373,11 @@ class TrainingJob:
             self.known.state = memory.withdrawn(self.state, request_id)
         return Receipt(info="withdrawn")
 
+    @withdraw.validator
+    def _may_be_a_request(self, request_id: str) -> None:
+        if problem := requests.withdrawal_problem(request_id):
+            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+
     @workflow.update(name=Updates.LIFT)
     async def lift(self) -> Receipt:
         """An operator lifts the downgrade: the owner's policy holds again, and sub-healths are judged again."""
