@@ -37,7 +37,7 @@ class JobActivities:
             query = (
                 f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND {Attributes.JOB.name} = '{job}'"
             )
-            if "'" in job:
+            if not job.isprintable() or "'" in job or "\\" in job:  # the server's query language has no such name
                 raise unknown_job(job, "accepted is the id or the name of a job")
             found = [run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query, limit=NAMED + 1)]
         if len(found) == 1:

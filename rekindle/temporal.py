@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from rekindle.arguments import Arguments
 from rekindle.errors import BadInput, Unavailable
 
 PASSED_THROUGH = (
@@ -62,8 +63,9 @@ def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:
 
 
 def plugin() -> SimplePlugin:
-    """Converter for clients, workers and the replayer; sandbox for the latter two, unless a worker says otherwise."""
-    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner)
+    """Converter for clients, workers and the replayer; for the latter two what messages must bring, and the sandbox, unless a
+    worker says otherwise."""
+    return SimplePlugin("rekindle", data_converter=pydantic_data_converter, workflow_runner=_runner, interceptors=[Arguments()])
 
 
 async def connect(address: str = "", *, lazy: bool = False, started_here: bool = False) -> Client:

@@ -284,8 +284,10 @@ def _before(fault: Fault, moment: datetime) -> bool:
 
 
 def _of_an_older_stream(fault: Fault, state: JobState) -> bool:
-    """Where no stream is known, as in a workflow that was just registered again, nothing can be told."""
-    return state.attachment is not None and fault.session not in ("", state.attachment.session)
+    """Where no stream is open, one that is known to have ended is older: a workflow that was just registered again knows none."""
+    if state.attachment is None:
+        return fault.session in attachments.sessions(state)
+    return fault.session not in ("", state.attachment.session)
 
 
 def brief(fault: Fault) -> Fault:

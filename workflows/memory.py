@@ -312,16 +312,17 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     """After a restart whoever is seen first holds a rank, and somebody has to. A rank that was switched has passed to the backup
-    pod, if it is still held by the pod that it was taken from: a verdict may be older than the last look."""
+    pod, if it is still held by the pod that it was taken from, or had been lost by who held it: a verdict may be older than the
+    last look."""
     ladder = list(verdicts)
     if any(verdict.restarted_at for verdict in ladder):
         return (EXPECTED_HOLDER,) * state.job.pods
-    moved = {
-        (one.pod_rank, faults.short(one.before.uid)): faults.short(one.after.uid)
-        for verdict in ladder
-        for one in verdict.switched
-    }
-    return tuple(moved.get((rank, uid), uid) for rank, uid in enumerate(state.holders))
+    lost = {rank for one in state.faults if one.fault.id == faults.HOLDERS for rank in one.fault.pod_ranks}
+    holders = list(state.holders)
+    for one in (one for verdict in ladder for one in verdict.switched if one.pod_rank < len(holders)):
+        if one.pod_rank in lost or holders[one.pod_rank] == faults.short(one.before.uid):
+            holders[one.pod_rank] = faults.short(one.after.uid)
+    return tuple(holders)
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:

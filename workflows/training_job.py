@@ -373,6 +373,11 @@ class TrainingJob:
             self.known.state = memory.withdrawn(self.state, request_id)
         return Receipt(info="withdrawn")
 
+    @withdraw.validator
+    def _may_be_a_request(self, request_id: str) -> None:
+        if problem := requests.withdrawal_problem(request_id):
+            raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+
     @workflow.update(name=Updates.LIFT)
     async def lift(self) -> Receipt:
         """An operator lifts the downgrade: the owner's policy holds again, and sub-healths are judged again."""
@@ -420,7 +425,7 @@ class TrainingJob:
     @workflow.query(name=Queries.STATUS)
     def status(self) -> JobStatus:
         incident = self.incident
-        asked = incident.case.request if incident else self.state.request
+        asked = (incident and incident.case.request) or self.state.request  # which waits behind an incident of faults
         request, front = (asked.id, asked.request.front) if asked else ("", "")
         mode = incident.mode if incident else None
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)

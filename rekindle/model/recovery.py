@@ -339,7 +339,7 @@ class RecoveryContext(Value):
 class ModeRequest(Value):
     """Argument of the update `recover`, and first argument of every mode: what somebody asks for."""
 
-    job: str = ""
+    job: Text = ""
     """Id or name of the job, where a client starts the mode's workflow; the update is sent to the job itself."""
 
     mode: Mode | None = None
@@ -349,8 +349,8 @@ class ModeRequest(Value):
     force: bool = False
     """Hot switch: also a pod that nobody reported as sub-healthy."""
 
-    requested_by: str = ""
-    front: str = ""
+    requested_by: Text = ""
+    front: Text = ""
     """Id of the workflow that asks, for the update; its run's id is the update's."""
 
 

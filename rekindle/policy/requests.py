@@ -14,6 +14,9 @@ from rekindle.model.state import JobState
 from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
 
+LONGEST_ID = 1_000
+"""Bytes of a request's id, which is that of an update: the server takes no longer ones."""
+
 QUOTED = 80
 """Bytes of a wrong input that a refusal quotes."""
 
@@ -48,6 +51,11 @@ def invalid(state: JobState, given: object) -> str:
     if not 0 <= request.pod_rank <= last:
         return f"pod_rank: {request.pod_rank} is not a pod rank of job {state.job.name}, accepted are 0 to {last}"
     return ""
+
+
+def withdrawal_problem(request_id: str) -> str:
+    """Why there can be no request of this id; empty: there can. It is remembered, as it may come before what it withdraws."""
+    return "" if len(request_id.encode()) <= LONGEST_ID else f"the id of a request has at most {LONGEST_ID} bytes"
 
 
 def refused(state: JobState, request: ModeRequest) -> str:

@@ -12,7 +12,7 @@ from rekindle.model.recovery import Attachment, PodRef, Progress
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
-from workflows import faults, memory
+from workflows import attachments, faults, memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -334,6 +334,14 @@ def test_another_life_ends_what_was_reported_of_the_last() -> None:
     here = Attachment(queue="q", session="new", since=NOW)
     news = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "new"})), here, NOW, restarting=False)
     assert ids(see(news, holders=("dddd", "eeee", "ffff"))) == ["processes"]
+
+
+def test_another_life_ends_what_the_last_one_reported_also_before_its_stream_comes() -> None:
+    """The streams of the pods that a person ended have ended with them; those that were started have none yet."""
+    old = Attachment(queue="q", session="old", since=NOW)
+    state = memory.attached(told(see(STATE), crash(1).model_copy(update={"session": "old"})), old, NOW, restarting=False)
+    state = attachments.detached(state, "old")
+    assert ids(see(state, holders=("dddd", "eeee", "ffff"))) == []
 
 
 def test_a_fault_that_is_given_time_neither_ends_a_mode_nor_lets_one_begin() -> None:

@@ -24,7 +24,7 @@ from rekindle.model.recovery import (
     VerdictChanges,
 )
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
-from rekindle.policy import cases
+from rekindle.policy import cases, ladder
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LADDER
 from workflows import attachments, faults, memory
@@ -96,6 +96,20 @@ def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:
     assert memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW))).faults == ()
 
 
+def test_a_report_of_a_stream_that_has_ended_is_of_the_old_life_while_no_stream_is_open() -> None:
+    """The new life's stream breaks as the restart ends. In a workflow that was just registered nothing is known of streams."""
+    old, new = (Attachment(queue="q", session=session, since=NOW) for session in ("old", "new"))
+    state = attachments.detached(memory.attached(told(STATE, a_fault("lost")), old, NOW, restarting=False), "old")
+    case = cases.next_case(state, NOW)
+    assert case
+    state = told(state, a_fault("processes", FaultKind.PROCESS, ranks=(1,), session="old"), at=NOW + timedelta(minutes=1))
+    state = attachments.detached(memory.attached(state, new, NOW, restarting=True), "new")
+    restarted = an_incident(a_verdict(restarted_at=NOW + timedelta(seconds=1)))
+    assert memory.concluded(state, case, restarted).faults == ()
+    nothing_known = state.with_(replaced=(), detached=())
+    assert [one.fault.session for one in memory.concluded(nothing_known, case, restarted).faults] == ["old"]
+
+
 def test_what_the_old_life_tells_when_the_restart_is_over_is_no_news() -> None:
     """A report may be on its way for longer than the restart took; the life that now runs is listened to."""
     old = Attachment(queue="gateway/a", session="old", since=NOW)
@@ -142,6 +156,20 @@ def test_a_switch_of_a_lost_workflow_takes_no_rank_from_who_was_seen_since() -> 
     assert memory.settled(seen_since, verdict, NOW).holders == ("eeee", "ffff", "gggg")
     still_held = seen_since.with_(holders=("aaaa", "bbbb", "cccc"))
     assert memory.settled(still_held, verdict, NOW).holders == ("aaaa", "dddd", "cccc")
+
+
+def test_a_switch_of_a_rank_that_had_passed_to_another_pod_ends_that_fault() -> None:
+    """It was given up, and the job trained on; then a person moved the pod that stands there now: nothing is wrong any more."""
+    held, passed, moved = (Sighting(holders=("aaaa", uid, "cccc")) for uid in ("bbbb", "xxxx", "dddd"))
+    state = memory.sighted(memory.sighted(STATE, held, NOW, restarting=False), passed, NOW, restarting=False)
+    state = concluded(state, a_verdict(outcome=Outcome.GIVEN_UP))
+    assert [one.fault.id for one in state.faults] == [faults.HOLDERS]
+    switched = Switched(pod_rank=1, before=PodRef(name="old", uid="xxxx"), after=PodRef(name="new", uid="dddd"))
+    state = memory.concluded(
+        state, Case(plan=ladder.Plan(), summary="s"), an_incident(a_verdict(Mode.HOT_SWITCH, switched=(switched,)))
+    )
+    after = memory.sighted(state, moved, NOW, restarting=False)
+    assert (after.holders, after.faults) == (("aaaa", "dddd", "cccc"), ())
 
 
 def test_a_fault_that_came_while_a_recovery_failed_is_not_judged_with_it() -> None:

@@ -26,6 +26,11 @@ def former_lives_are_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attachments, "restarted", lambda state: state)
 
 
+def streams_are_forgotten_with_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """The workflow that restarts the job knows none of them any more: the words of all are those of strangers to it."""
+    patch.setattr(attachments, "restarted", lambda state: state.with_(former=(), replaced=(), detached=(), client=""))
+
+
 def any_step_is_of_the_new_life(patch: pytest.MonkeyPatch) -> None:
     """Whoever told it."""
     patch.setattr(JobRescheduling, "_is_of_the_new_life", lambda *_: True)
@@ -53,6 +58,7 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
         "given up",
     ),
     (former_lives_are_believed, "the report of a crash arrives when the restart that it led to is over", "needless"),
+    (streams_are_forgotten_with_a_restart, "the report of a crash arrives when the restart that it led to is over", "needless"),
     (any_step_is_of_the_new_life, "the first step of the old life arrives while the new one starts", "untrue"),
     (
         two_pods_of_one_rank_block_every_mode,

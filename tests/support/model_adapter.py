@@ -1,5 +1,6 @@
 """Where the model of the entity meets names of the control plane: workflows, updates, payloads, what the intake tells."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -188,13 +189,11 @@ def is_first_mode(run: Run) -> bool:
     return not run.argument(RecoveryContext, 1).situation.tried
 
 
-def is_of_strangers(run: Run) -> bool:
-    """Whether it is about processes of sessions only that the entity did not know: a late word of an old life is taken for one of
-    the new, see the known weaknesses."""
-    context = run.argument(RecoveryContext, 1)
-    return bool(context.situation.faults) and not any(
-        fault.session in ("", *context.sessions) for fault in context.situation.faults
-    )
+def is_of_strangers(run: Run, introduced: Collection[str]) -> bool:
+    """Whether it is about processes of sessions only of which the entity was never told: a late word of an old life is taken for
+    one of the new, see the known weaknesses. What it has forgotten is no excuse."""
+    faults = run.argument(RecoveryContext, 1).situation.faults
+    return bool(faults) and not any(fault.session in ("", *introduced) for fault in faults)
 
 
 # ---- what the intake tells

@@ -40,6 +40,8 @@ class ControlPlane:
         self._reporting = False
         self._told: set[str] = set()
         """Sessions of which the entity was told."""
+        self._introduced: set[str] = set()
+        """Those of them that the entity which lives now took: whatever it remembers, they are no strangers to it."""
         self._orphan: Run | None = None
         """A recovery whose entity was lost."""
         self._shortage = False
@@ -50,9 +52,7 @@ class ControlPlane:
 
     def _closed(self, run: Run) -> None:
         if run.id == ENTITY:
-            if run.status in ("failed", "cancelled"):
-                self.found.append(f"the entity {run.status}: it must never fail")
-            self._orphan = next(iter(self.recoveries()), self._just_ended() or self._orphan)
+            self._entity_closed(run)
         elif run.parent:
             mode = adapter.MODES[run.definition.name]
             if run.status == "terminated":
@@ -65,6 +65,13 @@ class ControlPlane:
         elif run.status == "failed" and run.failure and not run.failure.HasField("activity_failure_info"):
             self.found.append(f"the front failed by itself: {run.failure.message}")
 
+    def _entity_closed(self, run: Run) -> None:
+        if run.status in ("failed", "cancelled"):
+            self.found.append(f"the entity {run.status}: it must never fail")
+        if run.status != "continued":
+            self._orphan = next(iter(self.recoveries()), self._just_ended() or self._orphan)
+            self._introduced.clear()
+
     def _just_ended(self) -> Run | None:
         """A recovery of whose end the entity may not have heard."""
         ended = (run for run in self.driver.runs.values() if run.parent and run.ended)
@@ -74,6 +81,7 @@ class ControlPlane:
     def _recovered(self, run: Run, mode: str) -> None:
         """The verdict rests on what this very recovery brought about."""
         restarted = mode == "restart"
+        self._orphan = None if restarted else self._orphan  # what it left half done is swept
         proof = "resumed" if not restarted else "attached" if self.world.knobs.side == "mindio" else "first step"
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
@@ -89,7 +97,7 @@ class ControlPlane:
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         back = self.world.last("first step")
         is_news = back is not None and recovery.began - back < UNHEARD
-        if not (was_lost or self._restart_asked_for or is_news or adapter.is_of_strangers(recovery)):
+        if not (was_lost or self._restart_asked_for or is_news or adapter.is_of_strangers(recovery, self._introduced)):
             self.found.append("needless: a job that trains is restarted")
 
     def recoveries(self) -> list[Run]:
@@ -177,6 +185,8 @@ class ControlPlane:
 
         def answered(answer: Answer) -> None:
             self._told.add(message.session)
+            if not answer.kind:
+                self._introduced.add(message.session)
             if answer.kind == adapter.STREAM_IS_OVER and is_open():
                 sender.cut()
 

@@ -96,10 +96,15 @@ async def test_an_impossible_pod_rank_names_the_field(temporal: WorkflowEnvironm
         assert words in refusal.message
 
 
-async def test_an_unknown_job_is_refused(temporal: WorkflowEnvironment) -> None:
-    """The error is `job.unknown`, and no workflow is started for it."""
+@pytest.mark.parametrize("name", ["nobody", "no'body", "nobody\\", "no\0body", ""], ids=repr)
+async def test_an_unknown_job_is_refused(temporal: WorkflowEnvironment, name: str) -> None:
+    """The error is `job.unknown`, at once, and no workflow is started for it."""
     async with training(temporal, a_job()) as (world, _peer):
-        refusal = await _refusal(await world.front(job_id="nobody"))
+        front = await world.client.start_workflow(
+            ids.Workflows.HOT_SWITCH, {"job": name, "pod_rank": 1}, id=f"odd/{world.job.id}", task_queue=ids.CONTROL_QUEUE
+        )
+        async with asyncio.timeout(10):
+            refusal = await _refusal(front)
         assert refusal.type == ids.ErrorTypes.JOB_UNKNOWN
 
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,11 +17,15 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.heartbeat import heartbeating
 from activities.jobs import JobActivities
 from rekindle import ids
+from rekindle.client import Rekindle
 from rekindle.model.activity_values import AskRequest
+from rekindle.model.cluster import Condition
+from rekindle.model.fault import WATCHER, Sighting
 from rekindle.model.keys import MEMORY
+from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.temporal import TASK_TIMEOUT
-from tests.support.harness import Harness, a_job, register, training
+from tests.support.harness import Harness, a_job, node_fault, register, training
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 from workflows.hot_switch import HotSwitch
@@ -303,3 +308,65 @@ async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verd
             jobs.goes_on.set()
             assert (await front.result()).outcome is Outcome.RECOVERED
         assert (await world.status()).state.incidents == 1
+
+
+# ---- behind something else
+
+
+@asynccontextmanager
+async def _behind_a_lost_node(temporal: WorkflowEnvironment, seconds: float) -> AsyncIterator[Harness]:
+    """A node is not ready, and given time: what is asked for now waits, also for the recovery if it does not come back."""
+    async with training(temporal, a_job(limits=Limits(node_lost=timedelta(seconds=seconds)))) as (world, _peer):
+        world.cluster.conditions["node-0"] = (Condition(type="Ready", status="False", message="no word of its kubelet"),)
+        lost = node_fault("node-0").model_copy(update={"source": WATCHER})
+        await world.tell(ids.Updates.SIGHTING, Sighting(faults=(lost,)))
+        yield world
+
+
+@pytest.mark.parametrize("by_front", [True, False], ids=["a workflow", "an update"])
+async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal: WorkflowEnvironment, by_front: bool) -> None:
+    """Whoever asked: it is named, and is not begun when the recovery has ended."""
+    async with _behind_a_lost_node(temporal, 2.0) as world:
+        platform = f"platform/{world.job.id}"
+        request = ModeRequest(job=world.job.id, mode=None if by_front else Mode.JOB_RESCHEDULING, requested_by="ada")
+        if by_front:
+            front = await world.client.start_workflow(
+                ids.Workflows.JOB_RESCHEDULING, request, id=platform, task_queue=ids.CONTROL_QUEUE, task_timeout=TASK_TIMEOUT
+            )
+            asking: asyncio.Future[Any] = asyncio.ensure_future(front.result())
+        else:
+            asking = asyncio.ensure_future(_ask(world, request, platform))
+        await world.settled(lambda status: bool(status.request))
+        await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
+        assert await Rekindle(world.client).cancel(world.job.id) == [platform]
+        await asyncio.gather(asking, return_exceptions=True)
+        assert (await world.restarted()).verdict is Outcome.RECOVERED
+        status = await world.settled(lambda status: not status.recovery)
+        assert (status.state.incidents, status.state.request) == (1, None)
+
+
+# ---- however large
+
+
+@pytest.mark.parametrize("field", ["job", "requested_by", "front"])
+async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(temporal: WorkflowEnvironment, field: str) -> None:
+    """While it waits it is part of the job's state, which has to fit into one payload beside all the rest."""
+    async with _behind_a_lost_node(temporal, 4.0) as world:
+        asking = asyncio.ensure_future(
+            _ask(world, ModeRequest.model_construct(mode=Mode.JOB_RESCHEDULING, **{field: "x" * 1_500_000}))
+        )
+        status = await world.settled(lambda status: bool(status.request))
+        assert len(status.model_dump_json()) < 100_000
+        await Rekindle(world.client).cancel(world.job.id)
+        assert (await asking).outcome is Outcome.CANCELLED
+
+
+async def test_a_withdrawal_of_what_can_be_no_request_is_refused(temporal: WorkflowEnvironment) -> None:
+    """It would be remembered, and a few of them are more than the state of a job has room for: no answer, no next run."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for number in range(3):
+            with pytest.raises(WorkflowUpdateFailedError) as raised:
+                await world.tell(ids.Updates.WITHDRAW, f"{number}" * 1_500_000)
+            assert isinstance(raised.value.cause, ApplicationError)
+            assert raised.value.cause.type == ids.ErrorTypes.REQUEST_INVALID
+        assert (await world.status()).state.answers == ()

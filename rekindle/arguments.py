@@ -1,0 +1,61 @@
+"""What a message of a workflow must bring. The SDK calls a handler with whatever came, and a handler that cannot be called stops
+its workflow: with a signal, which stands in the history, for ever. Part of the plugin of `rekindle.temporal`.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any, get_args
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    HandleSignalInput,
+    HandleUpdateInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from rekindle.ids import ErrorTypes
+
+
+def _misfit(handler: Callable[..., Any] | None, given: Sequence[object]) -> str:
+    """Why a handler cannot be called with this; empty: it can, or there is none."""
+    if handler is None:
+        return ""
+    signature = inspect.signature(handler)
+    try:
+        bound = signature.bind(*given)
+    except TypeError as error:
+        return f"the input does not fit: {error}"
+    wanted = {name: signature.parameters[name].annotation for name, value in bound.arguments.items() if value is None}
+    null = [name for name, kind in wanted.items() if kind is not object and NoneType not in get_args(kind)]
+    return f"{null[0]}: must not be null" if null else ""
+
+
+class _Fitting(WorkflowInboundInterceptor):
+    async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002  # the SDK's name
+        if problem := _misfit(workflow.get_signal_handler(input.signal), input.args):
+            workflow.logger.warning("a signal is dropped", extra={"signal": input.signal, "error": problem})
+            return
+        await super().handle_signal(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:  # noqa: A002
+        _refuse_misfit(input)
+        super().handle_update_validator(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002
+        """Also here: an update without a validator comes straight to its handler."""
+        _refuse_misfit(input)
+        return await super().handle_update_handler(input)
+
+
+def _refuse_misfit(given: HandleUpdateInput) -> None:
+    if problem := _misfit(workflow.get_update_handler(given.update), given.args):
+        raise ApplicationError(problem, type=ErrorTypes.REQUEST_INVALID, non_retryable=True)
+
+
+class Arguments(Interceptor):
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002
+        return _Fitting
