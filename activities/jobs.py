@@ -87,9 +87,7 @@ class JobActivities:
         async with heartbeating():
             try:
                 handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
-                await handle.execute_update(
-                    Updates.WITHDRAW, asked.request_id, id=f"withdraw/{asked.request_id}", result_type=Receipt
-                )
+                await handle.execute_update(Updates.WITHDRAW, asked.request_id, result_type=Receipt)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise

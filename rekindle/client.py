@@ -162,9 +162,9 @@ class Rekindle:
             return [status.front]
         if not status.request:
             return await self._cancel_unheard(job_id)
-        entity, withdrawal = self.temporal.get_workflow_handle(ids.job_workflow(job_id)), f"withdraw/{status.request}"
+        entity = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
         try:
-            await entity.execute_update(ids.Updates.WITHDRAW, status.request, id=withdrawal, result_type=Receipt)
+            await entity.execute_update(ids.Updates.WITHDRAW, status.request, result_type=Receipt)
         except RPCError as error:
             raise self.unanswered(error) from error
         return [status.request]

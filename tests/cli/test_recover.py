@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.policy.requests import LONGEST_ID
 from tests.support.harness import Harness, a_job, sub_health, training
 from tests.support.peer import Script
 from tests.support.proxy import Proxy
@@ -136,7 +137,7 @@ async def test_what_others_asked_for_is_cancelled_too(temporal: WorkflowEnvironm
     ):
         request = ModeRequest(job=world.job.id, mode=Mode.HOT_SWITCH, pod_rank=1, force=True, requested_by="ada")
         if how == "by an update":
-            name = f"drain of {world.job.id}'s node"
+            name = f"drain of {world.job.id}'s node".ljust(LONGEST_ID, "!")
             asking = asyncio.create_task(world.entity.execute_update(Updates.RECOVER, request, id=name, result_type=Verdict))
         else:
             name = f"maintenance-{world.job.id}"

@@ -352,9 +352,8 @@ async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal:
 async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(temporal: WorkflowEnvironment, field: str) -> None:
     """While it waits it is part of the job's state, which has to fit into one payload beside all the rest."""
     async with _behind_a_lost_node(temporal, 4.0) as world:
-        asking = asyncio.ensure_future(
-            _ask(world, ModeRequest.model_construct(mode=Mode.JOB_RESCHEDULING, **{field: "x" * 1_500_000}))
-        )
+        request = ModeRequest(mode=Mode.JOB_RESCHEDULING).model_copy(update={field: "x" * 1_500_000})
+        asking = asyncio.ensure_future(_ask(world, request))
         status = await world.settled(lambda status: bool(status.request))
         assert len(status.model_dump_json()) < 100_000
         await Rekindle(world.client).cancel(world.job.id)
