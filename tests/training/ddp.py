@@ -11,7 +11,7 @@ torch.manual_seed(1)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 
-with rekindle_training.session(model, optimizer) as training:
+with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
     wrapped = DistributedDataParallel(model)
 
     def wrap_again() -> None:

@@ -22,6 +22,7 @@ EXAMPLES = Path(examples.__path__[0])
 def rank_environment(folder: Path) -> RankEnvironment:
     return RankEnvironment.read(
         {
+            "REKINDLE_LAUNCHER": "rekindle-train",
             "RANK": "2",
             "WORLD_SIZE": "4",
             "MASTER_ADDR": "127.0.0.1",
@@ -67,7 +68,9 @@ def test_own_state_brings_every_random_number_back() -> None:
 
 def test_what_is_warmed_draws_no_random_number() -> None:
     """A script seeds before its session, and trains as it would without one."""
-    environment = RankEnvironment.read({"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+    environment = RankEnvironment.read(
+        {"REKINDLE_LAUNCHER": "rekindle-train", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
     content = own.capture(None, None)
     drawn = draw()
     own.restore(content, None, None)

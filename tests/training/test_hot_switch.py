@@ -1,14 +1,18 @@
 """The hot switch as training sees it, with real processes and a scripted gateway."""
 
+import asyncio
 import math
 import os
 import signal
 from pathlib import Path
 
+import grpc
 import pytest
 
+from rekindle_wire.training_pb2 import Held, RankMessage
 from tests.training.gateway_service import GatewayPeer
-from tests.training.job import Job
+from tests.training.job import RANKS_PER_POD, WORLD, Job
+from tests.training.ranks import ScriptedRank
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
@@ -204,3 +208,20 @@ async def test_a_frozen_backup_is_found_out_in_time(job: Job, gateway: GatewayPe
     job.started["backup-1"].kill()
     assert await job.codes() == {0, -9}
     assert job.final() == reference
+
+
+async def test_a_switch_that_comes_with_the_last_step_lets_training_end(job: Job, gateway: GatewayPeer) -> None:
+    """Nothing is offered, so that nobody restarts a job that is about to be done; every rank is let go."""
+    await job.manager()
+    held = RankMessage(held=Held(step=3, total=3))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        roles = [*(("worker", rank) for rank in range(WORLD)), *(("backup", rank) for rank in job.ranks(1))]
+        ranks = [
+            ScriptedRank(channel, rank, role, lambda message: held if message.HasField("hold") else None) for role, rank in roles
+        ]
+        await gateway.hot_switch(*job.ranks(1))
+        await job.printed("training ends with step 3")
+        await asyncio.gather(*(rank.finish() for rank in ranks[:WORLD]))
+        assert await job.started["manager"].code() == 0
+        assert [rank.told for rank in ranks] == [["rebuild", "hold", "resume"]] * WORLD + [["leave"]] * RANKS_PER_POD
+    assert gateway.all("ReportRecoverStrategy") == []

@@ -26,11 +26,17 @@ class RankEnvironment:
     node: str
     job_dir: Path | None
     job_generation: str
-    checkpoint_every: int
+    checkpoint_every: int | None
+    """Steps; None: nobody said."""
     tamper: str
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
+        if source.get(names.RANK) and not source.get(names.LAUNCHER):
+            raise EnvironmentIncomplete(
+                "this rank was not started by `rekindle-train`, so there is no manager that it could join: start the script with "
+                "`rekindle-train`, which takes torchrun's flags, in torchrun's place"
+            )
         return cls(
             rank=_number(source, names.RANK),
             world_size=_number(source, names.WORLD_SIZE),
@@ -42,7 +48,7 @@ class RankEnvironment:
             node=source.get(names.NODE, ""),
             job_dir=Path(source[names.JOB_DIR]) if source.get(names.JOB_DIR) else None,
             job_generation=source.get(names.JOB_GENERATION) or "0",
-            checkpoint_every=_number(source, names.CHECKPOINT_EVERY, default=0),
+            checkpoint_every=_number(source, names.CHECKPOINT_EVERY) if source.get(names.CHECKPOINT_EVERY) else None,
             tamper=source.get(names.TAMPER, ""),
         )
 

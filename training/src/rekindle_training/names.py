@@ -22,6 +22,9 @@ LOCAL_RANK = "LOCAL_RANK"
 WORLD_SIZE = "WORLD_SIZE"
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
+LAUNCHER = "REKINDLE_LAUNCHER"
+"""Set by `rekindle-train` for the processes that it starts: torchrun sets the other variables too, and has no manager."""
+
 CHECKPOINT_EVERY = "REKINDLE_CHECKPOINT_EVERY"
 """Steps between two periodic checkpoints; 0 means none."""
 REBUILD_TIMEOUT = "REKINDLE_REBUILD_TIMEOUT"

@@ -25,6 +25,15 @@ def _backend() -> str:
     return {None: "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}[accelerator_module()]
 
 
+def refuse_another() -> None:
+    """Raises RuntimeError where the script has made a default process group itself."""
+    if dist.is_initialized():
+        raise RuntimeError(
+            "session(): the default process group is there already; leave `init_process_group` out: the session makes the group, "
+            "and makes it anew in each recovery"
+        )
+
+
 def join(environment: RankEnvironment, wish: Join) -> None:
     """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds."""
     if dist.is_initialized():

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import torch
 
@@ -46,19 +47,33 @@ def session(
         optimizer: Its state is taken from a replica or from a checkpoint.
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
         data: Anything with `state_dict` that each rank has for itself, such as a sampler.
-        checkpoint_every: Steps between two checkpoints, 0 for none; by default what the environment says.
+        checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
 
     Raises:
+        EnvironmentIncomplete: the process was not started by `rekindle-train`.
         TypeError: something has no state that a replacement could be given; the message names it.
+        ValueError: nobody said how often a checkpoint is written.
+        RuntimeError: there is a default process group already.
     """
     environment = RankEnvironment.read()
+    every = _interval(environment.checkpoint_every if checkpoint_every is None else checkpoint_every)
+    communicator.refuse_another()
     shared = {f"state[{index}]": thing for index, thing in enumerate(state)}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    every = environment.checkpoint_every if checkpoint_every is None else checkpoint_every
     training = Training(environment, trained, every)
     training.begin()
     yield training
     training.end()
+
+
+def _interval(checkpoint_every: int | None) -> int:
+    if checkpoint_every is None or checkpoint_every < 0:
+        said = "missing" if checkpoint_every is None else f"{checkpoint_every} is not accepted"
+        raise ValueError(
+            f"session(checkpoint_every): {said}; give the steps between two checkpoints, or 0 for none: a restart of the job "
+            f"begins from the first step then ({names.CHECKPOINT_EVERY} says it for scripts that do not)"
+        )
+    return checkpoint_every
 
 
 class Training:
@@ -74,6 +89,7 @@ class Training:
         self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
         self._tampering = Tampering(environment.tamper)
         self._callbacks: list[Callable[[], None]] = []
+        self._trains = False
 
     @property
     def rank(self) -> int:
@@ -98,11 +114,41 @@ class Training:
         self._callbacks.append(callback)
 
     def steps(self, total: int) -> Iterator[int]:
-        """The steps that are still to be done, counted from 1. The end of each turn of the loop is a step boundary."""
+        """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
+        boundary.
+
+        Raises:
+            RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
+        """
+        if self._trains and self.step >= total:
+            raise RuntimeError(
+                f"training.steps({total}): {self.step} steps are done; `steps` counts over the whole training and not over an "
+                "epoch: use `for epoch in training.epochs(epochs, steps): for step in epoch:`"
+            )
+        return self._turns(total, total)
+
+    def epochs(self, count: int, steps: int) -> Iterator["Epoch"]:
+        """The epochs that are still to be done, counted from 0 as samplers count them; each gives those of its steps that are
+        still to be done. What stands behind an epoch's loop, such as an evaluation, is not repeated by who begins behind it.
+
+        Args:
+            count: epochs of the whole training.
+            steps: of each epoch.
+
+        Raises:
+            ValueError: less than one of either.
+        """
+        if count < 1 or steps < 1:
+            raise ValueError(f"training.epochs({count}, {steps}): accepted are whole numbers from 1")
+        for number in range(self.step // steps, count):
+            yield Epoch(number, self._turns((number + 1) * steps, count * steps))
+
+    def _turns(self, end: int, total: int) -> Iterator[int]:
         self._gate.expect(total)
-        while self.step < total:
+        while self.step < end:
             self._cross()
             step, start = self.step + 1, time.time()
+            self._trains = True
             yield step
             self._complete(step, start)
 
@@ -195,3 +241,16 @@ class Training:
             self._trained.read(self._checkpoints, step)
             self._gate.complete(step)
         self._processor.lost_steps(max(self._step_log.last_step() - step, 0))
+
+
+class Epoch(int):
+    """The number of an epoch, from 0, and its steps: `for step in epoch`."""
+
+    def __new__(cls, number: int, _steps: Iterator[int]) -> Self:
+        return super().__new__(cls, number)
+
+    def __init__(self, _number: int, steps: Iterator[int]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[int]:
+        return self._steps

@@ -13,7 +13,7 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--step-ms", type=float, default=0, help="a step takes at least this long")
 parser.add_argument("--step-ms-file", default="", help="once this file is there, it says how long a step takes")
-parser.add_argument("--checkpoint-every", type=int)
+parser.add_argument("--checkpoint-every", type=int, default=0)
 options = parser.parse_args()
 
 rank = int(os.environ["RANK"])

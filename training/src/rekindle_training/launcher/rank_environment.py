@@ -23,6 +23,7 @@ def rank_environment(arguments: Arguments, local_rank: int, master_port: int, ba
         "ROLE_NAME": "default",
         names.MASTER_ADDR: arguments.master_addr,
         names.MASTER_PORT: master_port,
+        names.LAUNCHER: "rekindle-train",
         "TORCHELASTIC_RUN_ID": arguments.run_id,
         "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": 0,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rekindle_training.injection import Injection
 from rekindle_training.manager import procedures
-from rekindle_training.manager.procedures import CannotPause, Plan, Standstill
+from rekindle_training.manager.procedures import CannotPause, Plan, Standstill, TrainingEnds
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
@@ -53,6 +53,10 @@ class HotSwitch:
             return
         try:
             standstill = await self._pause()
+        except TrainingEnds as error:
+            log.info("nothing is switched any more", extra={"reason": error})
+            procedures.release(self._roster)
+            return
         except (CannotPause, RankLost, TimeoutError) as error:
             self._means.reports.strategies(EXIT)
             self.stop(f"training could not pause: {error}")

@@ -22,7 +22,11 @@ PAUSE_SECONDS = 900.0
 
 
 class CannotPause(Exception):
-    """Training ends at this very step: there is no boundary to stand at and go on from."""
+    """There is nobody from whom training could go on."""
+
+
+class TrainingEnds(Exception):
+    """At this very step: there is no boundary to stand at and go on from."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ async def pause(roster: Roster) -> Standstill:
     held = await _ask_all(roster, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
     step = max(answer.held.step for answer in held.values())
     if step >= min(answer.held.total or step + 1 for answer in held.values()):
-        raise CannotPause(f"training ends with step {step}")
+        raise TrainingEnds(f"training ends with step {step}")
     paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step)), "paused", PAUSE_SECONDS)
     log.info("paused", extra={"step": step})
     return Standstill(step, {rank: answer.paused.own_state for rank, answer in paused.items()})

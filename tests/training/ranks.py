@@ -1,0 +1,45 @@
+"""Ranks of a job without any training: each says what the test wants the manager to hear."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from rekindle_wire import PROTOCOL
+from rekindle_wire.training_pb2 import Goodbye, Hello, ManagerMessage, RankMessage, Stepped
+from rekindle_wire.training_pb2_grpc import RanksStub
+
+Answer = Callable[[ManagerMessage], RankMessage | None]
+"""What a rank says to a message that the test is about; None: nothing."""
+
+
+class ScriptedRank:
+    """One process. It joins every generation at once, and completes a step in it."""
+
+    def __init__(self, channel: Any, rank: int, role: str, answer: Answer) -> None:
+        self.told: list[str] = []
+        self._hello = Hello(rank=rank, role=role, process=f"{role}-{rank}", protocol=PROTOCOL)
+        self._answer = answer
+        self._says: asyncio.Queue[RankMessage] = asyncio.Queue()
+        self._says.put_nowait(RankMessage(hello=self._hello))
+        self._hears = asyncio.create_task(self._listen(RanksStub(channel)))
+
+    async def finish(self) -> None:
+        """Its training is complete."""
+        self._says.put_nowait(RankMessage(generation=1, goodbye=Goodbye()))
+        await self._hears
+
+    async def _speak(self) -> AsyncIterator[RankMessage]:
+        while True:
+            yield (message := await self._says.get())
+            if message.HasField("goodbye"):
+                return
+
+    async def _listen(self, stub: Any) -> None:
+        async for message in stub.Join(self._speak(), wait_for_ready=True):
+            self.told.append(kind := message.WhichOneof("kind"))
+            joins = RankMessage(stepped=Stepped(step=1)) if kind == "rebuild" else None
+            if answer := joins or self._answer(message):
+                answer.generation = message.generation
+                self._says.put_nowait(answer)
+            if kind == "leave":
+                self._says.put_nowait(RankMessage(generation=message.generation, goodbye=Goodbye()))
