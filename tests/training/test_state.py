@@ -238,6 +238,28 @@ def test_one_changed_bit_changes_the_digest() -> None:
     assert len(digests) == 7
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64, torch.uint8])
+def test_the_digest_sees_the_highest_bits(dtype: torch.dtype) -> None:
+    """Signs and exponents as well as what is lowest: two words whose upper bits change do not make up for each other."""
+    content = torch.arange(1, 65).to(dtype)
+    words = content.view(torch.uint8).view(-1, 8)
+    digests = {digest(content)}
+    for bit in range(8):
+        flipped = words.clone()
+        flipped[2:4, 7] ^= 1 << bit
+        digests.add(digest(flipped.view(-1).view(dtype)))
+    assert len(digests) == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_digest_sees_signs(dtype: torch.dtype) -> None:
+    """Of a tensor that is negated, and of zeros."""
+    content = torch.arange(1, 17).to(dtype)
+    zeros = torch.zeros(16, dtype=dtype)
+    assert digest(content) != digest(-content)
+    assert digest(zeros) != digest(-zeros)
+
+
 def test_tensors_of_all_types_share_a_message() -> None:
     """Parameters of 16 bits with moments of 32 are one message; a large tensor is one by itself; an empty one is in none."""
     small = [Slot((64,), dtype, "cpu") for _ in range(200) for dtype in (torch.bfloat16, torch.float32, torch.float32)]
