@@ -284,8 +284,37 @@ def test_a_state_is_handed_over_between_processes() -> None:
     del mine["flags"]
     answer = handed_over(theirs, mine)
     assert answer.digest == answer.expected == digest(theirs)
-    assert answer.in_place == {"words", "odd", "number", "complex", "expanded", "large"}
+    assert answer.in_place == {"words", "odd", "number", "complex", "turned", "expanded", "large"}
     assert answer.kinds["pair"] == "Pair"
+
+
+def test_a_tensor_lies_in_memory_as_it_did_on_the_replica() -> None:
+    """Fused optimizers walk over memory: a moment in another order than its parameter is that of other elements."""
+    theirs = {
+        "small": torch.arange(16.0).view(1, 2, 2, 4).contiguous(memory_format=torch.channels_last),
+        "large": torch.arange(ALONE * 2.0).view(2, 2, 2, -1).contiguous(memory_format=torch.channels_last),
+        "turned": torch.arange(6.0).view(2, 3).T,
+        "columns": torch.arange(8.0).view(2, 4)[:, ::2],
+    }
+    expected = {**{key: tensor.stride() for key, tensor in theirs.items()}, "columns": (2, 1)}
+    for mine in ({}, {key: torch.zeros_like(value) for key, value in theirs.items()}):
+        answer = handed_over(theirs, mine)
+        assert answer.digest == answer.expected == digest(theirs)
+        assert answer.strides == expected
+        assert answer.in_place == mine.keys()
+
+
+@pytest.mark.parametrize("size", [4, ALONE])
+def test_a_conjugated_tensor_is_sent_as_what_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory holds something else than its elements, until they are asked for; so does that of a negated one."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr(copying.dist, "send", lambda tensor, target: sent.append(tensor.clone()))
+    conjugated = torch.full((size,), 1 + 2j).conj()
+    for tensor in (conjugated, conjugated.resolve_conj(), torch._neg_view(torch.ones(size)), -torch.ones(size)):
+        copying.send([tensor], 1)
+    messages = [torch.cat([one.view(torch.uint8) for one in sent[begin : begin + 5]]) for begin in range(0, 20, 5)]
+    assert torch.equal(messages[0], messages[1])
+    assert torch.equal(messages[2], messages[3])
 
 
 def test_slots_say_what_has_to_be_made() -> None:
