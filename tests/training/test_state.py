@@ -308,7 +308,7 @@ def test_a_tensor_lies_in_memory_as_it_did_on_the_replica() -> None:
 def test_a_conjugated_tensor_is_sent_as_what_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory holds something else than its elements, until they are asked for; so does that of a negated one."""
     sent: list[torch.Tensor] = []
-    monkeypatch.setattr(copying.dist, "send", lambda tensor, target: sent.append(tensor.clone()))
+    monkeypatch.setattr(copying.dist, "send", lambda tensor, _: sent.append(tensor.clone()))
     conjugated = torch.full((size,), 1 + 2j).conj()
     for tensor in (conjugated, conjugated.resolve_conj(), torch._neg_view(torch.ones(size)), -torch.ones(size)):
         copying.send([tensor], 1)

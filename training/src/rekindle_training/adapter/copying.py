@@ -32,10 +32,16 @@ class Slot:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    strides: tuple[int, ...] = ()
+    """How its elements lie in memory, without gaps; empty: in their order. Fused optimizers and kernels depend on it."""
 
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def tensor(self) -> torch.Tensor:
+        made = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        return made.as_strided(self.shape, self.strides) if self.strides else made
 
 
 def send(state: Any, target: int) -> None:
@@ -60,7 +66,7 @@ def receive(source: int, mine: Any) -> tuple[Any, bytes]:
     destinations: list[torch.Tensor] = []
     for slot, here in _beside(skeleton, mine):
         slots.append(slot)
-        destinations.append(here if _fits(here, slot) else torch.empty(slot.shape, dtype=slot.dtype, device=slot.device))
+        destinations.append(here if _fits(here, slot) else slot.tensor())
     for bucket in buckets(slots):
         _receive_bucket([destinations[index] for index in bucket], source)
     received = iter(destinations)
@@ -69,7 +75,14 @@ def receive(source: int, mine: Any) -> tuple[Any, bytes]:
 
 
 def slot_of(tensor: torch.Tensor) -> Slot:
-    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type)
+    strides = _strides(tensor)
+    in_order = torch.empty(tensor.shape, device="meta").stride()
+    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type, () if strides == in_order else strides)
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """As they are; where there are gaps or elements share their place, as they would be without."""
+    return torch.empty_like(tensor, device="meta").stride()
 
 
 def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
@@ -94,21 +107,28 @@ def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
 
 def _packed(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(tensors) == 1:
-        return tensors[0].detach().contiguous()
+        return _memory(tensors[0]).view(torch.uint8)
     message = _message(tensors)
     for tensor, part in zip(tensors, _parts(message, tensors), strict=True):
-        part.copy_(tensor.detach())
+        part.copy_(_memory(tensor))
     return message
 
 
 def _receive_bucket(destinations: Sequence[torch.Tensor], source: int) -> None:
     if len(destinations) == 1:
-        dist.recv(destinations[0].detach(), source)
+        dist.recv(_memory(destinations[0]).view(torch.uint8), source)
         return
     message = _message(destinations)
     dist.recv(message, source)
     for tensor, part in zip(destinations, _parts(message, destinations), strict=True):
-        tensor.detach().copy_(part)
+        _memory(tensor).copy_(part)
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as they lie in memory; of a tensor that is not plain memory, those of a copy."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    whole = plain if plain.stride() == _strides(plain) else plain.clone()
+    return whole.as_strided((whole.numel(),), (1,))
 
 
 def _message(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -119,7 +139,7 @@ def _message(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _parts(message: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     begin = 0
     for slot in map(slot_of, tensors):
-        yield message[begin : begin + slot.bytes].view(slot.dtype).view(slot.shape)
+        yield message[begin : begin + slot.bytes].view(slot.dtype)
         begin += _aligned(slot.bytes)
 
 
@@ -135,7 +155,9 @@ def _taken(leaf: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _fits(here: Any, slot: Slot) -> bool:
-    return isinstance(here, torch.Tensor) and slot_of(here) == slot and here.is_contiguous()
+    if not isinstance(here, torch.Tensor) or here.is_conj() or here.is_neg():
+        return False
+    return slot_of(here) == slot and here.stride() == _strides(here)
 
 
 def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Slot, Any]]:

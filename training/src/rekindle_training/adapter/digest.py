@@ -65,7 +65,7 @@ def _products(words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return flat if flat.storage_offset() % WORD == 0 else flat.clone()
 
 
