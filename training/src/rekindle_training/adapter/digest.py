@@ -72,7 +72,7 @@ def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
     """Odd, so that no change of a word is lost; different, so that no two words can change places."""
-    drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator().manual_seed(1))
+    drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
     return (2 * drawn + 1).to(device)
 
 
