@@ -161,8 +161,8 @@ def test_a_second_model_and_its_optimizer_are_carried_as_the_first_ones() -> Non
 def test_a_parameter_that_was_frozen_or_freed_is_so_on_a_replacement() -> None:
     """A model whose layers are freed one after the other trains the same layers."""
     replica, replacement = a_rank(), a_rank()
-    replica.model.get_parameter("0.weight").requires_grad_(requires_grad=False)
-    replacement.model.get_parameter("0.bias").requires_grad_(requires_grad=False)
+    replica.model.get_parameter("0.weight").requires_grad = False
+    replacement.model.get_parameter("0.bias").requires_grad = False
     replacement.place(copy.deepcopy(replica.collect()))
     trains = {name: parameter.requires_grad for name, parameter in replacement.model.named_parameters()}
     assert trains == {name: name != "0.weight" for name in trains}
@@ -182,9 +182,9 @@ def test_a_replacement_has_the_gradients_that_were_gathered() -> None:
 def test_a_buffer_that_is_gone_is_gone_on_a_replacement() -> None:
     """What was kept for the first steps only is no reason for a switch to fail."""
     replica, replacement = (Trained(model, adam(model)) for model in (Remembering(), Remembering()))
-    replica.model.seen = None
+    replica.model.register_buffer("seen", None)
     replacement.place(copy.deepcopy(replica.collect()))
-    assert replacement.model.seen is None
+    assert dict(replacement.model.named_buffers()).keys() == {"last"}
     assert digest(replacement.collect()) == digest(replica.collect())
 
 
@@ -214,8 +214,8 @@ def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
 def test_a_default_device_is_nothing_to_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script whose tensors are made on an accelerator has its state handed over all the same."""
     sent: list[torch.Tensor] = []
-    monkeypatch.setattr(copying.dist, "send", lambda tensor, _: sent.append(tensor.clone()))
-    monkeypatch.setattr(copying.dist, "recv", lambda tensor, _: tensor.copy_(sent.pop(0)))
+    monkeypatch.setattr("torch.distributed.send", lambda tensor, _: sent.append(tensor.clone()))
+    monkeypatch.setattr("torch.distributed.recv", lambda tensor, _: tensor.copy_(sent.pop(0)))
     theirs = {"a": torch.arange(3), "b": torch.ones(3)}
     digest_module._weights.cache_clear()
     with torch.device("meta"):
@@ -429,7 +429,7 @@ def test_tensors_that_are_one_on_one_side_only_do_not_mix() -> None:
 def test_a_conjugated_tensor_is_sent_as_what_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory holds something else than its elements, until they are asked for; so does that of a negated one."""
     sent: list[torch.Tensor] = []
-    monkeypatch.setattr(copying.dist, "send", lambda tensor, _: sent.append(tensor.clone()))
+    monkeypatch.setattr("torch.distributed.send", lambda tensor, _: sent.append(tensor.clone()))
     conjugated = torch.full((size,), 1 + 2j).conj()
     for tensor in (conjugated, conjugated.resolve_conj(), torch._neg_view(torch.ones(size)), -torch.ones(size)):
         copying.send([tensor], 1)

@@ -4,14 +4,14 @@ A state is mappings and sequences of tensors and plain values. Its tensors are t
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
 import torch
 
 State = dict[str, Any]
-"""`model`, `extra`, `optimizer`, and what else data parallel ranks have in common, by the name that the session has for it."""
+"""`model`, `extra`, `trains`, `optimizer`, and what else data parallel ranks have in common, by the session's name for it."""
 
 
 class Stateful(Protocol):
@@ -61,9 +61,16 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
     return {
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
+        "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
         "optimizer": optimizer.state_dict(),
-        **{name: thing.state_dict() for name, thing in shared.items()},
+        **{name: _content(thing) for name, thing in shared.items()},
     }
+
+
+def _content(thing: Stateful) -> dict[str, Any]:
+    if not isinstance(thing, torch.nn.Module):
+        return thing.state_dict()
+    return {"state": thing.state_dict(), "buffers": dict(thing.named_buffers())}
 
 
 def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> None:
@@ -72,7 +79,7 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
     Raises:
         StateMismatch: the state is that of other objects.
     """
-    _place_model(state["model"], model)
+    _place_model(state["model"], model, state["trains"])
     modules = dict(model.named_modules())
     for name, extra in state["extra"].items():
         if name not in modules:
@@ -81,11 +88,28 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
     if "optimizer" in state:
         _place_optimizer(state["optimizer"], optimizer)
     for name, thing in shared.items():
-        thing.load_state_dict(state[name])
+        _place_content(state[name], thing)
 
 
-def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
-    mine = dict(_tensors(model))
+def _place_content(content: dict[str, Any], thing: Stateful) -> None:
+    if isinstance(thing, torch.nn.Module):
+        _place_tensors(content["buffers"], dict(thing.named_buffers()), thing)
+        thing.load_state_dict(content["state"])
+    else:
+        _place_optimizer(content, thing)
+
+
+def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, trains: Mapping[str, bool]) -> None:
+    parameters = dict(model.named_parameters())
+    _place_tensors(tensors, dict(_tensors(model)), model, trains.keys() - parameters.keys())
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(trains[name])
+
+
+def _place_tensors(
+    tensors: Mapping[str, torch.Tensor], mine: Mapping[str, torch.Tensor], model: torch.nn.Module, unknown: Collection[str] = ()
+) -> None:
+    """`unknown` are parameters that only the replica has."""
     with torch.no_grad():
         for name, tensor in tensors.items():
             here = mine.get(name)
@@ -95,8 +119,13 @@ def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) ->
             elif isinstance(here, torch.nn.Parameter):
                 mine_is, theirs_is = (f"{tuple(one.shape)} {one.dtype}" for one in (here, tensor))
                 raise StateMismatch(f"parameter {name} is {mine_is} here and {theirs_is} on the replica")
+            elif name in unknown:
+                raise StateMismatch(f"parameter {name} is on the replica only")
             else:
                 _replace_buffer(model, name, tensor)
+        for name in mine.keys() - tensors.keys():
+            if not isinstance(mine[name], torch.nn.Parameter):
+                _replace_buffer(model, name, None)
 
 
 def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -105,8 +134,8 @@ def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
     return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
 
 
-def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """One that grew, or that a forward pass registered, is the replica's from now on."""
+def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+    """One that grew, or that a forward pass registered or left out, is the replica's from now on."""
     path, _, own_name = name.rpartition(".")
     try:
         module = model.get_submodule(path)
@@ -120,7 +149,7 @@ def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> 
 
 def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
     """Torch's own `load_state_dict` copies every tensor, and casts masters to the type of their parameters."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).load_state_dict is not _TORCHS_OWN:
+    if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         optimizer.load_state_dict(state)
         return
     mine, theirs = optimizer.param_groups, state["param_groups"]
@@ -135,6 +164,11 @@ def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
 
 
 _TORCHS_OWN = torch.optim.Optimizer.load_state_dict
+
+
+def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
+    hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+    return type(optimizer).load_state_dict is _TORCHS_OWN and not any(getattr(optimizer, hook) for hook in hooks)
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
