@@ -74,6 +74,8 @@ class Training:
         self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
         self._tampering = Tampering(environment.tamper)
         self._callbacks: list[Callable[[], None]] = []
+        self._random_numbers: bytes | None = None
+        """With which a loop begins that goes on in the middle."""
 
     @property
     def rank(self) -> int:
@@ -100,6 +102,9 @@ class Training:
     def steps(self, total: int) -> Iterator[int]:
         """The steps that are still to be done, counted from 1. The end of each turn of the loop is a step boundary."""
         self._gate.expect(total)
+        if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
+            self._trained.restore_random_numbers(self._random_numbers)
+            self._random_numbers = None
         while self.step < total:
             self._cross()
             step, start = self.step + 1, time.time()
@@ -114,6 +119,8 @@ class Training:
         self._processor.start()
         while self.generation == 0:
             self._obey(self._gate.wait())
+        if self.step:
+            self._random_numbers = self._trained.capture_random_numbers()
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""

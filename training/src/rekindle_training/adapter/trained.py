@@ -41,6 +41,12 @@ class Trained:
     def restore_own(self, content: bytes, *, random_numbers: bool = True) -> None:
         own.restore(content, self.data, self.accelerator, random_numbers=random_numbers)
 
+    def capture_random_numbers(self) -> bytes:
+        return own.capture(None, self.accelerator)
+
+    def restore_random_numbers(self, content: bytes) -> None:
+        own.restore(content, None, self.accelerator)
+
     def write(self, checkpoints: Checkpoints, step: int) -> None:
         common = {name: thing.state_dict() for name, thing in self.shared.items()}
         checkpoints.write(step, self._portable(), pickle.dumps(common), self.capture_own())
