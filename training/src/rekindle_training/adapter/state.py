@@ -3,12 +3,17 @@
 A state is mappings and sequences of tensors and plain values. Its tensors are the objects' own, not copies.
 """
 
+import pickle
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
 import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rekindle_training.adapter.digest import leaves
 
 State = dict[str, Any]
 """`model`, `extra`, `trains`, `optimizer`, and what else data parallel ranks have in common, by the session's name for it."""
@@ -46,9 +51,21 @@ def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
     for name, tensor in _tensors(model):
         if kind := _unsendable(tensor):
             raise TypeError(
-                f"session(model): {name} is a {kind} tensor, which a replacement could not be given; "
+                f"session(model): {name} is a {kind}, which a replacement could not be given; "
                 "keep it dense, or make it anew in `on_rebuild` and not as a buffer"
             )
+
+
+def refuse_content(state: State) -> None:
+    """The same of what the objects keep.
+
+    Raises:
+        TypeError: something in a state can be sent to no other process.
+    """
+    for name, content in state.items():
+        for path, leaf in leaves(content, ""):
+            if kind := _unsendable(leaf) if isinstance(leaf, torch.Tensor) else _unpicklable(leaf):
+                raise TypeError(f"session({name}): {path} is a {kind}, which a replacement could not be given")
 
 
 def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> State:
@@ -182,8 +199,20 @@ def _has_extra_state(module: torch.nn.Module) -> bool:
 
 def _unsendable(tensor: torch.Tensor) -> str:
     """What makes it so; empty: nothing does."""
+    if is_lazy(tensor):
+        return "lazy tensor"
+    wraps: bool = is_traceable_wrapper_subclass(tensor)  # such as a DTensor
+    if wraps:
+        return type(tensor).__qualname__
     if tensor.layout is not torch.strided:
-        return str(tensor.layout).removeprefix("torch.")
-    if tensor.is_quantized:
-        return "quantized"
-    return "meta" if tensor.is_meta else ""
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+    kinds = {"nested": tensor.is_nested, "quantized": tensor.is_quantized, "meta": tensor.is_meta}
+    return next((f"{kind} tensor" for kind, applies in kinds.items() if applies), "")
+
+
+def _unpicklable(leaf: object) -> str:
+    try:
+        pickle.dumps(leaf)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return type(leaf).__qualname__
+    return ""

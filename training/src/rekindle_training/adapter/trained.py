@@ -27,6 +27,7 @@ class Trained:
     def __post_init__(self) -> None:
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
+        state.refuse_content(self.collect())
 
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
