@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from rekindle_training.adapter.digest import leaves
 
 State = dict[str, Any]
-"""`model`, `extra`, `trains`, `optimizer`, and what else data parallel ranks have in common, by the session's name for it."""
+"""`model`, `extra`, `trains`, `gradients`, `optimizer`, and what else data parallel ranks have in common, by its name."""
 
 
 class Stateful(Protocol):
@@ -79,6 +79,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
         "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters() if _is_dense(parameter.grad)},
         "optimizer": optimizer.state_dict(),
         **{name: _content(thing) for name, thing in shared.items()},
     }
@@ -97,6 +98,8 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
         StateMismatch: the state is that of other objects.
     """
     _place_model(state["model"], model, state["trains"])
+    for name, parameter in model.named_parameters():
+        parameter.grad = state["gradients"].get(name)
     modules = dict(model.named_modules())
     for name, extra in state["extra"].items():
         if name not in modules:
@@ -195,6 +198,11 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _has_extra_state(module: torch.nn.Module) -> bool:
     return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+
+
+def _is_dense(gradient: torch.Tensor | None) -> bool:
+    """A sparse one is not carried: it is of a module whose optimizer wants it so, which steps in every turn."""
+    return gradient is not None and not _unsendable(gradient)
 
 
 def _unsendable(tensor: torch.Tensor) -> str:
