@@ -267,6 +267,21 @@ def test_what_could_not_be_handed_over_is_refused_at_the_start() -> None:
         Trained(model, adam(model))
 
 
+def test_a_position_that_no_message_holds_is_refused_at_the_start() -> None:
+    """A rank that could not say where it stands would be taken for lost in the next pause."""
+
+    class Order:
+        def state_dict(self) -> dict[str, Any]:
+            return {"order": torch.arange(9_000_000)}
+
+        def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+            raise NotImplementedError
+
+    model = a_model()
+    with pytest.raises(ValueError, match=r"session\(data\): the state of Order has 72\.0 MB"):
+        Trained(model, adam(model), data=Order())
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any
