@@ -11,6 +11,8 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import torch
@@ -92,13 +94,13 @@ def _destinations(skeleton: Any, slots: Sequence[Slot], mine: Any) -> list[torch
 
 def slot_of(tensor: torch.Tensor) -> Slot:
     strides = _strides(tensor)
-    in_order = torch.empty(tensor.shape, device="meta").stride()
+    in_order = tuple(accumulate(reversed(tensor.shape[1:]), mul, initial=1))[::-1] if tensor.dim() else ()
     return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type, () if strides == in_order else strides)
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """As they are; where there are gaps or elements share their place, as they would be without."""
-    return torch.empty_like(tensor, device="meta").stride()
+    return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
 
 
 def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:
@@ -148,15 +150,15 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _message(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    size = sum(_aligned(slot_of(tensor).bytes) for tensor in tensors)
+    size = sum(_aligned(tensor.nbytes) for tensor in tensors)
     return torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
 
 
 def _parts(message: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     begin = 0
-    for slot in map(slot_of, tensors):
-        yield message[begin : begin + slot.bytes].view(slot.dtype)
-        begin += _aligned(slot.bytes)
+    for tensor in tensors:
+        yield message[begin : begin + tensor.nbytes].view(tensor.dtype)
+        begin += _aligned(tensor.nbytes)
 
 
 def _aligned(size: int) -> int:
