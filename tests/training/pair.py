@@ -22,6 +22,7 @@ class Answer:
     expected: bytes
     in_place: set[str]
     kinds: dict[str, str]
+    strides: dict[str, tuple[int, ...]]
 
 
 def handed_over(theirs: dict[str, Any], mine: dict[str, Any]) -> Answer:
@@ -50,6 +51,8 @@ def _rank(rank: int, port: int, theirs: dict[str, Any], mine: dict[str, Any], an
         state, expected = copying.receive(0, mine)
         tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
         in_place = {key for key, value in tensors.items() if value.numel() and value.data_ptr() == before.get(key)}
-        answers.send(Answer(digest(state), expected, in_place, {key: type(value).__name__ for key, value in state.items()}))
+        kinds = {key: type(value).__name__ for key, value in state.items()}
+        strides = {key: tensor.stride() for key, tensor in tensors.items()}
+        answers.send(Answer(digest(state), expected, in_place, kinds, strides))
     dist.barrier()
     dist.destroy_process_group()

@@ -12,9 +12,12 @@ import torch
 
 from rekindle_training import examples
 from rekindle_training.adapter import communicator, own
+from rekindle_training.adapter.session import Training
 from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.examples.gpt_model import at_least
+from rekindle_training.processor.processor import Processor
 
 EXAMPLES = Path(examples.__path__[0])
 
@@ -64,6 +67,28 @@ def test_own_state_brings_every_random_number_back() -> None:
     drawn = draw()
     own.restore(content, None, None)
     assert draw() == drawn
+
+
+@pytest.mark.parametrize("completed", [0, 5])
+def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
+    completed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who goes on in the middle draws what comes next there, whatever is drawn before the loop: a data loader, its seed."""
+    monkeypatch.setattr(communicator, "warm", lambda _: None)
+    monkeypatch.setattr(Processor, "start", lambda _: None)
+    model = torch.nn.Linear(1, 1)
+    training = Training(rank_environment(tmp_path), Trained(model, torch.optim.SGD(model.parameters(), lr=1)), 0)
+    training._processor.generation = 1
+    training._gate.complete(completed)
+    training._gate.open()
+    training.begin()
+    before = own.capture(None, None)
+    expected = [draw() for _ in range(2)]
+    own.restore(before, None, None)
+    draw()
+    next(training.steps(10))
+    training._step_log.close()
+    assert draw() == (expected[0] if completed else expected[1])
 
 
 def test_what_is_warmed_draws_no_random_number() -> None:

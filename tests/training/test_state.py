@@ -1,6 +1,7 @@
 """What a replacement gets of its replica: everything that the next step depends on, in place, and not one bit otherwise."""
 
 import copy
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from rekindle_training.adapter import copying, state
+from rekindle_training.adapter import digest as digest_module
 from rekindle_training.adapter.copying import ALONE, Slot, slot_of
 from rekindle_training.adapter.digest import CHUNK, digest
 from rekindle_training.adapter.trained import Trained
@@ -124,6 +126,104 @@ def test_a_replacement_goes_on_as_its_replica_would(
     assert digest(replacement.collect()) == digest(replica.collect())
 
 
+class Remembering(torch.nn.Module):
+    """Keeps a buffer that grows, and one that no checkpoint has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.seen: torch.Tensor | None
+        self.register_buffer("seen", torch.zeros(2))
+        self.last: torch.Tensor
+        self.register_buffer("last", torch.zeros(2), persistent=False)
+
+
+def two_of_each(kind: type[torch.nn.Module] = Remembering) -> tuple[Trained, torch.nn.Module, torch.optim.Optimizer]:
+    """A rank with a second model and its optimizer, whose masters have 32 bits, such as the other half of a GAN."""
+    model, second = a_model(), kind().to(torch.bfloat16)
+    optimizer = Masters(second.parameters())
+    return Trained(model, adam(model), shared={"state[0]": second, "state[1]": optimizer}), second, optimizer
+
+
+def test_a_second_model_and_its_optimizer_are_carried_as_the_first_ones() -> None:
+    """Buffers that grew or that no checkpoint has come along, and masters keep their type."""
+    (replica, theirs, optimizer), (replacement, mine, _) = two_of_each(), two_of_each()
+    for parameter in theirs.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    theirs.seen, theirs.last = torch.ones(5), torch.ones(2)
+    replacement.place(copy.deepcopy(replica.collect()))
+    assert digest(replacement.collect()) == digest(replica.collect())
+    assert torch.equal(mine.get_buffer("seen"), torch.ones(5))
+    assert torch.equal(mine.get_buffer("last"), torch.ones(2))
+
+
+def test_a_parameter_that_was_frozen_or_freed_is_so_on_a_replacement() -> None:
+    """A model whose layers are freed one after the other trains the same layers."""
+    replica, replacement = a_rank(), a_rank()
+    replica.model.get_parameter("0.weight").requires_grad = False
+    replacement.model.get_parameter("0.bias").requires_grad = False
+    replacement.place(copy.deepcopy(replica.collect()))
+    trains = {name: parameter.requires_grad for name, parameter in replacement.model.named_parameters()}
+    assert trains == {name: name != "0.weight" for name in trains}
+
+
+def test_a_replacement_has_the_gradients_that_were_gathered() -> None:
+    """Where a turn of the loop is a part of a batch, what the parts before have brought belongs to the next step."""
+    replica, replacement = a_rank(), a_rank()
+    replica.model(torch.ones(4, 3)).sum().backward()
+    replacement.place(copy.deepcopy(replica.collect()))
+    for theirs, mine in zip(replica.model.parameters(), replacement.model.parameters(), strict=True):
+        assert theirs.grad is not None
+        assert mine.grad is not None
+        assert torch.equal(mine.grad, theirs.grad)
+
+
+def test_a_buffer_that_is_gone_is_gone_on_a_replacement() -> None:
+    """What was kept for the first steps only is no reason for a switch to fail."""
+    replica, replacement = (Trained(model, adam(model)) for model in (Remembering(), Remembering()))
+    replica.model.register_buffer("seen", None)
+    replacement.place(copy.deepcopy(replica.collect()))
+    assert dict(replacement.model.named_buffers()).keys() == {"last"}
+    assert digest(replacement.collect()) == digest(replica.collect())
+
+
+def test_a_parameter_that_was_added_later_is_no_buffer_on_a_replacement() -> None:
+    """It is refused by its name."""
+    replica, replacement = a_rank(), a_rank()
+    replica.model.register_parameter("added", torch.nn.Parameter(torch.ones(2)))
+    with pytest.raises(state.StateMismatch, match="parameter added"):
+        replacement.place(copy.deepcopy(replica.collect()))
+
+
+def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
+    """By the hooks that take it out again."""
+
+    def a_rank_with_hooks(kept: int) -> Trained:
+        rank = a_rank()
+        rank.optimizer.defaults["kept"] = kept
+        rank.optimizer.register_state_dict_post_hook(lambda one, content: {**content, "kept": one.defaults["kept"]})
+        rank.optimizer.register_load_state_dict_pre_hook(lambda one, content: one.defaults.update(kept=content["kept"]))
+        return rank
+
+    replica, replacement = a_rank_with_hooks(1), a_rank_with_hooks(0)
+    replacement.place(copy.deepcopy(replica.collect()))
+    assert replacement.optimizer.defaults["kept"] == 1
+
+
+def test_a_default_device_is_nothing_to_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script whose tensors are made on an accelerator has its state handed over all the same."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.send", lambda tensor, _: sent.append(tensor.clone()))
+    monkeypatch.setattr("torch.distributed.recv", lambda tensor, _: tensor.copy_(sent.pop(0)))
+    theirs = {"a": torch.arange(3), "b": torch.ones(3)}
+    digest_module._weights.cache_clear()
+    with torch.device("meta"):
+        copying.send(theirs, 1)
+        received, expected = copying.receive(0, {})
+        assert digest(received) == expected
+
+
 def test_tensors_that_are_there_are_filled_in_place() -> None:
     """Whoever holds one of the model's tensors, such as DDP or a compiled graph, holds the right one afterwards."""
     replica, replacement = a_rank(), a_rank()
@@ -152,9 +252,34 @@ def test_what_could_not_be_handed_over_is_refused_at_the_start() -> None:
         Trained(model, adam(model), data=torch.utils.data.DistributedSampler([1], 1, 0))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"session\(state\[0\]\): a_model has no state_dict"):
         Trained(model, adam(model), shared={"state[0]": a_model})  # type: ignore[dict-item]
+    optimizer = adam(model)
+    optimizer.param_groups[0]["rates"] = {"decay": lambda: 1}
+    with pytest.raises(TypeError, match=r"session\(optimizer\): .*/'decay' is a function"):
+        Trained(model, optimizer)
+    optimizer.param_groups[0]["rates"] = torch.eye(3).to_sparse()
+    with pytest.raises(TypeError, match=r"session\(optimizer\): .*/'rates' is a sparse_coo tensor"):
+        Trained(model, optimizer)
+    lazy = torch.nn.LazyLinear(3)
+    with pytest.raises(TypeError, match=r"session\(model\): weight is a lazy tensor"):
+        Trained(lazy, adam(lazy))
     model.register_buffer("links", torch.eye(3).to_sparse())
     with pytest.raises(TypeError, match="links is a sparse_coo tensor"):
         Trained(model, adam(model))
+
+
+def test_a_position_that_no_message_holds_is_refused_at_the_start() -> None:
+    """A rank that could not say where it stands would be taken for lost in the next pause."""
+
+    class Order:
+        def state_dict(self) -> dict[str, Any]:
+            return {"order": torch.arange(9_000_000)}
+
+        def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+            raise NotImplementedError
+
+    model = a_model()
+    with pytest.raises(ValueError, match=r"session\(data\): the state of Order has 72\.0 MB"):
+        Trained(model, adam(model), data=Order())
 
 
 class Pair(NamedTuple):
@@ -169,6 +294,8 @@ STATE = {
     "bytes": b"abc",
     "set": {3, 1},
     "pair": Pair(1, (2.0, None)),
+    "counts": Counter("abba"),
+    "defaults": defaultdict(list, {"a": [1]}),
 }
 
 
@@ -238,6 +365,28 @@ def test_one_changed_bit_changes_the_digest() -> None:
     assert len(digests) == 7
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64, torch.uint8])
+def test_the_digest_sees_the_highest_bits(dtype: torch.dtype) -> None:
+    """Signs and exponents as well as what is lowest: two words whose upper bits change do not make up for each other."""
+    content = torch.arange(1, 65).to(dtype)
+    words = content.view(torch.uint8).view(-1, 8)
+    digests = {digest(content)}
+    for bit in range(8):
+        flipped = words.clone()
+        flipped[2:4, 7] ^= 1 << bit
+        digests.add(digest(flipped.view(-1).view(dtype)))
+    assert len(digests) == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_digest_sees_signs(dtype: torch.dtype) -> None:
+    """Of a tensor that is negated, and of zeros."""
+    content = torch.arange(1, 17).to(dtype)
+    zeros = torch.zeros(16, dtype=dtype)
+    assert digest(content) != digest(-content)
+    assert digest(zeros) != digest(-zeros)
+
+
 def test_tensors_of_all_types_share_a_message() -> None:
     """Parameters of 16 bits with moments of 32 are one message; a large tensor is one by itself; an empty one is in none."""
     small = [Slot((64,), dtype, "cpu") for _ in range(200) for dtype in (torch.bfloat16, torch.float32, torch.float32)]
@@ -262,8 +411,46 @@ def test_a_state_is_handed_over_between_processes() -> None:
     del mine["flags"]
     answer = handed_over(theirs, mine)
     assert answer.digest == answer.expected == digest(theirs)
-    assert answer.in_place == {"words", "odd", "number", "complex", "expanded", "large"}
-    assert answer.kinds["pair"] == "Pair"
+    assert answer.in_place == {"words", "odd", "number", "complex", "turned", "expanded", "large"}
+    assert answer.kinds.items() >= {("pair", "Pair"), ("counts", "Counter"), ("defaults", "defaultdict")}
+
+
+def test_a_tensor_lies_in_memory_as_it_did_on_the_replica() -> None:
+    """Fused optimizers walk over memory: a moment in another order than its parameter is that of other elements."""
+    theirs = {
+        "small": torch.arange(16.0).view(1, 2, 2, 4).contiguous(memory_format=torch.channels_last),
+        "large": torch.arange(ALONE * 2.0).view(2, 2, 2, -1).contiguous(memory_format=torch.channels_last),
+        "turned": torch.arange(6.0).view(2, 3).T,
+        "columns": torch.arange(8.0).view(2, 4)[:, ::2],
+    }
+    expected = {**{key: tensor.stride() for key, tensor in theirs.items()}, "columns": (2, 1)}
+    for mine in ({}, {key: torch.zeros_like(value) for key, value in theirs.items()}):
+        answer = handed_over(theirs, mine)
+        assert answer.digest == answer.expected == digest(theirs)
+        assert answer.strides == expected
+        assert answer.in_place == mine.keys()
+
+
+def test_tensors_that_are_one_on_one_side_only_do_not_mix() -> None:
+    """An average that is the parameter itself until its first update, or a rate that all groups have in common."""
+    theirs = {"weight": torch.ones(3), "average": torch.full((3,), 2.0)}
+    shared = torch.zeros(3)
+    answer = handed_over(theirs, {"weight": shared, "average": shared})
+    assert answer.digest == answer.expected == digest(theirs)
+    assert answer.in_place == {"weight"}
+
+
+@pytest.mark.parametrize("size", [4, ALONE])
+def test_a_conjugated_tensor_is_sent_as_what_it_is(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory holds something else than its elements, until they are asked for; so does that of a negated one."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.send", lambda tensor, _: sent.append(tensor.clone()))
+    conjugated = torch.full((size,), 1 + 2j).conj()
+    for tensor in (conjugated, conjugated.resolve_conj(), torch._neg_view(torch.ones(size)), -torch.ones(size)):
+        copying.send([tensor], 1)
+    messages = [torch.cat([one.view(torch.uint8) for one in sent[begin : begin + 5]]) for begin in range(0, 20, 5)]
+    assert torch.equal(messages[0], messages[1])
+    assert torch.equal(messages[2], messages[3])
 
 
 def test_slots_say_what_has_to_be_made() -> None:

@@ -1,8 +1,9 @@
 """A digest of training state: what a replacement holds is what its replica holds, to the bit, the shape and the type.
 
-Tensors are summed up where they are: 64-bit words times fixed odd weights, modulo 2**64, one sum a mebibyte. That is as fast as
-memory, needs no copy on the host, and changes with every word that changes or moves; only the sums are hashed by SHA-256. It
-finds errors, not forgeries: both ranks are of one job.
+Tensors are summed up where they are: 32-bit words times fixed odd weights of 64 bits, modulo 2**64, one sum a mebibyte. That
+needs no copy on the host, and changes with every word that changes or moves; only the sums are hashed by SHA-256. A product
+carries bits upwards only: with words as wide as the sums, two that change in their highest bit, the sign, would make up for
+each other. It finds errors, not forgeries: both ranks are of one job.
 """
 
 import hashlib
@@ -13,10 +14,10 @@ from typing import Any
 
 import torch
 
-WORD = 8
-CHUNK = 131_072
+WORD = 4
+CHUNK = 262_144
 """Words of one sum: a mebibyte."""
-SLAB = 4
+SLAB = 2
 """Chunks that are multiplied at once: what is made in between stays in the processor's cache."""
 
 
@@ -49,25 +50,29 @@ def sums(tensor: torch.Tensor) -> bytes:
     """The weighted sums of a tensor's content, and the bytes behind its last whole word."""
     content = _flat_bytes(tensor)
     whole = content.numel() // WORD * WORD
-    words = content[:whole].view(torch.int64)
+    words = content[:whole].view(torch.int32)
     weights = _weights(content.device)
     chunks = words.numel() // CHUNK
     table = words[: chunks * CHUNK].view(chunks, CHUNK)
-    found = [(table[start : start + SLAB] * weights).sum(1) for start in range(0, chunks, SLAB)]
+    found = [_products(table[start : start + SLAB], weights).sum(1) for start in range(0, chunks, SLAB)]
     rest = words[chunks * CHUNK :]
-    found.append((rest * weights[: rest.numel()]).sum().reshape(1))
+    found.append(_products(rest, weights[: rest.numel()]).sum().reshape(1))
     return torch.cat(found).cpu().numpy().tobytes() + content[whole:].cpu().numpy().tobytes()
 
 
+def _products(words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return words.to(torch.int64).mul_(weights)
+
+
 def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return flat if flat.storage_offset() % WORD == 0 else flat.clone()
 
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
     """Odd, so that no change of a word is lost; different, so that no two words can change places."""
-    drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator().manual_seed(1))
+    drawn = torch.randint(-(2**62), 2**62, (CHUNK,), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
     return (2 * drawn + 1).to(device)
 
 

@@ -90,6 +90,8 @@ class Training:
         self._tampering = Tampering(environment.tamper)
         self._callbacks: list[Callable[[], None]] = []
         self._trains = False
+        self._random_numbers: bytes | None = None
+        """With which a loop begins that goes on in the middle."""
 
     @property
     def rank(self) -> int:
@@ -145,6 +147,9 @@ class Training:
 
     def _turns(self, end: int, total: int) -> Iterator[int]:
         self._gate.expect(total)
+        if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
+            self._trained.restore_random_numbers(self._random_numbers)
+            self._random_numbers = None
         while self.step < end:
             self._cross()
             step, start = self.step + 1, time.time()
@@ -160,6 +165,8 @@ class Training:
         self._processor.start()
         while self.generation == 0:
             self._obey(self._gate.wait())
+        if self.step:
+            self._random_numbers = self._trained.capture_random_numbers()
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""

@@ -3,15 +3,20 @@
 A state is mappings and sequences of tensors and plain values. Its tensors are the objects' own, not copies.
 """
 
+import pickle
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
 import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rekindle_training.adapter.digest import leaves
 
 State = dict[str, Any]
-"""`model`, `extra`, `optimizer`, and what else data parallel ranks have in common, by the name that the session has for it."""
+"""`model`, `extra`, `trains`, `gradients`, `optimizer`, and what else data parallel ranks have in common, by its name."""
 
 
 class Stateful(Protocol):
@@ -46,9 +51,21 @@ def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
     for name, tensor in _tensors(model):
         if kind := _unsendable(tensor):
             raise TypeError(
-                f"session(model): {name} is a {kind} tensor, which a replacement could not be given; "
+                f"session(model): {name} is a {kind}, which a replacement could not be given; "
                 "keep it dense, or make it anew in `on_rebuild` and not as a buffer"
             )
+
+
+def refuse_content(state: State) -> None:
+    """The same of what the objects keep.
+
+    Raises:
+        TypeError: something in a state can be sent to no other process.
+    """
+    for name, content in state.items():
+        for path, leaf in leaves(content, ""):
+            if kind := _unsendable(leaf) if isinstance(leaf, torch.Tensor) else _unpicklable(leaf):
+                raise TypeError(f"session({name}): {path} is a {kind}, which a replacement could not be given")
 
 
 def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> State:
@@ -61,9 +78,17 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
     return {
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
+        "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters() if _is_dense(parameter.grad)},
         "optimizer": optimizer.state_dict(),
-        **{name: thing.state_dict() for name, thing in shared.items()},
+        **{name: _content(thing) for name, thing in shared.items()},
     }
+
+
+def _content(thing: Stateful) -> dict[str, Any]:
+    if not isinstance(thing, torch.nn.Module):
+        return thing.state_dict()
+    return {"state": thing.state_dict(), "buffers": dict(thing.named_buffers())}
 
 
 def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, Stateful]) -> None:
@@ -72,7 +97,9 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
     Raises:
         StateMismatch: the state is that of other objects.
     """
-    _place_model(state["model"], model)
+    _place_model(state["model"], model, state["trains"])
+    for name, parameter in model.named_parameters():
+        parameter.grad = state["gradients"].get(name)
     modules = dict(model.named_modules())
     for name, extra in state["extra"].items():
         if name not in modules:
@@ -81,11 +108,28 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
     if "optimizer" in state:
         _place_optimizer(state["optimizer"], optimizer)
     for name, thing in shared.items():
-        thing.load_state_dict(state[name])
+        _place_content(state[name], thing)
 
 
-def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
-    mine = dict(_tensors(model))
+def _place_content(content: dict[str, Any], thing: Stateful) -> None:
+    if isinstance(thing, torch.nn.Module):
+        _place_tensors(content["buffers"], dict(thing.named_buffers()), thing)
+        thing.load_state_dict(content["state"])
+    else:
+        _place_optimizer(content, thing)
+
+
+def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, trains: Mapping[str, bool]) -> None:
+    parameters = dict(model.named_parameters())
+    _place_tensors(tensors, dict(_tensors(model)), model, trains.keys() - parameters.keys())
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(trains[name])
+
+
+def _place_tensors(
+    tensors: Mapping[str, torch.Tensor], mine: Mapping[str, torch.Tensor], model: torch.nn.Module, unknown: Collection[str] = ()
+) -> None:
+    """`unknown` are parameters that only the replica has."""
     with torch.no_grad():
         for name, tensor in tensors.items():
             here = mine.get(name)
@@ -95,8 +139,13 @@ def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) ->
             elif isinstance(here, torch.nn.Parameter):
                 mine_is, theirs_is = (f"{tuple(one.shape)} {one.dtype}" for one in (here, tensor))
                 raise StateMismatch(f"parameter {name} is {mine_is} here and {theirs_is} on the replica")
+            elif name in unknown:
+                raise StateMismatch(f"parameter {name} is on the replica only")
             else:
                 _replace_buffer(model, name, tensor)
+        for name in mine.keys() - tensors.keys():
+            if not isinstance(mine[name], torch.nn.Parameter):
+                _replace_buffer(model, name, None)
 
 
 def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -105,8 +154,8 @@ def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
     return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
 
 
-def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """One that grew, or that a forward pass registered, is the replica's from now on."""
+def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+    """One that grew, or that a forward pass registered or left out, is the replica's from now on."""
     path, _, own_name = name.rpartition(".")
     try:
         module = model.get_submodule(path)
@@ -120,7 +169,7 @@ def _replace_buffer(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> 
 
 def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
     """Torch's own `load_state_dict` copies every tensor, and casts masters to the type of their parameters."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).load_state_dict is not _TORCHS_OWN:
+    if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
         optimizer.load_state_dict(state)
         return
     mine, theirs = optimizer.param_groups, state["param_groups"]
@@ -137,6 +186,11 @@ def _place_optimizer(state: dict[str, Any], optimizer: Stateful) -> None:
 _TORCHS_OWN = torch.optim.Optimizer.load_state_dict
 
 
+def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
+    hooks = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+    return type(optimizer).load_state_dict is _TORCHS_OWN and not any(getattr(optimizer, hook) for hook in hooks)
+
+
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
@@ -146,10 +200,27 @@ def _has_extra_state(module: torch.nn.Module) -> bool:
     return type(module).get_extra_state is not torch.nn.Module.get_extra_state
 
 
+def _is_dense(gradient: torch.Tensor | None) -> bool:
+    """A sparse one is not carried: it is of a module whose optimizer wants it so, which steps in every turn."""
+    return gradient is not None and not _unsendable(gradient)
+
+
 def _unsendable(tensor: torch.Tensor) -> str:
     """What makes it so; empty: nothing does."""
+    if is_lazy(tensor):
+        return "lazy tensor"
+    wraps: bool = is_traceable_wrapper_subclass(tensor)  # such as a DTensor
+    if wraps:
+        return type(tensor).__qualname__
     if tensor.layout is not torch.strided:
-        return str(tensor.layout).removeprefix("torch.")
-    if tensor.is_quantized:
-        return "quantized"
-    return "meta" if tensor.is_meta else ""
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+    kinds = {"nested": tensor.is_nested, "quantized": tensor.is_quantized, "meta": tensor.is_meta}
+    return next((f"{kind} tensor" for kind, applies in kinds.items() if applies), "")
+
+
+def _unpicklable(leaf: object) -> str:
+    try:
+        pickle.dumps(leaf)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return type(leaf).__qualname__
+    return ""

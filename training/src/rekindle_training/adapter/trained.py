@@ -8,9 +8,13 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from rekindle_training import wire
 from rekindle_training.adapter import own, state
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.state import State, Stateful
+
+LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
+"""Bytes of what a rank has for itself, which goes through the manager in one message."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,13 @@ class Trained:
     def __post_init__(self) -> None:
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
+        state.refuse_content(self.collect())
+        size = len(self.capture_own())
+        if size > LARGEST_OWN:
+            raise ValueError(
+                f"session(data): the state of {type(self.data).__name__} has {size / 1e6:.1f} MB, of which a pause can take "
+                f"{LARGEST_OWN / 1e6:.1f} MB along; keep what it is made from, such as a seed and a position"
+            )
 
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
@@ -40,6 +51,12 @@ class Trained:
 
     def restore_own(self, content: bytes, *, random_numbers: bool = True) -> None:
         own.restore(content, self.data, self.accelerator, random_numbers=random_numbers)
+
+    def capture_random_numbers(self) -> bytes:
+        return own.capture(None, self.accelerator)
+
+    def restore_random_numbers(self, content: bytes) -> None:
+        own.restore(content, None, self.accelerator)
 
     def write(self, checkpoints: Checkpoints, step: int) -> None:
         common = {name: thing.state_dict() for name, thing in self.shared.items()}
