@@ -1,18 +1,25 @@
-"""What a replacement gets of its replica: everything that the next step depends on, in place, and not one bit otherwise."""
+"""What a replacement gets of its replica, and a restarted job of its checkpoint: everything that the next step depends on, in
+place, and not one bit otherwise.
+"""
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
 from rekindle_training.adapter import copying, state
 from rekindle_training.adapter import digest as digest_module
-from rekindle_training.adapter.copying import ALONE, Slot, slot_of
+from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.copying import ALONE
 from rekindle_training.adapter.digest import CHUNK, digest
+from rekindle_training.adapter.skeleton import Slot, slot_of
 from rekindle_training.adapter.trained import Trained
 from tests.training.pair import handed_over
 
@@ -106,24 +113,109 @@ def step(rank: Trained, number: int) -> None:
     shared["scheduler"].step()
 
 
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Of one rank: checkpoints are written by all ranks together."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+Way = Callable[[Trained, Trained, Path], None]
+
+
+def handed(theirs: Trained, mine: Trained, _: Path) -> None:
+    mine.place(copy.deepcopy(theirs.collect()))
+
+
+def written_and_read(theirs: Trained, mine: Trained, folder: Path) -> None:
+    theirs.write(Checkpoints(folder, 0), 3)
+    mine.read(Checkpoints(folder, 0), 3)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("way", [handed, written_and_read])
 @pytest.mark.parametrize(
     ("kind", "optimizer_of"),
     [(Counted, adam), (Growing, adam), (Counted, masters)],
     ids=["extra state", "buffers that grow", "masters of 32 bits"],
 )
 def test_a_replacement_goes_on_as_its_replica_would(
-    kind: type[torch.nn.Module], optimizer_of: Callable[[torch.nn.Module], torch.optim.Optimizer]
+    tmp_path: Path, kind: type[torch.nn.Module], optimizer_of: Callable[[torch.nn.Module], torch.optim.Optimizer], way: Way
 ) -> None:
     """Scaler, average, schedule, extra state and what the optimizer keeps come along: further steps are the same to the bit."""
     replica, replacement = a_rank(kind, optimizer_of), a_rank(kind, optimizer_of)
     for number in range(3):
         step(replica, number)
-    replacement.place(copy.deepcopy(replica.collect()))
+    way(replica, replacement, tmp_path)
     assert digest(replacement.collect()) == digest(replica.collect())
     for number in range(3, 6):
         step(replica, number)
         step(replacement, number)
     assert digest(replacement.collect()) == digest(replica.collect())
+
+
+class Plain(torch.optim.Optimizer):
+    """Written by somebody who never heard of closures."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            kept = self.state[parameter].setdefault("kept", torch.zeros_like(parameter))
+            parameter.data -= 0.01 * kept.add_(parameter.grad)
+
+
+def a_table(optimizer_of: Callable[..., torch.optim.Optimizer], *, sparse: bool) -> Trained:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(5, 3, sparse=sparse)
+    return Trained(model, optimizer_of(model.parameters()))
+
+
+def look_up(rank: Trained) -> None:
+    def loss() -> torch.Tensor:
+        rank.optimizer.zero_grad()
+        found: torch.Tensor = rank.model(torch.tensor([0, 3])).pow(2).sum()
+        found.backward()
+        return found
+
+    if isinstance(rank.optimizer, torch.optim.LBFGS):
+        rank.optimizer.step(loss)
+    else:
+        loss()
+        rank.optimizer.step()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("optimizer_of", [torch.optim.LBFGS, torch.optim.SparseAdam, Plain])
+def test_optimizers_that_cannot_step_without_a_gradient_go_on_from_a_checkpoint(
+    tmp_path: Path, optimizer_of: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """What torch's own reading begins with, a step that makes their state, is nothing that they can do."""
+    before, after = (a_table(optimizer_of, sparse=optimizer_of is torch.optim.SparseAdam) for _ in range(2))
+    for _ in range(2):
+        look_up(before)
+    written_and_read(before, after, tmp_path)
+    for rank in (before, after):
+        look_up(rank)
+    assert digest(after.collect()) == digest(before.collect())
+
+
+@pytest.mark.usefixtures("group")
+def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
+    """By torch's own reader of distributed checkpoints, with the names that parameters have in the model, also of tied ones."""
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "last": torch.nn.Linear(2, 2)})
+    model["last"].weight = model["first"].weight
+    rank = Trained(model, adam(model))
+    model["first"](model["last"](torch.ones(1, 2))).sum().backward()
+    rank.optimizer.step()
+    rank.write(Checkpoints(tmp_path, 0), 3)
+    found = {"model": {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}}
+    moment = {"state.first.weight.exp_avg": torch.zeros(2, 2)}
+    dcp.load({**found, "optimizer": moment}, checkpoint_id=tmp_path / "checkpoints" / "step-00000003")
+    assert digest(found["model"]) == digest(dict(model.state_dict()))
+    assert torch.equal(moment["state.first.weight.exp_avg"], rank.optimizer.state[model.get_parameter("first.weight")]["exp_avg"])
 
 
 class Remembering(torch.nn.Module):

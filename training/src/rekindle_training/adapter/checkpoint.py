@@ -5,6 +5,7 @@ The newest of them is where a restarted job begins; the last two are kept.
 """
 
 import os
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
 
 KEEP = 2
@@ -35,25 +37,32 @@ class Checkpoints:
         dist.broadcast(found, 0)
         return int(found.item())
 
-    def write(self, step: int, state: State, common: bytes, own: bytes) -> None:
-        """The tensors that tools read, what else all ranks have in common, and what this rank has for itself."""
+    def write(self, step: int, state: State, own: bytes) -> None:
+        """What all ranks have in common, its tensors as other tools read them, and what this rank has for itself."""
+        skeleton, tensors = taken_apart(state)
         scratch = self._folder / f".{_name(step)}"
         if self._rank == 0:
             self._clear()
             scratch.mkdir(parents=True)
-            _write_durably(scratch / _COMMON, common)
+            _write_durably(scratch / _COMMON, pickle.dumps((skeleton, [slot_of(tensor) for tensor in tensors])))
         dist.barrier()
-        dcp.save(state, checkpoint_id=scratch)
+        dcp.save(named(skeleton, tensors), checkpoint_id=scratch)
         _write_durably(scratch / self._own_name(), own)
         dist.barrier()
         if self._rank == 0:
             self._publish(scratch, step)
 
-    def read(self, step: int, state: State) -> tuple[bytes, bytes]:
-        """Fills the tensors of `state` in place; what else ranks have in common, and this rank's own state."""
+    def read(self, step: int, mine: State) -> tuple[State, bytes]:
+        """What all ranks have in common, and this rank's own state.
+
+        Args:
+            mine: this rank's state; tensors of it that are alike are filled in place.
+        """
         folder = self._folder / _name(step)
-        dcp.load(state, checkpoint_id=folder)
-        return (folder / _COMMON).read_bytes(), (folder / self._own_name()).read_bytes()
+        skeleton, slots = pickle.loads((folder / _COMMON).read_bytes())  # written by the same job
+        tensors = destinations(skeleton, slots, mine)
+        dcp.load(named(skeleton, tensors), checkpoint_id=folder)
+        return put_together(skeleton, tensors), (folder / self._own_name()).read_bytes()
 
     def _publish(self, scratch: Path, step: int) -> None:
         _sync_folder(scratch)

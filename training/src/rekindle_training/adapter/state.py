@@ -80,9 +80,22 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
         "trains": {name: parameter.requires_grad for name, parameter in model.named_parameters()},
         "gradients": {name: parameter.grad for name, parameter in model.named_parameters() if _is_dense(parameter.grad)},
-        "optimizer": optimizer.state_dict(),
+        "optimizer": _by_names(optimizer, model),
         **{name: _content(thing) for name, thing in shared.items()},
     }
+
+
+def _by_names(optimizer: Stateful, model: torch.nn.Module) -> dict[str, Any]:
+    """With the names of parameters where the optimizer counts them, so that a checkpoint can be read by other tools."""
+    state = optimizer.state_dict()
+    if not isinstance(optimizer, torch.optim.Optimizer) or not _loads_as_torch(optimizer):
+        return state
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    indices = chain.from_iterable(group["params"] for group in state["param_groups"])
+    parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    label = {index: names.get(id(parameter), index) for index, parameter in zip(indices, parameters, strict=True)}
+    groups = [{**group, "params": [label[index] for index in group["params"]]} for group in state["param_groups"]]
+    return {**state, "state": {label.get(index, index): entry for index, entry in state["state"].items()}, "param_groups": groups}
 
 
 def _content(thing: Stateful) -> dict[str, Any]:
@@ -123,6 +136,8 @@ def _place_model(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, tr
     parameters = dict(model.named_parameters())
     _place_tensors(tensors, dict(_tensors(model)), model, trains.keys() - parameters.keys())
     for name, parameter in parameters.items():
+        if name not in trains:
+            raise StateMismatch(f"parameter {name} is here only, and not in the state that this rank takes")
         parameter.requires_grad_(trains[name])
 
 
@@ -192,8 +207,9 @@ def _loads_as_torch(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    """By all their names: one that is tied has several."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def _has_extra_state(module: torch.nn.Module) -> bool:

@@ -1,12 +1,9 @@
 """What is being trained: the objects that the user gave to the session, and every way in which their state moves."""
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from rekindle_training import wire
 from rekindle_training.adapter import own, state
@@ -59,18 +56,9 @@ class Trained:
         own.restore(content, None, self.accelerator)
 
     def write(self, checkpoints: Checkpoints, step: int) -> None:
-        common = {name: thing.state_dict() for name, thing in self.shared.items()}
-        checkpoints.write(step, self._portable(), pickle.dumps(common), self.capture_own())
+        checkpoints.write(step, self.collect(), self.capture_own())
 
     def read(self, checkpoints: Checkpoints, step: int) -> None:
-        portable = self._portable()
-        common, own_state = checkpoints.read(step, portable)
-        set_state_dict(self.model, self.optimizer, model_state_dict=portable["model"], optim_state_dict=portable["optimizer"])
-        for name, content in pickle.loads(common).items():  # written by the same job
-            self.shared[name].load_state_dict(content)
+        common, own_state = checkpoints.read(step, self.collect())
+        self.place(common)
         self.restore_own(own_state)
-
-    def _portable(self) -> dict[str, Any]:
-        """By fully qualified names, as other tools that read distributed checkpoints expect it."""
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer}

@@ -79,7 +79,7 @@ def _preload() -> None:
     """What every rank would spend seconds on: torch, and what the first optimizer imports."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and that is here
     import torch._dynamo
-    import torch.distributed.checkpoint.state_dict  # noqa: F401
+    import torch.distributed.checkpoint  # noqa: F401
 
 
 if __name__ == "__main__":

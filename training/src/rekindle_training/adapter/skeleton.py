@@ -1,0 +1,129 @@
+"""A state in two parts, what belongs where and the tensors, in which it is handed over and written down."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Place:
+    """Stands for a tensor in the skeleton; a tensor that is in several places is sent once, and is one on the other side."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a tensor is."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+    strides: tuple[int, ...] = ()
+    """How its elements lie in memory, without gaps; empty: in their order. Fused optimizers and kernels depend on it."""
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def tensor(self) -> torch.Tensor:
+        made = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        return made.as_strided(self.shape, self.strides) if self.strides else made
+
+
+def taken_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
+    """The skeleton, and its tensors by the indices of their places."""
+    found: dict[object, tuple[int, torch.Tensor]] = {}
+    skeleton = _mapped(state, lambda leaf: _taken(leaf, found))
+    return skeleton, [tensor for _, tensor in found.values()]
+
+
+def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    return _mapped(skeleton, lambda leaf: tensors[leaf.index] if isinstance(leaf, Place) else leaf)
+
+
+def named(skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
+    return {
+        part: {".".join(path): tensors[place.index] for path, place in _places(content, ())} for part, content in skeleton.items()
+    }
+
+
+def _places(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Place]]:
+    if isinstance(skeleton, Place):
+        yield path, skeleton
+    elif isinstance(skeleton, dict):
+        for key, item in skeleton.items():
+            yield from _places(item, (*path, str(key)))
+    elif isinstance(skeleton, list | tuple):
+        for index, item in enumerate(skeleton):
+            yield from _places(item, (*path, str(index)))
+
+
+def destinations(skeleton: Any, slots: Sequence[Slot], mine: Any) -> list[torch.Tensor]:
+    """Where the tensors of a skeleton are received: in what this rank has at the same place, if it is alike. No two in one
+    memory, also where this rank has one tensor for two of them."""
+    in_place: dict[int, torch.Tensor] = {}
+    filled: set[int] = set()
+    for place, here in _beside(skeleton, mine):
+        if place.index not in in_place and _fits(here, slots[place.index]) and here.data_ptr() not in filled:
+            in_place[place.index] = here
+            filled.add(here.data_ptr())
+    return [in_place[index] if index in in_place else slot.tensor() for index, slot in enumerate(slots)]
+
+
+def slot_of(tensor: torch.Tensor) -> Slot:
+    lies = strides(tensor)
+    in_order = tuple(accumulate(reversed(tensor.shape[1:]), mul, initial=1))[::-1] if tensor.dim() else ()
+    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type, () if lies == in_order else lies)
+
+
+def strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """As they are; where there are gaps or elements share their place, as they would be without."""
+    return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
+
+
+def _taken(leaf: Any, found: dict[object, tuple[int, torch.Tensor]]) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    itself = (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.is_conj(), leaf.is_neg())
+    return Place(found.setdefault(itself, (len(found), leaf))[0])
+
+
+def _fits(here: Any, slot: Slot) -> bool:
+    if not isinstance(here, torch.Tensor) or here.is_conj() or here.is_neg():
+        return False
+    return slot_of(here) == slot and here.stride() == strides(here)
+
+
+def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
+    """Each tensor's place with what this rank has in its place."""
+    if isinstance(skeleton, Place):
+        yield skeleton, mine
+    elif isinstance(skeleton, dict):
+        for key, item in skeleton.items():
+            yield from _beside(item, mine.get(key) if isinstance(mine, dict) else None)
+    elif isinstance(skeleton, list | tuple):
+        alike = isinstance(mine, list | tuple) and len(mine) == len(skeleton)
+        for index, item in enumerate(skeleton):
+            yield from _beside(item, mine[index] if alike else None)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with its leaves changed."""
+    if isinstance(value, dict):
+        same = copy.copy(value)  # a counter, one with defaults
+        for key, item in value.items():
+            same[key] = _mapped(item, change)
+        return same
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, change) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)
