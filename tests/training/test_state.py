@@ -3,7 +3,7 @@ place, and not one bit otherwise.
 """
 
 import copy
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -388,6 +388,9 @@ STATE = {
     "pair": Pair(1, (2.0, None)),
     "counts": Counter("abba"),
     "defaults": defaultdict(list, {"a": [1]}),
+    "last": deque([torch.ones(2), 1], 3),
+    "scalar": np.float32(1),
+    "empty": {},
 }
 
 
@@ -417,6 +420,10 @@ def swapped(tensor: torch.Tensor, one: int, other: int) -> torch.Tensor:
         changed("pair", Pair(1, (2.0, 0))),
         changed("pair", Pair(True, (2.0, None))),
         changed("pair", Pair("1", (2.0, None))),
+        changed("last", deque([torch.zeros(2), 1], 3)),
+        changed("scalar", np.float32(2)),
+        changed("empty", []),
+        changed("pair", {0: 1, 1: (2.0, None)}),
     ],
     ids=[
         "neighbours",
@@ -432,6 +439,10 @@ def swapped(tensor: torch.Tensor, one: int, other: int) -> torch.Tensor:
         "none",
         "bool",
         "text",
+        "deque",
+        "scalar",
+        "empty",
+        "mapping",
     ],
 )
 def test_the_digest_sees_every_difference(other: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ each other. It finds errors, not forgeries: both ranks are of one job.
 
 import hashlib
 import sys
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -35,13 +36,13 @@ def digest(state: Any) -> bytes:
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What is neither a mapping nor a sequence, with its path."""
-    if isinstance(value, dict):
+    """What is neither a mapping nor a sequence, or an empty one, with its path."""
+    if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from leaves(item, f"{path}/{key!r}")
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque) and value:
         for index, item in enumerate(value):
-            yield from leaves(item, f"{path}/{index}")
+            yield from leaves(item, f"{path}/[{index}]")
     else:
         yield path, value
 
@@ -82,8 +83,8 @@ def _bytes_of(leaf: Any) -> bytes:
         return bytes(leaf)
     if isinstance(leaf, set | frozenset):
         return repr(sorted(map(repr, leaf))).encode()
-    if "numpy" in sys.modules and isinstance(leaf, sys.modules["numpy"].ndarray) and not leaf.dtype.hasobject:
-        return f"{leaf.shape} {leaf.dtype}".encode() + bytes(leaf.tobytes())
+    if "numpy" in sys.modules and isinstance(leaf, sys.modules["numpy"].ndarray | sys.modules["numpy"].generic):
+        return b"" if leaf.dtype.hasobject else f"{leaf.shape} {leaf.dtype}".encode() + bytes(leaf.tobytes())
     if leaf is None or isinstance(leaf, bool | int | float | complex | str | torch.dtype | torch.device | torch.Size):
         return repr(leaf).encode()
     return b""

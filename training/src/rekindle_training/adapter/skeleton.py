@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -61,7 +62,7 @@ def _places(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
     elif isinstance(skeleton, dict):
         for key, item in skeleton.items():
             yield from _places(item, (*path, str(key)))
-    elif isinstance(skeleton, list | tuple):
+    elif isinstance(skeleton, list | tuple | deque):
         for index, item in enumerate(skeleton):
             yield from _places(item, (*path, str(index)))
 
@@ -109,8 +110,8 @@ def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:
     elif isinstance(skeleton, dict):
         for key, item in skeleton.items():
             yield from _beside(item, mine.get(key) if isinstance(mine, dict) else None)
-    elif isinstance(skeleton, list | tuple):
-        alike = isinstance(mine, list | tuple) and len(mine) == len(skeleton)
+    elif isinstance(skeleton, list | tuple | deque):
+        alike = isinstance(mine, list | tuple | deque) and len(mine) == len(skeleton)
         for index, item in enumerate(skeleton):
             yield from _beside(item, mine[index] if alike else None)
 
@@ -124,6 +125,8 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return same
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_mapped(item, change) for item in value))
+    if isinstance(value, deque):
+        return type(value)((_mapped(item, change) for item in value), value.maxlen)
     if isinstance(value, list | tuple):
         return type(value)(_mapped(item, change) for item in value)
     return change(value)
