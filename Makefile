@@ -60,7 +60,7 @@ kills: setup ## kill each process at every history event and between them, all o
 	REKINDLE_KILLS=all pytest tests/kills
 
 .PHONY: fuzz
-fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes an hour
+fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes a quarter of an hour
 	REKINDLE_FUZZ_EXAMPLES=10000 pytest --numprocesses=auto --timeout=3600 tests/fuzz
 
 .PHONY: model

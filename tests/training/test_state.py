@@ -18,7 +18,7 @@ from rekindle_training.adapter import copying, state
 from rekindle_training.adapter import digest as digest_module
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.copying import ALONE
-from rekindle_training.adapter.digest import CHUNK, digest
+from rekindle_training.adapter.digest import CHUNK, digest, sums
 from rekindle_training.adapter.skeleton import Slot, slot_of
 from rekindle_training.adapter.trained import Trained
 from tests.training.pair import handed_over
@@ -457,37 +457,51 @@ def test_the_digest_is_of_the_content_only() -> None:
     assert digest(dict(reversed(STATE.items()))) == digest(STATE)
 
 
-def test_one_changed_bit_changes_the_digest() -> None:
+Hashed = Callable[[torch.Tensor], bytes]
+of_hosts_and_of_accelerators = pytest.mark.parametrize("hashed", [digest, sums])
+
+
+@of_hosts_and_of_accelerators
+def test_one_changed_bit_changes_the_digest(hashed: Hashed) -> None:
     """Wherever it is: in the first word, the last one, or the bytes behind it."""
     content = torch.zeros(CHUNK * 8 + 8 + 3, dtype=torch.uint8)
-    digests = {digest(content)}
+    digests = {hashed(content)}
     for place in (0, CHUNK * 8 - 1, CHUNK * 8, CHUNK * 8 + 7, CHUNK * 8 + 8, CHUNK * 8 + 10):
         flipped = content.clone()
         flipped[place] ^= 128
-        digests.add(digest(flipped))
+        digests.add(hashed(flipped))
     assert len(digests) == 7
 
 
+@of_hosts_and_of_accelerators
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64, torch.uint8])
-def test_the_digest_sees_the_highest_bits(dtype: torch.dtype) -> None:
+def test_the_digest_sees_the_highest_bits(dtype: torch.dtype, hashed: Hashed) -> None:
     """Signs and exponents as well as what is lowest: two words whose upper bits change do not make up for each other."""
     content = torch.arange(1, 65).to(dtype)
     words = content.view(torch.uint8).view(-1, 8)
-    digests = {digest(content)}
+    digests = {hashed(content)}
     for bit in range(8):
         flipped = words.clone()
         flipped[2:4, 7] ^= 1 << bit
-        digests.add(digest(flipped.view(-1).view(dtype)))
+        digests.add(hashed(flipped.view(-1).view(dtype)))
     assert len(digests) == 9
 
 
+@of_hosts_and_of_accelerators
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_digest_sees_signs(dtype: torch.dtype) -> None:
+def test_the_digest_sees_signs(dtype: torch.dtype, hashed: Hashed) -> None:
     """Of a tensor that is negated, and of zeros."""
     content = torch.arange(1, 17).to(dtype)
     zeros = torch.zeros(16, dtype=dtype)
-    assert digest(content) != digest(-content)
-    assert digest(zeros) != digest(-zeros)
+    assert hashed(content) != hashed(-content)
+    assert hashed(zeros) != hashed(-zeros)
+
+
+@of_hosts_and_of_accelerators
+def test_words_that_change_places_change_the_digest(hashed: Hashed) -> None:
+    """Neighbours, and words of the same place in two chunks."""
+    content = torch.arange(2 * CHUNK + 3)
+    assert len({hashed(one) for one in (content, swapped(content, 5, 6), swapped(content, 5, 5 + CHUNK))}) == 3
 
 
 def test_tensors_of_all_types_share_a_message() -> None:
