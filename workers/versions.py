@@ -22,7 +22,7 @@ from rekindle.deployment import Version
 from rekindle.errors import Unavailable
 from rekindle.ids import DEPLOYMENT, Signals, Workflows
 
-RUN_BY_WORKFLOWS = ("errors.py", "ids.py", "temporal.py", "model", "policy")
+RUN_BY_WORKFLOWS = ("arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
 """Beside the folder `workflows`: what of `rekindle` decides what a workflow does next."""
 
 PAUSE = 0.2

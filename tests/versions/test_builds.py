@@ -1,12 +1,15 @@
 """What a version is, and which one takes over by itself."""
 
+import ast
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from rekindle import deployment
-from workers.versions import Silences, digest_of
+from workers.versions import RUN_BY_WORKFLOWS, Silences, digest_of
+
+ROOT = Path(__file__).parents[2]
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -53,3 +56,22 @@ def test_the_same_code_has_the_same_build_and_other_code_another(tmp_path: Path)
     assert digest_of([tmp_path / "workflows"]) == before
     mode.write_text("two")
     assert digest_of([tmp_path / "workflows"]) != before
+
+
+def _imported(path: Path) -> set[Path]:
+    """Modules of `rekindle` that a file imports."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    froms = [node for node in tree if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rekindle")]
+    names = {name for node in froms for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))}
+    files = {ROOT / f"{str(name).replace('.', '/')}.py" for name in names}
+    return {file for file in files if file.exists()}
+
+
+def test_whatever_workflows_import_of_the_package_is_part_of_the_build() -> None:
+    """A change of it may change what a recovery does next: it is another version."""
+    reached, next_ones = set[Path](), set((ROOT / "workflows").glob("*.py"))
+    while next_ones:
+        reached |= next_ones
+        next_ones = {found for file in next_ones for found in _imported(file)} - reached
+    of_the_package = {file.relative_to(ROOT / "rekindle").parts[0] for file in reached if (ROOT / "rekindle") in file.parents}
+    assert of_the_package == set(RUN_BY_WORKFLOWS)
