@@ -314,9 +314,9 @@ async def test_a_front_whose_worker_is_away_when_the_incident_ends_gets_its_verd
 
 
 @asynccontextmanager
-async def _behind_a_lost_node(temporal: WorkflowEnvironment, seconds: float) -> AsyncIterator[Harness]:
-    """A node is not ready, and given time: what is asked for now waits, also for the recovery if it does not come back."""
-    async with training(temporal, a_job(limits=Limits(node_lost=timedelta(seconds=seconds)))) as (world, _peer):
+async def _beside_a_node_that_is_given_time(temporal: WorkflowEnvironment) -> AsyncIterator[Harness]:
+    """An hour: what is asked for now waits, also for the recovery if the node does not come back."""
+    async with training(temporal, a_job(limits=Limits(node_lost=timedelta(hours=1)))) as (world, _peer):
         world.cluster.conditions["node-0"] = (Condition(type="Ready", status="False", message="no word of its kubelet"),)
         lost = node_fault("node-0").model_copy(update={"source": WATCHER})
         await world.tell(ids.Updates.SIGHTING, Sighting(faults=(lost,)))
@@ -326,7 +326,7 @@ async def _behind_a_lost_node(temporal: WorkflowEnvironment, seconds: float) -> 
 @pytest.mark.parametrize("by_front", [True, False], ids=["a workflow", "an update"])
 async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal: WorkflowEnvironment, by_front: bool) -> None:
     """Whoever asked: it is named, and is not begun when the recovery has ended."""
-    async with _behind_a_lost_node(temporal, 2.0) as world:
+    async with _beside_a_node_that_is_given_time(temporal) as world:
         platform = f"platform/{world.job.id}"
         request = ModeRequest(job=world.job.id, mode=None if by_front else Mode.JOB_RESCHEDULING, requested_by="ada")
         if by_front:
@@ -337,6 +337,7 @@ async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal:
         else:
             asking = asyncio.ensure_future(_ask(world, request, platform))
         await world.settled(lambda status: bool(status.request))
+        await world.fault(node_fault("node-0", "a person knows that it is lost"))
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
         assert await Rekindle(world.client).cancel(world.job.id) == [platform]
         await asyncio.gather(asking, return_exceptions=True)
@@ -351,7 +352,7 @@ async def test_a_request_that_waits_behind_a_recovery_can_be_cancelled(temporal:
 @pytest.mark.parametrize("field", ["job", "requested_by", "front"])
 async def test_a_request_that_says_more_than_anybody_reads_is_kept_short(temporal: WorkflowEnvironment, field: str) -> None:
     """While it waits it is part of the job's state, which has to fit into one payload beside all the rest."""
-    async with _behind_a_lost_node(temporal, 4.0) as world:
+    async with _beside_a_node_that_is_given_time(temporal) as world:
         request = ModeRequest(mode=Mode.JOB_RESCHEDULING).model_copy(update={field: "x" * 1_500_000})
         asking = asyncio.ensure_future(_ask(world, request))
         status = await world.settled(lambda status: bool(status.request))
