@@ -18,7 +18,7 @@ TOLD = sorted({value for key, value in vars(Signals).items() if key.isupper()} -
 
 
 async def _is_refused(workflow: WorkflowHandle[Any, Any], update: str, arguments: list[object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(12):
         with pytest.raises(WorkflowUpdateFailedError):
             await workflow.execute_update(update, args=arguments)
 
