@@ -35,7 +35,7 @@ HOLDERS = "holders"
 LOST_MANAGER = "manager/"
 """What the id of the fault of a lost manager begins with."""
 
-REPORTED_BYTES = 12_000
+REPORTED_BYTES = 12 * 1024
 """JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
 refused, so that who told it knows."""
 

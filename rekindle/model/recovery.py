@@ -350,8 +350,8 @@ class ModeRequest(Value):
     """Hot switch: also a pod that nobody reported as sub-healthy."""
 
     requested_by: Text = ""
-    front: Text = ""
-    """Id of the workflow that asks, for the update; its run's id is the update's."""
+    front: Note = ""
+    """Id of the workflow that asks, for the update; its run's id is the update's. A longer one is found by that alone."""
 
 
 class Incident(Value):

@@ -6,6 +6,7 @@ from typing import Annotated, Self, TypedDict, Unpack
 from pydantic import AwareDatetime, Field
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Note
 from rekindle.model.bounds import Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
@@ -199,5 +200,5 @@ class JobStatus(Value):
     """Workflow id of the recovery that runs; empty: none does."""
     request: str = ""
     """Id of what was asked for and runs, or waits for its turn; empty: nothing is."""
-    front: str = ""
+    front: Note = ""
     """Workflow by which that is asked for, under its run's id; empty: none, it is an update alone."""
