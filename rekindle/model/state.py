@@ -6,8 +6,7 @@ from typing import Annotated, Self, TypedDict, Unpack
 from pydantic import AwareDatetime, Field
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Note
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
