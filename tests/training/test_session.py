@@ -79,6 +79,8 @@ def test_steps_that_are_counted_anew_in_each_epoch_are_refused(tmp_path: Path) -
     """`steps` counts over the whole training: a second loop over it would train nothing, without a word. One that goes further
     trains on."""
     loop = """
+import gc
+say(gc.get_freeze_count() > 100_000)
 for total in (2, 4, 4):
     try:
         for step in training.steps(total):
@@ -87,7 +89,8 @@ for total in (2, 4, 4):
     except RuntimeError as error:
         say(error)
 """
-    *steps, refusal = run(tmp_path, loop)
+    frozen, *steps, refusal = run(tmp_path, loop)
+    assert frozen == "True", "no collection walks over all of torch"
     assert steps == ["1", "2", "3", "4"]
     assert refusal.startswith("training.steps(4): 4 steps are done")
     assert "training.epochs(" in refusal
