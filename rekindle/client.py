@@ -27,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
 from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.interpreter import let_answers_arrive
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
@@ -76,6 +77,7 @@ class Rekindle:
         Raises:
             BadInput: what the environment says of Temporal cannot be used. Unavailable: nobody answers.
         """
+        let_answers_arrive()
         return cls(await connect(address))
 
     async def jobs(self, *, ended: bool = False, name: str = "") -> list[JobRow]:

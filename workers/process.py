@@ -6,10 +6,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from rekindle.errors import ClusterUnavailable, RekindleError, Unavailable
-from rekindle.interpreter import let_threads_end
+from rekindle.interpreter import run_and_end
 from rekindle.settings import Settings
 
 if TYPE_CHECKING:  # the local cluster has no client of Temporal, and probes are for Kubernetes
@@ -51,14 +51,16 @@ def ready(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
     """A process from start to end; what somebody can act on is one sentence on stderr, and exit code 1."""
-    try:
-        asyncio.run(main())
-    except RekindleError as error:
-        sys.exit(f"error: {error}")
-    finally:
-        let_threads_end()
+
+    def whole() -> None:
+        try:
+            asyncio.run(main())
+        except RekindleError as error:
+            sys.exit(f"error: {error}")
+
+    run_and_end(whole)
 
 
 class Process:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
@@ -15,7 +16,7 @@ from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, reschedule
 from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
-from rekindle.interpreter import let_threads_end
+from rekindle.interpreter import run_and_end
 
 EXIT_CODES = """Exit codes: 0 done (a recovery: recovered as asked) · 1 the recovery ended otherwise · 2 bad input ·
 3 a service does not answer · 4 refused, nothing was touched · 130 interrupted."""
@@ -45,12 +46,9 @@ def exit_code(error: RekindleError) -> int:
     return 4 if isinstance(error, Refused | Conflict) else 1
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the console script."""
-    try:
-        sys.exit(run(sys.argv[1:]))
-    finally:
-        let_threads_end()
+    run_and_end(lambda: sys.exit(run(sys.argv[1:])))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -85,7 +85,8 @@ async def test_a_python_program_starts_a_hot_switch(temporal: WorkflowEnvironmen
         (program,) = blocks(title, "python")
         flag = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         compiled = f"compile({about(world, program)!r}, 'page', 'exec', {flag})"
-        run_it = f"import asyncio; asyncio.run(eval({compiled}))"
+        # Without the end of the interpreter, which crashes below temporalio's threads where nothing of ours waits for them.
+        run_it = f"import asyncio, os, sys; asyncio.run(eval({compiled})); sys.stdout.flush(); os._exit(0)"
         code, output = await run(world, sys.executable, "-c", run_it)
         assert (code, switched(output)) == (0, True), output
         assert "requested by ada" in (await world.incident()).summary

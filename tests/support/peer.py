@@ -115,7 +115,8 @@ class ScriptedPeer(FaultDialogue):
     # ---- the script of the network
 
     async def attach(self) -> None:
-        """Comes (back) and waits until its stream is open."""
+        """Comes (back) and waits until its stream is open. A real one comes back after a second, and has read its last order."""
+        self._arrived_at = float("-inf")
         self.start()
         await asyncio.wait_for(self.attached.wait(), 20)
 

@@ -48,7 +48,7 @@ async def test_pods_that_never_end_are_given_up(temporal: WorkflowEnvironment) -
 
 @pytest.mark.parametrize("placed", [True, False], ids=["they fail", "no node for them"])
 async def test_pods_that_do_not_start_are_given_up(temporal: WorkflowEnvironment, *, placed: bool) -> None:
-    """The verdict carries the cluster's words, an event says so, and the pods are kept for a look."""
+    """The verdict carries the cluster's words, an event says so, and pods without a node are kept for a look."""
     job = a_job(limits=Limits(pods_running=SOON))
     cluster = ScriptedCluster(job)
     cluster.pods_start, cluster.pods_are_placed = False, placed
@@ -60,7 +60,7 @@ async def test_pods_that_do_not_start_are_given_up(temporal: WorkflowEnvironment
         event = await world.event("RecoveryGivenUp")
         assert event.type == "Warning"
         assert incident.ladder[-1].reason in event.message
-        assert len(cluster.pods_by_name) == 2
+        assert placed or len(cluster.pods_by_name) == 2, "those that failed are a fault, and the next restart may have begun"
 
 
 async def test_no_first_step_in_fifteen_minutes_is_given_up(temporal: WorkflowEnvironment) -> None:

@@ -1,0 +1,95 @@
+"""A process that talks to Temporal ends as any Python program does, save that the interpreter is not taken down."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def ended(body: str, before: str = "", stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """A process whose main is this body."""
+    lines = (
+        "import atexit, builtins, sys",
+        "from rekindle.interpreter import run_and_end",
+        before,
+        f"def main():\n {body}",
+        "run_and_end(main)",
+        "print('behind the end')",
+    )
+    command = (sys.executable, "-c", "\n".join(lines))
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    return subprocess.run(command, env=buffered, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(4)", 4, ""),
+        ("sys.exit('error: no such job')", 1, "error: no such job\n"),
+    ],
+)
+def test_a_process_ends_with_the_code_that_its_main_said(body: str, code: int, said: str) -> None:
+    """Whatever is not a number is an error's text, as `sys.exit` has it."""
+    process = ended(body)
+    assert (process.returncode, process.stdout, process.stderr) == (code, "", said)
+
+
+def test_what_nobody_caught_is_shown_and_is_code_1() -> None:
+    """A traceback, as the interpreter prints it."""
+    process = ended("raise RuntimeError('unheard of')")
+    assert process.returncode == 1
+    assert process.stderr.startswith("Traceback")
+    assert process.stderr.endswith("RuntimeError: unheard of\n")
+
+
+def test_what_was_printed_and_what_was_registered_for_the_end_is_done() -> None:
+    """Output into a pipe waits in a buffer; logs, traces and temporary folders are seen to by functions for the end."""
+    process = ended("print('first'); atexit.register(print, 'last')")
+    assert (process.returncode, process.stdout) == (0, "first\nlast\n")
+
+
+def test_output_that_cannot_be_written_is_no_success() -> None:
+    """The disk is full: who reads the exit code knows that the output is not whole. It is the interpreter's own code."""
+    with Path("/dev/full").open("w") as full:
+        process = ended("print('a table')", stdout=full.fileno())
+    assert process.returncode == 120
+
+
+def test_the_interpreter_is_not_taken_down_below_threads_that_want_its_lock() -> None:
+    """A thread of Temporal's core asks for the interpreter's lock when it has an answer; CPython aborts the process if that
+    happens while the interpreter is taken down, which is when it clears its modules."""
+    witness = "class Witness:\n def __del__(self): print('taken down', flush=True)\nbuiltins.witness = Witness()"
+    assert ended("pass", before=witness).stdout == ""
+
+
+BRINGS_AN_ANSWER = """
+def _write_to_self():
+    began.release()
+    somebody_waits = False
+    while not somebody_waits:
+        for frame in sys._current_frames().values():
+            somebody_waits |= frame.f_code.co_name == "_wait_for_answers"
+    print("brought")
+"""
+"""Needs the interpreter until somebody waits for it, and for ever where nobody does. Like asyncio's it calls nothing of
+Python's, so that it is what the thread is seen in."""
+
+
+def test_a_program_of_others_ends_behind_the_threads_that_bring_it_answers() -> None:
+    """Such a thread is inside asyncio's `_write_to_self`, and no thread that `threading` knows."""
+    lines = (
+        "import _thread, asyncio, sys",
+        "from rekindle.errors import Unavailable",
+        "from rekindle.client import Rekindle",
+        "began = _thread.allocate_lock()",
+        "here = {'__name__': 'asyncio.selector_events', 'began': began, 'sys': sys}",
+        f"exec({BRINGS_AN_ANSWER!r}, here)",
+        "try: asyncio.run(Rekindle.connect('127.0.0.1:1'))",
+        "except Unavailable: began.acquire(); _thread.start_new_thread(here['_write_to_self'], ()); began.acquire()",
+    )
+    process = subprocess.run((sys.executable, "-c", "\n".join(lines)), capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "brought\n", "")
