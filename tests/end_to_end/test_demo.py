@@ -26,7 +26,7 @@ NEEDED = {
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.same_path("a hot switch that ends early, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
     """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched.
     Another Temporal that the environment names is not asked."""

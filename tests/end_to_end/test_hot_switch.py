@@ -17,7 +17,7 @@ def tried(result: dict[str, Any]) -> list[tuple[str, str]]:
 ESCALATED = [("hot switch", "escalate"), ("job rescheduling", "recovered")]
 
 
-@pytest.mark.same_path("a pod is switched, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
     """Both ranks of the pod change process, pod and node; no step is lost, and the policy stays."""
     result = await product.run()
@@ -30,7 +30,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: Product) -> None:
     assert 0 < result["first_order_seconds"] < result["total_seconds"]
 
 
-@pytest.mark.same_path("a pod is switched, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_pod_rank_0_moves_too(product: Product) -> None:
     """With this training side the pod of rank 0 is switched like any other."""
     result = await product.run(pod_rank=0)
@@ -39,7 +39,7 @@ async def test_pod_rank_0_moves_too(product: Product) -> None:
     assert [moved["rank"] for moved in result["switched"]] == [0, 1]
 
 
-@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: Product) -> None:
     """The job starts again from its last checkpoint and ends with the same parameters; sub-health is ignored from then on."""
     result = await product.run(backup_fails=True)
@@ -49,7 +49,7 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
     assert result["steps_lost"] > 0
 
 
-@pytest.mark.same_path("a hot switch that ends early, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(product: Product) -> None:
     """The old pod is the rescue: nothing is lost, nobody moves, and sub-health is ignored from then on."""
     result = await product.run(backup_dies_paused=True)
@@ -58,7 +58,7 @@ async def test_a_backup_that_dies_after_the_pause_leaves_training_where_it_was(p
     assert (result["steps_lost"], result["policy_after"], result["switched"]) == (0, "ignore", [])
 
 
-@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Product) -> None:
     """At the limit the mode escalates, and the job recovers from its checkpoint."""
     result = await product.run(pause_hangs=True)
@@ -67,7 +67,7 @@ async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Produ
     assert result["policy_after"] == "ignore"
 
 
-@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old pod is gone by then; the job recovers from its checkpoint. Training lasts until then, also on a machine that became
     slower behind the undisturbed run."""
@@ -79,7 +79,7 @@ async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product, m
     assert result["policy_after"] == "ignore"
 
 
-@pytest.mark.same_path("a hot switch that ends early, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product) -> None:
     """The hot switch is cancelled, the job is rescheduled, and the policy stays."""
     result = await product.run(real_fault=True)
@@ -88,7 +88,7 @@ async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product)
     assert result["policy_after"] == "hotSwitch"
 
 
-@pytest.mark.same_path("a pod is switched, whole product")
+@pytest.mark.same_path("the whole product, on one machine")
 async def test_a_migration_that_is_not_exact_is_noticed(product: Product) -> None:
     """One flipped bit makes the comparison of final parameters fail."""
     result = await product.run(tamper="bit")

@@ -50,7 +50,7 @@ async def product() -> AsyncIterator[OnKubernetes]:
         yield OnKubernetes(stack, folder, tuple(relays))
 
 
-@pytest.mark.same_path("a pod is switched, whole product")
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None:
     """Both ranks of the pod change process, pod and node; no step is lost, and the parameters are those of an undisturbed run."""
     result = await product.run()
@@ -62,7 +62,7 @@ async def test_a_pod_moves_off_a_sub_healthy_node(product: OnKubernetes) -> None
         assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod", "node")), moved
 
 
-@pytest.mark.same_path("a hot switch that fails ends in job rescheduling, whole product")
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(product: OnKubernetes) -> None:
     """All pods start again, of one new generation, from the last checkpoint."""
     result = await product.run(backup_fails=True)
@@ -71,6 +71,7 @@ async def test_a_backup_that_dies_while_it_loads_leads_to_job_rescheduling(produ
     assert result["policy_after"] == "ignore"
 
 
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_broken_api_server_costs_no_recovery(product: OnKubernetes) -> None:
     """While the backup pod loads, every watch of control worker and watcher expires, and then the API server is killed."""
 

@@ -48,3 +48,13 @@ async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIter
     yield job
     await job.end()
     print(job.outputs())
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Of one rank: checkpoints are written by all ranks together."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -1,7 +1,9 @@
 """A training job of two pods with two ranks each, its manager and its backups, as a cluster would run them."""
 
 import asyncio
+import contextlib
 import json
+import random
 import socket
 import statistics
 from dataclasses import dataclass, field
@@ -35,9 +37,9 @@ class Job:
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
     gone: list[Process] = field(default_factory=list)
 
-    def slow_down(self) -> None:
+    def slow_down(self, step_ms: int = 120) -> None:
         """For a test that does something while training goes on: its steps take longer, and compute the same."""
-        self.arguments[self.arguments.index("--step-ms") + 1] = "120"
+        self.arguments[self.arguments.index("--step-ms") + 1] = str(step_ms)
 
     def __post_init__(self) -> None:
         self.port = free_port()
@@ -69,8 +71,17 @@ class Job:
 
     def children(self, pod: str) -> list[int]:
         """The processes of a pod's ranks."""
-        launcher = self.started[pod].pid
-        return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+        (zygote,) = children(self.started[pod].pid)
+        return children(zygote)
+
+    async def lose(self, pod: str) -> None:
+        """Kills it with all its processes, as a node that fails would; returns when none is left."""
+        processes = self.children(pod)
+        self.started[pod].kill()
+        await self.started[pod].code()
+        async with asyncio.timeout(20):
+            while any(Path(f"/proc/{process}").exists() for process in processes):
+                await asyncio.sleep(0.005)
 
     async def codes(self) -> set[int]:
         """Exit codes of all pods, as soon as the last one has ended."""
@@ -142,7 +153,14 @@ class Job:
         return max(gaps) - statistics.median(gaps)
 
 
+def children(process: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """None of those that the system gives to connections: one of them could take it before the manager listens."""
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(int(first) // 2, int(first))))
+            return int(probe.getsockname()[1])

@@ -15,17 +15,19 @@ Answer = Callable[[ManagerMessage], RankMessage | None]
 class ScriptedRank:
     """One process. It joins every generation at once, and completes a step in it."""
 
-    def __init__(self, channel: Any, rank: int, role: str, answer: Answer) -> None:
+    def __init__(
+        self, channel: Any, rank: int, role: str, answer: Answer, *, generation: int = 0, step: int = 0, paused: bool = False
+    ) -> None:
         self.told: list[str] = []
-        self._hello = Hello(rank=rank, role=role, process=f"{role}-{rank}", protocol=PROTOCOL)
+        hello = Hello(rank=rank, role=role, process=f"{role}-{rank}", protocol=PROTOCOL, step=step, paused=paused)
         self._answer = answer
         self._says: asyncio.Queue[RankMessage] = asyncio.Queue()
-        self._says.put_nowait(RankMessage(hello=self._hello))
+        self._says.put_nowait(RankMessage(generation=generation, hello=hello))
         self._hears = asyncio.create_task(self._listen(RanksStub(channel)))
 
-    async def finish(self) -> None:
+    async def finish(self, generation: int = 1) -> None:
         """Its training is complete."""
-        self._says.put_nowait(RankMessage(generation=1, goodbye=Goodbye()))
+        self._says.put_nowait(RankMessage(generation=generation, goodbye=Goodbye()))
         await self._hears
 
     async def _speak(self) -> AsyncIterator[RankMessage]:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rekindle_training import examples
-from rekindle_training.adapter import communicator, own
+from rekindle_training.adapter import own
+from rekindle_training.adapter.communicator import Communicator, warm
 from rekindle_training.adapter.session import Training
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
@@ -26,6 +27,7 @@ def rank_environment(folder: Path) -> RankEnvironment:
     return RankEnvironment.read(
         {
             "REKINDLE_LAUNCHER": "rekindle-train",
+            "REKINDLE_PROCESS": "a-process",
             "RANK": "2",
             "WORLD_SIZE": "4",
             "MASTER_ADDR": "127.0.0.1",
@@ -63,9 +65,9 @@ def draw() -> tuple[float, float, float]:
 
 def test_own_state_brings_every_random_number_back() -> None:
     """After a restoration python, numpy and torch draw what they would have drawn."""
-    content = own.capture(None, None)
+    content = own.take(None, None)
     drawn = draw()
-    own.restore(content, None, None)
+    own.put(content, None, None)
     assert draw() == drawn
 
 
@@ -74,7 +76,7 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     completed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who goes on in the middle draws what comes next there, whatever is drawn before the loop: a data loader, its seed."""
-    monkeypatch.setattr(communicator, "warm", lambda _: None)
+    monkeypatch.setattr(Communicator, "watch", lambda _: None)
     monkeypatch.setattr(Processor, "start", lambda _: None)
     model = torch.nn.Linear(1, 1)
     training = Training(rank_environment(tmp_path), Trained(model, torch.optim.SGD(model.parameters(), lr=1)), 0)
@@ -82,9 +84,9 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     training._gate.complete(completed)
     training._gate.open()
     training.begin()
-    before = own.capture(None, None)
+    before = own.take(None, None)
     expected = [draw() for _ in range(2)]
-    own.restore(before, None, None)
+    own.put(before, None, None)
     draw()
     next(training.steps(10))
     training._step_log.close()
@@ -93,13 +95,10 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
 
 def test_what_is_warmed_draws_no_random_number() -> None:
     """A script seeds before its session, and trains as it would without one."""
-    environment = RankEnvironment.read(
-        {"REKINDLE_LAUNCHER": "rekindle-train", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    )
-    content = own.capture(None, None)
+    content = own.take(None, None)
     drawn = draw()
-    own.restore(content, None, None)
-    communicator.warm(environment)
+    own.put(content, None, None)
+    warm()
     assert draw() == drawn
 
 

@@ -95,8 +95,7 @@ async def test_the_old_pod_may_be_deleted_while_training_is_paused(
 async def test_training_goes_on_where_it_was_when_the_backup_dies(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A backup that dies behind the pause costs nothing: the order to migrate lets the old ranks go on."""
     await prepared(job, gateway, pod_rank=1)
-    job.started["backup-1"].kill()
-    await job.started["backup-1"].code()
+    await job.lose("backup-1")
     await gateway.migrate()
     assert await gateway.status("continue") == 0
     assert await job.codes() == {0, -9}
@@ -109,8 +108,7 @@ async def test_migration_fails_when_neither_backup_nor_old_pod_is_left(job: Job,
     job.environment["REKINDLE_REBUILD_TIMEOUT"] = "3"
     await prepared(job, gateway, pod_rank=1)
     for pod in ("backup-1", "worker-1"):
-        job.started[pod].kill()
-        await job.started[pod].code()
+        await job.lose(pod)
     await gateway.migrate()
     assert await gateway.status() == 406
 

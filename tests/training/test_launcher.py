@@ -127,6 +127,27 @@ def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], named: st
         parse(flags, {"MINDX_TASK_ID": "a-job"})
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--spares=-1", "x.py"], "--spares -1: accepted is a whole number from 0"),
+        (["--spares=1", "--no-python", "x"], "--no-python and --spares contradict"),
+        (["--max-restarts=often", "x.py"], "--max-restarts often"),
+        (["--stall-seconds=1h", "x.py"], "--stall-seconds 1h"),
+    ],
+)
+def test_a_wrong_flag_of_a_job_without_a_control_plane_is_named(flags: list[str], named: str) -> None:
+    """Those that only the launcher's own manager can honour."""
+    with pytest.raises(UsageInvalid, match=named):
+        parse(flags, {})
+
+
+def test_spares_are_refused_beside_a_control_plane() -> None:
+    """It replaces whole pods; a flag that nothing follows from would promise something."""
+    with pytest.raises(UsageInvalid, match="--spares 1: accepted is 0"):
+        parse(["--spares=1", "x.py"], JOB)
+
+
 def test_flags_of_torchrun_mean_the_same_here() -> None:
     """The meeting point may be written in each of torchrun's ways; the cluster's environment goes before all of them."""
     assert parse(["x.py"], {}).standalone

@@ -1,10 +1,16 @@
 """Deaths and outages around a training job: of the gateway, of the manager, of ranks, of the whole job."""
 
+import asyncio
 import os
 import signal
 
+import grpc
+import pytest
+
+from rekindle_wire.training_pb2 import Held, ManagerMessage, Paused, RankMessage
 from tests.training.gateway_service import JOB, GatewayPeer
-from tests.training.job import Job
+from tests.training.job import WORLD, Job
+from tests.training.ranks import ScriptedRank
 
 
 async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
@@ -27,6 +33,7 @@ async def test_a_refused_manager_comes_back_until_it_is_accepted(job: Job, gatew
 
 async def test_progress_is_told_once_and_until_it_is_accepted(job: Job, gateway: GatewayPeer) -> None:
     """The first completed step of a job is reported by each manager once, repeated until code 0."""
+    job.slow_down(60)  # it is told again after a second
     gateway.refuses["ReportProgress"] = 400
     await job.start()
     await gateway.report("ReportProgress", 2)
@@ -55,6 +62,33 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
     assert await gateway.status() == 0
     assert await job.codes() == {0}
     assert job.final() == reference
+
+
+@pytest.mark.parametrize(
+    ("paused", "told"),
+    [(frozenset(), ["resume"]), (frozenset({1}), ["hold", "pause_at"])],
+    ids=["held", "paused in part"],
+)
+async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
+    job: Job, gateway: GatewayPeer, paused: frozenset[int], told: list[str]
+) -> None:
+    """It died between asking all ranks to hold and telling them where to pause: the next one lets them go, or where a rank stands
+    there already, brings the others to it."""
+
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        if message.HasField("hold"):
+            return RankMessage(held=Held(step=5, total=9))
+        return RankMessage(paused=Paused(step=5)) if message.HasField("pause_at") else None
+
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [
+            ScriptedRank(channel, rank, "worker", answer, generation=3, step=5, paused=rank in paused) for rank in range(WORLD)
+        ]
+        async with asyncio.timeout(60):
+            while any(rank.told[: len(told)] != told for rank in ranks):
+                await asyncio.sleep(0.02)
+        await asyncio.gather(*(rank.finish(3) for rank in ranks))
 
 
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:

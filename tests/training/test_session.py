@@ -1,5 +1,8 @@
 """What a script writes: its loop over steps and epochs, and what the session says of a wrong one."""
 
+import copy
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +11,7 @@ import pytest
 import torch
 
 import rekindle_training
+from rekindle_training.adapter.step import Step
 from rekindle_training.environment import EnvironmentIncomplete
 
 SCRIPT = """
@@ -29,8 +33,10 @@ with rekindle_training.session(model, optimizer, checkpoint_every=2) as training
     {loop}
 """
 
+REPAIRED = str(Path(__file__).with_name("repaired.py"))
 LAUNCHED = {
     "REKINDLE_LAUNCHER": "rekindle-train",
+    "REKINDLE_PROCESS": "a-process",
     "RANK": "0",
     "WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
@@ -121,3 +127,39 @@ def test_a_rank_that_torchrun_started_is_told_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("REKINDLE_LAUNCHER")
     with pytest.raises(EnvironmentIncomplete, match="was not started by `rekindle-train`"):
         opened(checkpoint_every=0)
+
+
+def test_a_step_is_entered_once_and_in_its_turn(tmp_path: Path) -> None:
+    """What a step goes back to is remembered when it is entered."""
+    loop = """
+for step in training.steps(2):
+    with step:
+        train()
+    try:
+        with step:
+            train()
+    except RuntimeError as error:
+        say(error)
+"""
+    assert run(tmp_path, loop) == [f"with step: step {step} is entered once, in its own turn of the loop" for step in (1, 2)]
+
+
+def test_a_step_travels_as_its_number() -> None:
+    """Into a file, or to another process: the session stays where it is."""
+    step = Step(7, None)  # type: ignore[arg-type]
+    assert (pickle.loads(pickle.dumps(step)), type(copy.deepcopy(step))) == (7, int)
+
+
+@pytest.mark.same_path("a rank leaves its loop in the middle of a step")
+@pytest.mark.parametrize(
+    ("place", "words"), [("leaving", "step 5 was tried 3 times"), ("breaking", "the loop was left in step 5")]
+)
+def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, tmp_path: Path) -> None:
+    """With an exit code of 0, or by `break` while another rank has failed: nobody waits for it, nor does who replaces it get
+    further, and the job ends."""
+    launcher = (sys.executable, "-m", "rekindle_training.launcher.main")
+    command = [*launcher, "--standalone", "--nproc-per-node=2", "--start-method=fork", REPAIRED]
+    environment = {**os.environ, "REKINDLE_JOB_DIR": str(tmp_path), "FAULTS": f"1:5:{place}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr

@@ -2,7 +2,7 @@
 
 import threading
 
-from rekindle_training.processor.gate import Gate, Go, Join, Pause
+from rekindle_training.processor.gate import Gate, Go, Join, Pause, Stand
 from rekindle_wire.training_pb2 import Leave, Rebuild
 
 
@@ -73,3 +73,27 @@ def test_leaving_goes_before_everything_else() -> None:
     gate.join(Join(2, Rebuild()))
     gate.leave(Leave(exit_code=0))
     assert gate.wait() == Leave(exit_code=0)
+
+
+def test_nothing_begins_in_a_generation_that_has_failed() -> None:
+    """The loop is asked once where it stands, and goes on in the next generation; what comes late of the failed one is over."""
+    gate = opened(completed=4)
+    gate.enter(1)
+    gate.break_off(1)
+    assert gate.broken
+    assert gate.wait() == Stand()
+    gate.join(Join(2, Rebuild()))
+    assert gate.wait() == Join(2, Rebuild())
+    gate.enter(2)
+    gate.break_off(1)
+    assert gate.wait() == Go()
+
+
+def test_a_generation_that_fails_before_it_was_entered_has_failed() -> None:
+    """The others may fail before this rank has come out of the rendezvous."""
+    gate = opened(completed=4)
+    gate.enter(1)
+    gate.break_off(2)
+    gate.enter(2)
+    assert gate.broken
+    assert gate.wait() == Stand()

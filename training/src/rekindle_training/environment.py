@@ -12,6 +12,24 @@ class EnvironmentIncomplete(RuntimeError):
     """A variable is missing or unreadable. Whoever starts the process has to set it: the cluster, or `rekindle-train`."""
 
 
+def require_launcher(source: Mapping[str, str] = os.environ) -> None:
+    """Raises EnvironmentIncomplete where `rekindle-train` did not start this process."""
+    if not source.get(names.LAUNCHER):
+        raise EnvironmentIncomplete(
+            "this process was not started by `rekindle-train`, so there is no manager that it could join: start the script with "
+            "`rekindle-train`, which takes torchrun's flags, in torchrun's place"
+        )
+
+
+def checkpoint_every(source: Mapping[str, str] = os.environ) -> int | None:
+    """Steps between two checkpoints, for scripts that do not say it; None: nobody has.
+
+    Raises:
+        EnvironmentIncomplete: it is no number.
+    """
+    return _number(source, names.CHECKPOINT_EVERY) if source.get(names.CHECKPOINT_EVERY) else None
+
+
 @dataclass(frozen=True)
 class RankEnvironment:
     """One rank process, as `rekindle-train` starts it."""
@@ -26,17 +44,14 @@ class RankEnvironment:
     node: str
     job_dir: Path | None
     job_generation: str
-    checkpoint_every: int | None
-    """Steps; None: nobody said."""
     tamper: str
+    process: str
+    """A name that no other process of the job has."""
+    own_state: int | None
+    """Descriptor of the memory in which it leaves what only it has; None: of no use."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
-        if source.get(names.RANK) and not source.get(names.LAUNCHER):
-            raise EnvironmentIncomplete(
-                "this rank was not started by `rekindle-train`, so there is no manager that it could join: start the script with "
-                "`rekindle-train`, which takes torchrun's flags, in torchrun's place"
-            )
         return cls(
             rank=_number(source, names.RANK),
             world_size=_number(source, names.WORLD_SIZE),
@@ -48,8 +63,9 @@ class RankEnvironment:
             node=source.get(names.NODE, ""),
             job_dir=Path(source[names.JOB_DIR]) if source.get(names.JOB_DIR) else None,
             job_generation=source.get(names.JOB_GENERATION) or "0",
-            checkpoint_every=_number(source, names.CHECKPOINT_EVERY) if source.get(names.CHECKPOINT_EVERY) else None,
             tamper=source.get(names.TAMPER, ""),
+            process=_text(source, names.PROCESS),
+            own_state=_number(source, names.OWN_STATE) if source.get(names.OWN_STATE) else None,
         )
 
 
@@ -67,12 +83,13 @@ class ManagerEnvironment:
     order_timeout: float
 
     @classmethod
-    def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False) -> "ManagerEnvironment":
+    def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
+        """`port` is where a standalone one listens; 0: anywhere."""
         return cls(
             job_id="standalone" if standalone else _text(source, names.JOB_ID),
             gateway=None if standalone else _gateway(source),
             listen_host="127.0.0.1" if standalone else "0.0.0.0",  # ranks come from other pods
-            listen_port=0 if standalone else _number(source, names.MASTER_PORT, default=names.DEFAULT_MASTER_PORT),
+            listen_port=port if standalone else _number(source, names.MASTER_PORT, default=names.DEFAULT_MASTER_PORT),
             job_generation=source.get(names.JOB_GENERATION) or "0",
             rebuild_timeout=_number(source, names.REBUILD_TIMEOUT, default=60),
             order_timeout=_number(source, names.ORDER_TIMEOUT, default=60),

@@ -25,6 +25,11 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 LAUNCHER = "REKINDLE_LAUNCHER"
 """Set by `rekindle-train` for the processes that it starts: torchrun sets the other variables too, and has no manager."""
 
+PROCESS = "REKINDLE_PROCESS"
+"""A name for this process that no other process of the job has; the launcher's."""
+OWN_STATE = "REKINDLE_OWN_STATE"
+"""Descriptor of the memory in which a rank leaves what only it has, for the process that follows it; the launcher's."""
+
 CHECKPOINT_EVERY = "REKINDLE_CHECKPOINT_EVERY"
 """Steps between two periodic checkpoints; 0 means none."""
 REBUILD_TIMEOUT = "REKINDLE_REBUILD_TIMEOUT"

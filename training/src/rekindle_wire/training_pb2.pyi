@@ -7,6 +7,7 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
 import typing
@@ -80,6 +81,7 @@ class RankMessage(google.protobuf.message.Message):
     STEPPED_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    STANDING_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
     @property
@@ -96,6 +98,8 @@ class RankMessage(google.protobuf.message.Message):
     def failed(self) -> Global___Failed: ...
     @property
     def goodbye(self) -> Global___Goodbye: ...
+    @property
+    def standing(self) -> Global___Standing: ...
     def __init__(
         self,
         *,
@@ -107,10 +111,11 @@ class RankMessage(google.protobuf.message.Message):
         stepped: Global___Stepped | None = ...,
         failed: Global___Failed | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        standing: Global___Standing | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "stepped", b"stepped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "stepped", b"stepped"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye"] | None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing"] | None: ...
 
 Global___RankMessage: typing_extensions.TypeAlias = RankMessage
 
@@ -155,14 +160,18 @@ class Heartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STEP_FIELD_NUMBER: builtins.int
+    COLLECTIVES_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
+    collectives: builtins.int
+    """Collectives of the default group that were begun in this generation."""
     def __init__(
         self,
         *,
         step: builtins.int = ...,
+        collectives: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["collectives", b"collectives", "step", b"step"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
@@ -258,6 +267,56 @@ class Goodbye(google.protobuf.message.Message):
 Global___Goodbye: typing_extensions.TypeAlias = Goodbye
 
 @typing.final
+class Standing(google.protobuf.message.Message):
+    """This process waits for a rebuild: its step failed, its communicator was cut, or it was asked to stand (Stand)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Place:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _PlaceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Standing._Place.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        BOUNDARY: Standing._Place.ValueType  # 0
+        """At the boundary behind `step`, or in the step behind it, of which nothing has been updated: it can begin it anew."""
+        VOTES: Standing._Place.ValueType  # 1
+        """It has all gradients of the step behind `step`, and does not know whether all the others have them."""
+        SPOILT: Standing._Place.ValueType  # 2
+        """The step behind `step` failed here when its update had begun: it can neither go back nor on."""
+        LOST: Standing._Place.ValueType  # 3
+        """What it has is the state of no step: it was given half of another one, or could not go back."""
+
+    class Place(_Place, metaclass=_PlaceEnumTypeWrapper): ...
+    BOUNDARY: Standing.Place.ValueType  # 0
+    """At the boundary behind `step`, or in the step behind it, of which nothing has been updated: it can begin it anew."""
+    VOTES: Standing.Place.ValueType  # 1
+    """It has all gradients of the step behind `step`, and does not know whether all the others have them."""
+    SPOILT: Standing.Place.ValueType  # 2
+    """The step behind `step` failed here when its update had begun: it can neither go back nor on."""
+    LOST: Standing.Place.ValueType  # 3
+    """What it has is the state of no step: it was given half of another one, or could not go back."""
+
+    STEP_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The last completed step."""
+    place: Global___Standing.Place.ValueType
+    reason: builtins.str
+    """What failed here; empty: nothing but the communicator."""
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        place: Global___Standing.Place.ValueType = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["place", b"place", "reason", b"reason", "step", b"step"]) -> None: ...
+
+Global___Standing: typing_extensions.TypeAlias = Standing
+
+@typing.final
 class ManagerMessage(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -267,6 +326,7 @@ class ManagerMessage(google.protobuf.message.Message):
     RESUME_FIELD_NUMBER: builtins.int
     REBUILD_FIELD_NUMBER: builtins.int
     LEAVE_FIELD_NUMBER: builtins.int
+    STAND_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that the message is about; a process of a later one ignores it."""
     @property
@@ -279,6 +339,8 @@ class ManagerMessage(google.protobuf.message.Message):
     def rebuild(self) -> Global___Rebuild: ...
     @property
     def leave(self) -> Global___Leave: ...
+    @property
+    def stand(self) -> Global___Stand: ...
     def __init__(
         self,
         *,
@@ -288,10 +350,11 @@ class ManagerMessage(google.protobuf.message.Message):
         resume: Global___Resume | None = ...,
         rebuild: Global___Rebuild | None = ...,
         leave: Global___Leave | None = ...,
+        stand: Global___Stand | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave"] | None: ...
+    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand"] | None: ...
 
 Global___ManagerMessage: typing_extensions.TypeAlias = ManagerMessage
 
@@ -337,6 +400,18 @@ class Resume(google.protobuf.message.Message):
 Global___Resume: typing_extensions.TypeAlias = Resume
 
 @typing.final
+class Stand(google.protobuf.message.Message):
+    """Break off what is going on between the ranks of `generation`, and say where you stand."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Stand: typing_extensions.TypeAlias = Stand
+
+@typing.final
 class Rebuild(google.protobuf.message.Message):
     """Leave the old communicator, join that of `generation`, bring the replacements up to date and go on."""
 
@@ -355,9 +430,9 @@ class Rebuild(google.protobuf.message.Message):
     world_size: builtins.int
     timeout_seconds: builtins.float
     step: builtins.int
-    """The last completed step, where all members stand."""
+    """Where all members go on, behind this step. Who stands before its update (VOTES) finishes it first."""
     own_state: builtins.bytes
-    """For a replacement: the `own_state` of its predecessor."""
+    """For a replacement: the `own_state` of its predecessor. Who has one itself is sent none."""
     @property
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     def __init__(
@@ -414,3 +489,153 @@ class Leave(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["exit_code", b"exit_code", "reason", b"reason"]) -> None: ...
 
 Global___Leave: typing_extensions.TypeAlias = Leave
+
+@typing.final
+class PodState(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROTOCOL_FIELD_NUMBER: builtins.int
+    PROCESSES_FIELD_NUMBER: builtins.int
+    RESTARTS_FIELD_NUMBER: builtins.int
+    RESTARTS_LEFT_FIELD_NUMBER: builtins.int
+    POD_FIELD_NUMBER: builtins.int
+    SUCCEEDS_FIELD_NUMBER: builtins.int
+    protocol: builtins.int
+    """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
+    restarts: builtins.int
+    """How often all ranks were started again together, and how often they still may be."""
+    restarts_left: builtins.int
+    pod: builtins.str
+    """One value for each launcher, the same on all its streams."""
+    succeeds: builtins.bool
+    """This manager follows one that died: ranks that train know more than it does."""
+    @property
+    def processes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProcessState]:
+        """The processes of the pod's ranks, the latest of each rank."""
+
+    def __init__(
+        self,
+        *,
+        protocol: builtins.int = ...,
+        processes: collections.abc.Iterable[Global___ProcessState] | None = ...,
+        restarts: builtins.int = ...,
+        restarts_left: builtins.int = ...,
+        pod: builtins.str = ...,
+        succeeds: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pod", b"pod", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "restarts_left", b"restarts_left", "succeeds", b"succeeds"]) -> None: ...
+
+Global___PodState: typing_extensions.TypeAlias = PodState
+
+@typing.final
+class ProcessState(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    PROCESS_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    STOPPED_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    process: builtins.str
+    """As in Hello."""
+    ended: builtins.int
+    """Of a process that has ended: its exit code, negative for a signal."""
+    stopped: builtins.bool
+    """By SIGSTOP or one of its like."""
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        process: builtins.str = ...,
+        ended: builtins.int | None = ...,
+        stopped: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_ended", b"_ended", "ended", b"ended"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_ended", b"_ended", "ended", b"ended", "process", b"process", "rank", b"rank", "stopped", b"stopped"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_ended", b"_ended"]) -> typing.Literal["ended"] | None: ...
+
+Global___ProcessState: typing_extensions.TypeAlias = ProcessState
+
+@typing.final
+class PodOrder(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLACE_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    RESTART_FIELD_NUMBER: builtins.int
+    @property
+    def replace(self) -> Global___Replace: ...
+    @property
+    def end(self) -> Global___End: ...
+    @property
+    def restart(self) -> Global___Restart: ...
+    def __init__(
+        self,
+        *,
+        replace: Global___Replace | None = ...,
+        end: Global___End | None = ...,
+        restart: Global___Restart | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart"] | None: ...
+
+Global___PodOrder: typing_extensions.TypeAlias = PodOrder
+
+@typing.final
+class Replace(google.protobuf.message.Message):
+    """Another process takes the rank of this one, which has ended. Where one has taken it already, nothing happens."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROCESS_FIELD_NUMBER: builtins.int
+    process: builtins.str
+    def __init__(
+        self,
+        *,
+        process: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["process", b"process"]) -> None: ...
+
+Global___Replace: typing_extensions.TypeAlias = Replace
+
+@typing.final
+class End(google.protobuf.message.Message):
+    """This process is killed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROCESS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    process: builtins.str
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        process: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["process", b"process", "reason", b"reason"]) -> None: ...
+
+Global___End: typing_extensions.TypeAlias = End
+
+@typing.final
+class Restart(google.protobuf.message.Message):
+    """All ranks are ended and started again, or, where none of the restarts is left, the pod ends."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESTARTS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    restarts: builtins.int
+    """As many as there were when this was decided; where there have been more since, nothing happens."""
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        restarts: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "restarts", b"restarts"]) -> None: ...
+
+Global___Restart: typing_extensions.TypeAlias = Restart

@@ -175,3 +175,80 @@ class Ranks(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class PodsStub(object):
+    """Served by the manager of a job; the launcher of each pod calls it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Attach = channel.stream_stream(
+                '/rekindle.training.v1.Pods/Attach',
+                request_serializer=rekindle__wire_dot_training__pb2.PodState.SerializeToString,
+                response_deserializer=rekindle__wire_dot_training__pb2.PodOrder.FromString,
+                _registered_method=True)
+
+
+class PodsServicer(object):
+    """Served by the manager of a job; the launcher of each pod calls it.
+    """
+
+    def Attach(self, request_iterator, context):
+        """One stream for each launcher. It says how its processes are, each time that something changes, and does what it is told. A
+        launcher that lost the stream opens another one; the manager then repeats what is still to be done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PodsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=rekindle__wire_dot_training__pb2.PodState.FromString,
+                    response_serializer=rekindle__wire_dot_training__pb2.PodOrder.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'rekindle.training.v1.Pods', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('rekindle.training.v1.Pods', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Pods(object):
+    """Served by the manager of a job; the launcher of each pod calls it.
+    """
+
+    @staticmethod
+    def Attach(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rekindle.training.v1.Pods/Attach',
+            rekindle__wire_dot_training__pb2.PodState.SerializeToString,
+            rekindle__wire_dot_training__pb2.PodOrder.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -140,3 +140,65 @@ class RanksServicer(metaclass=abc.ABCMeta):
         """One stream for each process, from its start to its end. A process that lost it opens another one and says hello again."""
 
 def add_RanksServicer_to_server(servicer: RanksServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+_PodsAttachType = typing_extensions.TypeVar(
+    '_PodsAttachType',
+    grpc.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.PodState,
+        rekindle_wire.training_pb2.PodOrder,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.PodState,
+        rekindle_wire.training_pb2.PodOrder,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.PodState,
+        rekindle_wire.training_pb2.PodOrder,
+    ],
+)
+
+class PodsStub(typing.Generic[_PodsAttachType]):
+    """Served by the manager of a job; the launcher of each pod calls it."""
+
+    @typing.overload
+    def __init__(self: PodsStub[
+        grpc.StreamStreamMultiCallable[
+            rekindle_wire.training_pb2.PodState,
+            rekindle_wire.training_pb2.PodOrder,
+        ],
+    ], channel: grpc.Channel) -> None: ...
+
+    @typing.overload
+    def __init__(self: PodsStub[
+        grpc.aio.StreamStreamMultiCallable[
+            rekindle_wire.training_pb2.PodState,
+            rekindle_wire.training_pb2.PodOrder,
+        ],
+    ], channel: grpc.aio.Channel) -> None: ...
+
+    Attach: _PodsAttachType
+    """One stream for each launcher. It says how its processes are, each time that something changes, and does what it is told. A
+    launcher that lost the stream opens another one; the manager then repeats what is still to be done.
+    """
+
+PodsAsyncStub: typing_extensions.TypeAlias = PodsStub[
+    grpc.aio.StreamStreamMultiCallable[
+        rekindle_wire.training_pb2.PodState,
+        rekindle_wire.training_pb2.PodOrder,
+    ],
+]
+
+class PodsServicer(metaclass=abc.ABCMeta):
+    """Served by the manager of a job; the launcher of each pod calls it."""
+
+    @abc.abstractmethod
+    def Attach(
+        self,
+        request_iterator: _MaybeAsyncIterator[rekindle_wire.training_pb2.PodState],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rekindle_wire.training_pb2.PodOrder], collections.abc.AsyncIterator[rekindle_wire.training_pb2.PodOrder]]:
+        """One stream for each launcher. It says how its processes are, each time that something changes, and does what it is told. A
+        launcher that lost the stream opens another one; the manager then repeats what is still to be done.
+        """
+
+def add_PodsServicer_to_server(servicer: PodsServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

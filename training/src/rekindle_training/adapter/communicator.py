@@ -1,15 +1,31 @@
-"""Builds and leaves the default process group of one generation. Called by the session, at its start and at each rebuild."""
+"""The default process group of a rank, from one generation to the next, with all connections that its collectives use."""
 
 import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import wraps
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from rekindle_training.adapter import sockets
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Join
+from rekindle_wire.training_pb2 import Rebuild
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+AGREED = 1 + 2**-10
+"""What each rank adds; the sum is exact for 8,192 of them, and no sum of a rank's loss or count."""
+
+CONNECT_SECONDS = 10.0
+"""To the store, which the manager holds."""
+JOIN_SECONDS = 8.0
+"""From the moment in which all members are there until they are connected, at most; and a little more for each of them."""
 
 
 def accelerator_module() -> str | None:
@@ -21,10 +37,6 @@ def accelerator_module() -> str | None:
     return None
 
 
-def _backend() -> str:
-    return {None: "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}[accelerator_module()]
-
-
 def refuse_another() -> None:
     """Raises RuntimeError where the script has made a default process group itself."""
     if dist.is_initialized():
@@ -34,30 +46,13 @@ def refuse_another() -> None:
         )
 
 
-def join(environment: RankEnvironment, wish: Join) -> None:
-    """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    rebuild = wish.rebuild
-    store = dist.TCPStore(
-        environment.master_addr,
-        rebuild.store_port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=rebuild.timeout_seconds),
-    )
-    dist.init_process_group(
-        _backend(),
-        store=dist.PrefixStore(rebuild.store_prefix, store),
-        rank=environment.rank,
-        world_size=rebuild.world_size,
-    )
+def is_loss(error: BaseException) -> bool:
+    """Whether a collective says that it lost another rank. Gloo's errors have no type of their own."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
-def warm(environment: RankEnvironment) -> None:
+def warm() -> None:
     """Pays now, while nobody waits, what the first group and the first backward pass of a process cost."""
-    if environment.master_addr in LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
     dist.destroy_process_group()
@@ -65,8 +60,164 @@ def warm(environment: RankEnvironment) -> None:
     (weight * 2).sum().backward()
 
 
-def leave() -> None:
-    """The normal end: nobody closes a connection that another rank still reads from."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
+def _backend() -> str:
+    return {None: "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}[accelerator_module()]
+
+
+class Communicator:
+    """Made by the session, one in each rank. `cut` may be called from any thread, everything else by the training loop."""
+
+    def __init__(self, environment: RankEnvironment) -> None:
+        self._environment = environment
+        self._accelerator = accelerator_module()
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._cut = 0
+        """The latest generation that was cut."""
+        self._connections: dict[int, sockets.Ends] = {}
+        self._kept: list[socket.socket] = []
+        """What was cut, until all ranks have left it."""
+        self._store: dist.TCPStore | None = None
+        self._asks = False
+        self._excepthook = sys.excepthook
+
+    def watch(self) -> None:
+        """From here on it knows the connections of every group that is made, also of the script's own."""
+        make = distributed_c10d._new_process_group_helper  # called for every group, also those of device meshes
+
+        @wraps(make)
+        def recorded(*args: Any, **keywords: Any) -> Any:
+            with self._recording():
+                return make(*args, **keywords)
+
+        distributed_c10d._new_process_group_helper = recorded
+        os.register_at_fork(after_in_child=self._let_go)
+
+    def join(self, wish: Join) -> None:
+        """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds.
+
+        Raises:
+            RuntimeError: the others could not be met, or it was cut meanwhile.
+        """
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        with self._lock:
+            self._generation = wish.generation
+            self._connections.clear()
+            self._kept.clear()
+            if self._is_cut:
+                raise RuntimeError(f"generation {wish.generation} was given up before it was joined")
+        self._meet(wish.rebuild)
+        if self._is_cut:
+            raise RuntimeError(f"generation {wish.generation} was given up while it was joined")
+
+    def _meet(self, rebuild: Rebuild) -> None:
+        world = rebuild.world_size
+        store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
+        with self._asking():  # who waits for a connection to a member that is not there cannot be woken
+            if store.add("here", 1) == world:
+                store.set("all", "")
+            store.wait(["all"])
+        sys.excepthook = self._excepthook  # each group puts another one before it
+        distributed_c10d._world.group_count = 0  # part of the keys in the store, and left behind by a group that failed
+        dist.init_process_group(
+            _backend(),
+            store=store,
+            rank=self._environment.rank,
+            world_size=world,
+            timeout=timedelta(seconds=JOIN_SECONDS + world / 10),
+        )
+        _set_timeout(dist.default_pg_timeout)
+
+    def cut(self, generation: int) -> None:
+        """Every collective of this generation that waits for another rank ends here with an exception, at once. One of a later
+        generation is left alone, an earlier one than this is over."""
+        with self._lock:
+            self._cut = max(self._cut, generation)
+            if self._is_cut:
+                self._kept += sockets.cut(self._connections)
+                if self._asks:
+                    self._kept += sockets.cut(self._of_the_store())
+                    self._store = None
+
+    def agree(self) -> None:
+        """Returns when every rank has called it.
+
+        Raises:
+            RuntimeError: not every rank could be reached; some may have returned all the same.
+        """
+        if self._accelerator is not None:
+            getattr(torch, self._accelerator).synchronize()  # what was computed has to be there, not only ordered
+        said = torch.full((1,), AGREED, device="cpu")
+        dist.all_reduce(said)
+        if said.item() != AGREED * dist.get_world_size():
+            raise RuntimeError("another rank is not in this step's agreement, but in a collective of its own")
+
+    def begun(self) -> int:
+        """Collectives of the default group that this rank has begun; from any thread."""
+        try:
+            group: Any = dist.group.WORLD
+            return int(group._get_sequence_number_for_group()) if group is not None else 0
+        except RuntimeError:  # it is being made, or left
+            return 0
+
+    def leave(self) -> None:
+        """The normal end: nobody closes a connection that another rank still reads from."""
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._cut >= self._generation > 0
+
+    def _store_at(self, port: int, seconds: float) -> dist.TCPStore:
+        """A client for each manager's life: a new one asks the name service twice for names that only its logs would use."""
+        host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
+        if self._store is None or self._store.port != port:
+            socket.create_connection((host, port), CONNECT_SECONDS).close()  # torch tries on and on where nobody listens
+            self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects)
+        self._store.set_timeout(timedelta(seconds=seconds))
+        return self._store
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        before = sockets.connected()
+        with self._asking():
+            yield
+        stores = {self._environment.master_port, self._store.port if self._store else 0}
+        after = sockets.connected()
+        with self._lock:
+            self._connections |= {
+                descriptor: ends
+                for descriptor, ends in after.items()
+                if before.get(descriptor) != ends and ends[1][1] not in stores
+            }
+            if self._is_cut:
+                self._kept += sockets.cut(self._connections)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """The store, where members that make a group wait for each other."""
+        with self._lock:
+            self._asks = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asks = False
+
+    def _of_the_store(self) -> sockets.Connections:
+        port = self._store.port if self._store else 0
+        return {descriptor: ends for descriptor, ends in sockets.connected().items() if ends[1][1] == port}
+
+    def _let_go(self) -> None:
+        """In a process that was forked, such as a data loader's worker: a neighbour notices the end of this rank by its sockets,
+        and would not as long as another process holds them."""
+        sockets.close(self._connections)
+
+
+def _set_timeout(timeout: timedelta) -> None:
+    """Of collectives of the default group; torch has a public name for it since 2.15."""
+    set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
+    set_timeout(timeout, None)

@@ -8,6 +8,7 @@ enters the loop at the right step.
 import gc
 import logging
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,19 +16,20 @@ from typing import Self
 
 import torch
 
-from rekindle_training import names
-from rekindle_training.adapter import communicator, copying
+from rekindle_training import environment, names
+from rekindle_training.adapter import communicator, own
 from rekindle_training.adapter.checkpoint import Checkpoints
-from rekindle_training.adapter.digest import digest
-from rekindle_training.adapter.state import Stateful, StateMismatch
+from rekindle_training.adapter.membership import Membership
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.state import Stateful
+from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
-from rekindle_training.adapter.tampering import Tampering
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.injection import Injection
-from rekindle_training.processor.gate import Gate, Go, Join, Pause
-from rekindle_training.processor.processor import Processor
-from rekindle_wire.training_pb2 import Leave
+from rekindle_training.processor.gate import Go, Join, Pause, Stand, Wish
+from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +58,15 @@ def session(
         ValueError: nobody said how often a checkpoint is written.
         RuntimeError: there is a default process group already.
     """
-    environment = RankEnvironment.read()
-    every = _interval(environment.checkpoint_every if checkpoint_every is None else checkpoint_every)
+    environment.require_launcher()
+    every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
     communicator.refuse_another()
     shared = {f"state[{index}]": thing for index, thing in enumerate(state)}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    training = Training(environment, trained, every)
+    communicator.warm()
+    gc.collect()
+    gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
+    training = Training(RankEnvironment.read(), trained, every)  # a spare waits for its rank here
     training.begin()
     yield training
     training.end()
@@ -84,14 +89,15 @@ class Training:
         self._environment = environment
         self._trained = trained
         self._checkpoint_every = checkpoint_every
-        self._gate = Gate()
-        self._processor = Processor(environment, self._gate)
+        rank = Rank.of(environment, trained)
+        self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
         self._step_log = StepLog(environment)
         self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
-        self._tampering = Tampering(environment.tamper)
-        self._callbacks: list[Callable[[], None]] = []
+        self._attempts = Attempts(rank)
+        self._membership = Membership(rank, self._attempts, self._checkpoints, self._step_log)
         self._trains = False
-        self._random_numbers: bytes | None = None
+        self._checkpoint_due = False
+        self._random_numbers: Own | None = None
         """With which a loop begins that goes on in the middle."""
 
     @property
@@ -104,7 +110,7 @@ class Training:
 
     @property
     def generation(self) -> int:
-        """Which communicator of the job this is, counted from 1; each migration makes a new one."""
+        """Which communicator of the job this is, counted from 1; each recovery makes a new one."""
         return self._processor.generation
 
     @property
@@ -114,11 +120,11 @@ class Training:
 
     def on_rebuild(self, callback: Callable[[], None]) -> None:
         """Calls back after each rebuild of the default process group, for code that holds groups of its own (DDP, subgroups)."""
-        self._callbacks.append(callback)
+        self._membership.callbacks.append(callback)
 
-    def steps(self, total: int) -> Iterator[int]:
+    def steps(self, total: int) -> Iterator[Step]:
         """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
-        boundary.
+        boundary; what fails inside `with step:` is repeated.
 
         Raises:
             RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
@@ -146,121 +152,110 @@ class Training:
         for number in range(self.step // steps, count):
             yield Epoch(number, self._turns((number + 1) * steps, count * steps))
 
-    def _turns(self, end: int, total: int) -> Iterator[int]:
+    def _turns(self, end: int, total: int) -> Iterator[Step]:
         self._gate.expect(total)
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
-            self._trained.restore_random_numbers(self._random_numbers)
+            own.put(self._random_numbers, None, self._trained.accelerator)
             self._random_numbers = None
+        self._cross(end)
         while self.step < end:
-            self._cross()
-            step, start = self.step + 1, time.time()
+            number, start = self.step + 1, time.time()
             self._trains = True
-            yield step
-            self._complete(step, start)
+            yield self._attempts.begin(number)
+            if not self._attempts.failed:
+                self._complete(number, start)
+            self._cross(end)
 
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
-        communicator.warm(self._environment)
-        gc.collect()
-        gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
+        self._communicator.watch()
         if self._environment.role == names.BACKUP and Injection.read().backup_fails_loading:
             os._exit(1)
         self._processor.start()
         while self.generation == 0:
             self._obey(self._gate.wait())
-        if self.step:
-            self._random_numbers = self._trained.capture_random_numbers()
+        if self.step or self._membership.renewed:
+            self._random_numbers = self._trained.take_random_numbers()
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""
-        communicator.leave()
+        if self._attempts.failed:
+            raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        while not self._has_left():
+            self._cross(self.step)
         self._processor.end()
         self._step_log.close()
 
+    def _has_left(self) -> bool:
+        try:
+            self._communicator.leave()
+        except RuntimeError as error:
+            if not self._attempts.guarded:
+                raise
+            self._attempts.failed_behind_step(error)
+            return False
+        return True
+
     # Inside the step boundary.
 
-    def _cross(self) -> None:
-        """Does what the manager asks for until the next step may begin."""
-        while not isinstance(wish := self._gate.wait(), Go):
+    def _cross(self, end: int) -> None:
+        """Does what the manager asks for until the next step may begin, or all are done."""
+        while True:
+            self._write_if_due()
+            if self.step >= end and not self._gate.broken:
+                return
+            wish = self._gate.wait()
+            if isinstance(wish, Go):
+                return
             self._obey(wish)
 
-    def _obey(self, wish: Pause | Join | Leave | Go) -> None:
-        if isinstance(wish, Leave):
-            raise SystemExit(wish.exit_code)
-        if isinstance(wish, Pause):
-            self._processor.paused(self.step, self._trained.capture_own())
-        if isinstance(wish, Join):
-            self._join(wish)
+    def _obey(self, wish: Wish) -> None:
+        match wish:
+            case Leave():
+                raise SystemExit(wish.exit_code)
+            case Pause():
+                self._processor.paused(self.step, pickle.dumps(self._trained.take_own()))
+            case Stand():
+                self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
+            case Join():
+                self._checkpoint_due = self._membership.join(wish) and self._is_checkpoint(self.step)
 
     def _complete(self, step: int, start: float) -> None:
-        if self._checkpoint_every and step % self._checkpoint_every == 0:
-            self._trained.write(self._checkpoints, step)
-        self._step_log.record(step, start, time.time(), self.generation)
         self._gate.complete(step)
+        self._checkpoint_due = self._is_checkpoint(step)
+        self._write_if_due()
+        self._step_log.record(step, start, time.time(), self.generation)
         self._processor.stepped(step)
 
-    # Becoming a member of a generation.
+    def _is_checkpoint(self, step: int) -> bool:
+        return step > 0 and self._checkpoint_every > 0 and step % self._checkpoint_every == 0
 
-    def _join(self, wish: Join) -> None:
-        failure = self._try_to_join(wish)
-        if failure is None:
-            self._processor.joined(wish.generation)
-            self._gate.open()
+    def _write_if_due(self) -> None:
+        if not self._checkpoint_due or self._gate.broken:
             return
-        # Said here, behind the `except` block: its traceback would hold the old connections open.
-        self._processor.failed(f"rank {self.rank}: {failure}", wish.generation)
-        if self._starts(wish):
-            raise SystemExit(f"rekindle: rank {self.rank} could not start: {failure}")
-
-    def _try_to_join(self, wish: Join) -> str | None:
         try:
-            communicator.join(self._environment, wish)
-            self._bring_up_to_date(wish)
-            for callback in self._callbacks:
-                callback()
+            if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
+                self._trained.write(self._checkpoints, self.step)
         except Exception as error:
-            log.exception("could not join the new generation")
-            return f"{type(error).__name__}: {error}"
-        return None
-
-    def _starts(self, wish: Join) -> bool:
-        return self.generation == 0 and not wish.rebuild.transfers
-
-    def _bring_up_to_date(self, wish: Join) -> None:
-        """A replacement takes the state of its replica, a starting job its newest checkpoint; the others keep what they have."""
-        if self._starts(wish):
-            self._restore_checkpoint()
-        for transfer in wish.rebuild.transfers:
-            if transfer.source == self.rank:
-                copying.send(self._tampering.of_state(self._trained.collect()), transfer.target)
-            elif transfer.target == self.rank:
-                self._take_over(transfer.source, wish)
-
-    def _take_over(self, source: int, wish: Join) -> None:
-        received, expected = copying.receive(source, self._trained.collect())
-        self._trained.place(received)
-        if digest(self._tampering.of_state(self._trained.collect())) != expected:
-            raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
-        self._trained.restore_own(wish.rebuild.own_state, random_numbers=self._tampering.keeps_random_numbers)
-        self._tampering.of_model(self._trained.model)
-        self._gate.complete(wish.rebuild.step)
-
-    def _restore_checkpoint(self) -> None:
-        step = self._checkpoints.newest()
-        if step:
-            self._trained.read(self._checkpoints, step)
-            self._gate.complete(step)
-        self._processor.lost_steps(max(self._step_log.last_step() - step, 0))
+            if not self._attempts.guarded:
+                raise
+            self._attempts.failed_behind_step(error)
+        else:
+            self._checkpoint_due = False
 
 
 class Epoch(int):
     """The number of an epoch, from 0, and its steps: `for step in epoch`."""
 
-    def __new__(cls, number: int, _steps: Iterator[int]) -> Self:
+    def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
         return super().__new__(cls, number)
 
-    def __init__(self, _number: int, steps: Iterator[int]) -> None:
+    def __init__(self, _number: int, steps: Iterator[Step]) -> None:
         self._steps = steps
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Step]:
         return self._steps
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """It travels as its number."""
+        return int, (int(self),)

@@ -74,7 +74,7 @@ def collect(model: torch.nn.Module, optimizer: Stateful, shared: Mapping[str, St
     Args:
         shared: what data parallel ranks have in common besides, by name.
     """
-    keeps_more = {name: module for name, module in model.named_modules() if _has_extra_state(module)}
+    keeps_more = {name: module for name, module in model.named_modules() if has_extra_state(module)}
     return {
         "model": {name: tensor.detach() for name, tensor in _tensors(model)},
         "extra": {name: module.get_extra_state() for name, module in keeps_more.items()},
@@ -212,7 +212,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _has_extra_state(module: torch.nn.Module) -> bool:
+def has_extra_state(module: torch.nn.Module) -> bool:
     return type(module).get_extra_state is not torch.nn.Module.get_extra_state
 
 

@@ -1,5 +1,6 @@
 """What is being trained: the objects that the user gave to the session, and every way in which their state moves."""
 
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ import torch
 from rekindle_training import wire
 from rekindle_training.adapter import own, state
 from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.state import State, Stateful
 
 LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
@@ -29,7 +31,7 @@ class Trained:
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         state.refuse_content(self.collect())
-        size = len(self.capture_own())
+        size = len(pickle.dumps(self.take_own()))
         if size > LARGEST_OWN:
             raise ValueError(
                 f"session(data): the state of {type(self.data).__name__} has {size / 1e6:.1f} MB, of which a pause can take "
@@ -43,22 +45,19 @@ class Trained:
     def place(self, common: State) -> None:
         state.place(common, self.model, self.optimizer, self.shared)
 
-    def capture_own(self) -> bytes:
-        return own.capture(self.data, self.accelerator)
+    def take_own(self) -> Own:
+        return own.take(self.data, self.accelerator)
 
-    def restore_own(self, content: bytes, *, random_numbers: bool = True) -> None:
-        own.restore(content, self.data, self.accelerator, random_numbers=random_numbers)
+    def put_own(self, then: Own, *, random_numbers: bool = True) -> None:
+        own.put(then, self.data, self.accelerator, random_numbers=random_numbers)
 
-    def capture_random_numbers(self) -> bytes:
-        return own.capture(None, self.accelerator)
-
-    def restore_random_numbers(self, content: bytes) -> None:
-        own.restore(content, None, self.accelerator)
+    def take_random_numbers(self) -> Own:
+        return own.take(None, self.accelerator)
 
     def write(self, checkpoints: Checkpoints, step: int) -> None:
-        checkpoints.write(step, self.collect(), self.capture_own())
+        checkpoints.write(step, self.collect(), pickle.dumps(self.take_own()))
 
     def read(self, checkpoints: Checkpoints, step: int) -> None:
         common, own_state = checkpoints.read(step, self.collect())
         self.place(common)
-        self.restore_own(own_state)
+        self.put_own(pickle.loads(own_state))  # written by the same job

@@ -16,12 +16,11 @@ parser.add_argument("--step-ms-file", default="", help="once this file is there,
 parser.add_argument("--checkpoint-every", type=int, default=0)
 options = parser.parse_args()
 
-rank = int(os.environ["RANK"])
-
 torch.manual_seed(options.seed)
 model = GPT()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.steps)
+rank = int(os.environ["RANK"])
 text = Text(options.seed, rank)
 torch.manual_seed(options.seed * 1000 + rank)
 
@@ -29,9 +28,9 @@ with rekindle_training.session(
     model, optimizer, state=[scheduler], data=text, checkpoint_every=options.checkpoint_every
 ) as training:
     for step in training.steps(options.steps):
-        with at_least(options.step_ms, options.step_ms_file):
+        with step, at_least(options.step_ms, options.step_ms_file):
             loss = train_step(model, optimizer, scheduler, text)
-        if rank == 0 and step % 20 == 0:
-            print(f"step {step} loss {loss:.4f}", flush=True)
+            if rank == 0 and step % 20 == 0:
+                print(f"step {step} loss {loss:.4f}", flush=True)
 
 write_final(model, rank)

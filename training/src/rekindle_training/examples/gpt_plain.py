@@ -26,8 +26,8 @@ torch.manual_seed(options.seed * 1000 + rank)
 for step in range(1, options.steps + 1):
     with at_least(options.step_ms):
         loss = train_step(model, optimizer, scheduler, text)
-    if rank == 0 and step % 20 == 0:
-        print(f"step {step} loss {loss:.4f}", flush=True)
+        if rank == 0 and step % 20 == 0:
+            print(f"step {step} loss {loss:.4f}", flush=True)
 
 write_final(model, rank)
 dist.destroy_process_group()

@@ -27,6 +27,12 @@ class Arguments:
     standalone: bool
     """No control plane: the launcher starts a manager of its own."""
     start_method: str
+    spares: int
+    """Processes that wait to take the place of a rank's."""
+    max_restarts: int
+    """Of all ranks together, from the last checkpoint."""
+    stall_seconds: int
+    """How long ranks may wait for another one before it is replaced; 0: as long as it takes."""
     log_dir: Path | None
     redirects: int
     """1: standard output goes to a file, 2: standard error does, 3: both."""
@@ -55,6 +61,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> A
         run_id=given.rdzv_id or environment.get(names.JOB_ID) or "none",
         standalone=standalone,
         start_method=given.start_method,
+        spares=_count("--spares", given.spares),
+        max_restarts=_count("--max-restarts", given.max_restarts),
+        stall_seconds=_count("--stall-seconds", given.stall_seconds),
         log_dir=Path(given.log_dir) if given.log_dir else None,
         redirects=_redirects(given),
         command=(given.training_script, *given.training_script_args),
@@ -70,6 +79,12 @@ def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
     if standalone and nnodes != 1:
         reason = "--standalone" if given.standalone else f"a job without {names.JOB_ID}"
         raise UsageInvalid(f"--nnodes {nnodes}: {reason} runs on one machine, accepted is --nnodes 1")
+    if given.no_python and given.spares != "0":
+        raise UsageInvalid("--no-python and --spares contradict each other: a spare runs a Python script ahead")
+    if not standalone and given.spares != "0":
+        raise UsageInvalid(
+            f"--spares {given.spares}: accepted is 0 in a job with {names.JOB_ID}, whose pods are replaced as a whole"
+        )
     if given.rdzv_backend not in ("", "static", "c10d", "rekindle"):
         raise UsageInvalid(
             f"--rdzv-backend {given.rdzv_backend}: ranks meet in the job's manager; accepted are static, c10d and rekindle, "
@@ -93,6 +108,12 @@ def _processes(text: str) -> int:
     if text in ("cpu", "gpu", "auto"):
         return _devices(text)
     raise UsageInvalid(f"--nproc-per-node {text}: accepted are a whole number from 1, cpu, gpu and auto")
+
+
+def _count(flag: str, text: str) -> int:
+    if not text.isdigit():
+        raise UsageInvalid(f"{flag} {text}: accepted is a whole number from 0")
+    return int(text)
 
 
 def _devices(kind: str) -> int:
@@ -154,7 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     _flag(parser, "--rdzv-backend", default="", help="static, c10d, rekindle: ranks meet in the job's manager")
     _flag(parser, "--rdzv-id", default="", help="name of the run; by default the job's id")
     _flag(parser, "--rdzv-conf", default="", help="accepted and not used: there is one rendezvous")
-    _flag(parser, "--max-restarts", default="0", help="accepted and not used: the control plane decides about restarts")
+    _flag(parser, "--max-restarts", default="0", help="standalone: how often all ranks begin again at the last checkpoint")
+    _flag(
+        parser, "--stall-seconds", default="300", help="standalone: a rank for which the others wait longer is replaced; 0: never"
+    )
+    _flag(parser, "--spares", default="0", help="standalone: processes that wait, loaded, to take the place of a rank's")
     _flag(parser, "--monitor-interval", default="0.1", help="accepted and not used: ends of processes are noticed at once")
     _flag(parser, "--start-method", default="spawn", choices=("spawn", "fork"), help="fork: load torch once for all ranks")
     _flag(parser, "--log-dir", help="folder for redirected output")

@@ -1,30 +1,46 @@
 """The processes of one pod, from their start to the end of the last one. Used by `main`.
 
-The exit code of the pod is that of the first rank that failed; then the others are ended, and killed if they do not react.
+In a job that has a control plane the pod ends with the first rank that fails: its exit code is that rank's, the others are
+ended, and killed if they do not react. Standalone, a manager decides: it has a rank that ended replaced, by a spare if there is
+one, or lets all begin again at the last checkpoint.
 """
 
 import logging
+import os
 import queue
 import signal
+import sys
 import threading
-from collections.abc import Callable, Mapping
+import uuid
 from dataclasses import dataclass
 from types import FrameType
 
-from rekindle_training.launcher.child import Child
+from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.link import Link
+from rekindle_training.launcher.processes import ZYGOTE, Processes
+from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
+from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
+from rekindle_wire import PROTOCOL
+from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long a rank may take to end after SIGTERM. A frozen process ignores it, so SIGKILL follows."""
+SPARE_SECONDS = 3.0
+"""How long after a spare was used the next one begins to load: not beside the recovery that used it."""
+MANAGER_STARTS = 5
+"""How often a manager is started before the pod gives up."""
 
+MANAGER = "manager"
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class _Ended:
-    name: str
-    code: int
+class _Listens:
+    """The manager, on this port."""
+
+    port: int
 
 
 @dataclass(frozen=True)
@@ -34,52 +50,322 @@ class _Signalled:
 
 @dataclass(frozen=True)
 class _GraceOver:
-    """Whoever is still there is killed."""
+    """Whoever of this life of the pod is still there is killed."""
+
+    life: int
+
+
+@dataclass(frozen=True)
+class _SpareDue:
+    """There is time to load another one."""
+
+
+@dataclass(frozen=True)
+class _StillStopped:
+    """A manager that does not go on is ended, and followed by another one."""
+
+
+_PodEvent = Event | PodOrder | _Listens | _Signalled | _GraceOver | _SpareDue | _StillStopped
+
+
+@dataclass
+class _Rank:
+    """The latest process of a rank."""
+
+    process: str
+    own_state: int
+    """Descriptor of what the rank leaves to its next process."""
+    ended: int | None = None
+    stopped: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return bool(self.process) and self.ended is None
 
 
 class Pod:
-    """Children by name. `run` returns the exit code of the pod."""
+    """`run` returns the exit code of the pod. Made while the launcher has one thread."""
 
-    def __init__(self, children: Mapping[str, Child]) -> None:
-        self._children = dict(children)
-        self._events: queue.SimpleQueue[_Ended | _Signalled | _GraceOver] = queue.SimpleQueue()
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+        self._name = uuid.uuid4().hex[:8]
+        self._started = 0
+        self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
+        self._spares: dict[str, bool] = {}
+        """Whether it waits, by name."""
+        self._announced, self._announce = os.pipe()
+        self._processes = Processes(preload=arguments.start_method == "fork" or arguments.spares > 0)
+        self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
+        self._port = 0 if arguments.standalone else arguments.master_port
+        self._link: Link | None = None
+        self._managers = 0
+        self._manages = False
+        """A manager is running."""
+        self._manager_stopped = False
+        self._restarts = 0
+        self._restarting = False
+        self._failures: list[int] = []
+        """Exit codes of ranks that failed and were not replaced, in their order."""
         self._code = 0
+        self._seeks_code = False
+        """The manager gave up before the end of the rank was known that led to it."""
         self._ending = False
 
     def run(self) -> int:
-        for name, child in self._children.items():
-            threading.Thread(target=self._watch, args=(name, child), daemon=True).start()
-        with _signals_to(lambda number: self._events.put(_Signalled(number))):
-            while self._children:
+        self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
+        if self._arguments.standalone:
+            self._start_manager()
+            threading.Thread(target=self._await_manager, daemon=True).start()
+        else:
+            self._start_ranks()
+        with _signals_to(self._events):
+            while not self._over:
                 self._handle(self._events.get())
+        if self._link is not None:
+            self._link.end()
+        self._processes.end()
         return self._code
 
-    def _watch(self, name: str, child: Child) -> None:
-        self._events.put(_Ended(name, child.wait()))
+    @property
+    def _over(self) -> bool:
+        return not self._manages and not any(rank.lives for rank in self._ranks) and not self._restarting
 
-    def _handle(self, event: _Ended | _Signalled | _GraceOver) -> None:
+    def _handle(self, event: object) -> None:
         match event:
-            case _Ended(name, code):
-                del self._children[name]
-                if code and not self._ending:
-                    log.error("a rank failed, ending the others", extra={"rank": name, "code": code})
-                    self._end(_exit_code(code), signal.SIGTERM)
+            case Ended() | Stopped() | Waits():
+                self._hear(event)
+            case PodOrder():
+                self._obey(event)
+            case _Listens(port):
+                self._meet(port)
+            case _SpareDue():
+                self._load_spares()
+            case _StillStopped() if self._manager_stopped:
+                self._processes.say(Signal(MANAGER, signal.SIGKILL))
             case _Signalled(number):
                 self._end(128 + number, number)
-            case _GraceOver():
+            case _GraceOver(life) if life == self._restarts:
                 self._send(signal.SIGKILL)
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case Ended(name, code):
+                self._ended(name, code)
+            case Stopped(name, stopped) if name == MANAGER:
+                self._manager_stopped = stopped
+                self._later(GRACE_SECONDS, _StillStopped())
+            case Stopped(name, stopped):
+                for rank in self._ranks:
+                    if rank.process == name:
+                        rank.stopped = stopped
+                self._tell()
+            case Waits(name) if name in self._spares:
+                self._spares[name] = True
+
+    # The manager of a pod that has no control plane.
+
+    def _start_manager(self) -> None:
+        self._managers += 1
+        self._manages, self._manager_stopped = True, False
+        size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
+        where = [f"--port={self._port}", f"--announce-fd={self._announce}"]
+        patience = f"--stall-seconds={self._arguments.stall_seconds}"
+        command = (sys.executable, "-m", "rekindle_training.manager.main", "--standalone", patience, *where, *size)
+        self._processes.say(Start(MANAGER, Program(command), dict(os.environ), keep=(self._announce,)))
+
+    def _await_manager(self) -> None:
+        """Every manager announces its port, which is that of the first."""
+        while line := os.read(self._announced, 64):
+            self._events.put(_Listens(int(line)))
+
+    def _meet(self, port: int) -> None:
+        if self._link is not None:
+            return
+        self._port = port
+        self._link = Link(port, self._events.put)
+        self._start_ranks()
+        self._load_spares()
+        self._link.start()
+
+    def _manager_ended(self, code: int) -> None:
+        self._manages = False
+        if code == 0 or self._ending or self._is_complete:
+            return
+        if self._link is None or self._managers == MANAGER_STARTS:
+            log.error("the manager ended, ending the ranks", extra={"code": code})
+            self._end(_exit_code(code), signal.SIGTERM)
+            return
+        log.warning("the manager ended, starting another one; training goes on", extra={"code": code})
+        self._start_manager()
+        self._tell()
+
+    @property
+    def _is_complete(self) -> bool:
+        """All ranks have ended well."""
+        return all(rank.ended == 0 for rank in self._ranks) and not self._restarting
+
+    def _tell(self) -> None:
+        if self._link is not None:
+            first = self._arguments.node_rank * self._arguments.nproc_per_node
+            processes = [
+                ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
+                for local, rank in enumerate(self._ranks)
+            ]
+            left = self._arguments.max_restarts - self._restarts
+            succeeds = self._managers > 1
+            state = PodState(
+                protocol=PROTOCOL,
+                pod=self._name,
+                processes=processes,
+                restarts=self._restarts,
+                restarts_left=left,
+                succeeds=succeeds,
+            )
+            self._link.say(state)
+
+    def _obey(self, order: PodOrder) -> None:
+        if self._ending or self._restarting:
+            return
+        match order.WhichOneof("kind"):
+            case "replace":
+                for local, rank in enumerate(self._ranks):
+                    if rank.process == order.replace.process and rank.ended is not None:
+                        self._replace(local)
+            case "end":
+                log.warning("ending a rank", extra={"reason": order.end.reason})
+                self._processes.say(Signal(order.end.process, signal.SIGKILL))
+            case "restart" if order.restart.restarts == self._restarts:
+                self._restart(order.restart.reason)
+
+    def _restart(self, reason: str) -> None:
+        if self._restarts == self._arguments.max_restarts:
+            log.error("training ends", extra={"reason": reason, "restarts": self._restarts})
+            self._seeks_code = not self._failures
+            self._end(_exit_code(self._failures[0]) if self._failures else 1, signal.SIGTERM)
+            return
+        log.warning(
+            "all ranks begin again at the last checkpoint",
+            extra={"reason": reason, "restart": self._restarts + 1, "max_restarts": self._arguments.max_restarts},
+        )
+        self._restarting = True
+        self._give_grace()
+        self._send(signal.SIGTERM)
+        self._when_all_ended()
+
+    # Ranks and spares.
+
+    def _start_ranks(self) -> None:
+        self._failures.clear()
+        for local, rank in enumerate(self._ranks):
+            os.ftruncate(rank.own_state, 0)  # what an earlier life left there is not what follows its checkpoint
+            self._start_rank(local)
+        self._tell()
+
+    def _replace(self, local: int) -> None:
+        rank = self._ranks[local]
+        if rank.ended in self._failures:
+            self._failures.remove(rank.ended)
+        self._start_rank(local)
+        self._tell()
+
+    def _start_rank(self, local: int) -> None:
+        arguments, rank = self._arguments, self._ranks[local]
+        self._started += 1
+        rank.process, rank.ended, rank.stopped = f"{self._name}/{local}/{self._started}", None, False
+        where = place(arguments, local, rank.process, rank.own_state, self._restarts)
+        if (spare := max(self._spares, key=self._spares.__getitem__, default=None)) is not None:
+            log.info("a spare takes a rank", extra={"rank": where.environment["RANK"], "waited": self._spares.pop(spare)})
+            self._processes.say(Bind(spare, rank.process, where))
+            self._later(SPARE_SECONDS, _SpareDue())
+            return
+        forked = arguments.start_method == "fork"
+        environment = {**self._environment(), **where.environment}
+        self._processes.say(Start(rank.process, self._program(forked=forked), environment, where.redirects, (rank.own_state,)))
+
+    def _load_spares(self) -> None:
+        while len(self._spares) < self._arguments.spares and not self._ending:
+            self._started += 1
+            name = f"spare-{self._started}"
+            self._spares[name] = False
+            program = self._program(forked=True)
+            self._processes.say(Start(name, program, self._environment(), redirects(self._arguments, name), is_spare=True))
+
+    def _environment(self) -> dict[str, str]:
+        return pod_environment(self._arguments, self._port, os.environ)
+
+    def _program(self, *, forked: bool) -> Program:
+        arguments = self._arguments
+        if forked:
+            return Program(arguments.command, interpreted=True, as_module=arguments.runs_as == "module")
+        python = {"script": (sys.executable, "-u"), "module": (sys.executable, "-u", "-m"), "program": ()}
+        return Program((*python[arguments.runs_as], *arguments.command))
+
+    # Ends.
+
+    def _ended(self, name: str, code: int) -> None:
+        if name == MANAGER:
+            self._manager_ended(code)
+        elif name == ZYGOTE:
+            log.error("the process that starts the others was ended, and they with it")
+            self._manages = self._restarting = False
+            for rank in self._ranks:
+                rank.ended = code
+            self._ending, self._code = True, self._code or _exit_code(code)
+        elif self._spares.pop(name, None) is not None:
+            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
+        else:
+            for rank in self._ranks:
+                if rank.process == name:
+                    self._rank_ended(rank, code)
+
+    def _rank_ended(self, rank: _Rank, code: int) -> None:
+        rank.ended, rank.stopped = code, False
+        if self._seeks_code and code not in (0, -signal.SIGTERM):
+            self._seeks_code, self._code = False, _exit_code(code)
+        if code:
+            self._failures.append(code)
+            if self._manages and not self._ending and not self._restarting:
+                log.warning("a rank ended", extra={"rank": self._number(rank), "code": code})
+            elif not self._ending and not self._restarting:
+                log.error("a rank failed, ending the others", extra={"rank": self._number(rank), "code": code})
+                self._end(_exit_code(code), signal.SIGTERM)
+        self._tell()
+        self._when_all_ended()
+
+    def _when_all_ended(self) -> None:
+        if any(rank.lives for rank in self._ranks):
+            return
+        if self._restarting:
+            self._restarting = False
+            self._restarts += 1
+            self._start_ranks()
+        elif self._ending or not any(self._failures):
+            self._give_grace()  # to the manager, which knows that training is complete
 
     def _end(self, code: int, number: int) -> None:
         if not self._ending:
             self._ending, self._code = True, code
-            timer = threading.Timer(GRACE_SECONDS, self._events.put, [_GraceOver()])
-            timer.daemon = True
-            timer.start()
+            self._restarting = False
+            self._give_grace()
         self._send(number)
 
+    def _number(self, rank: _Rank) -> int:
+        return self._arguments.node_rank * self._arguments.nproc_per_node + self._ranks.index(rank)
+
+    def _give_grace(self) -> None:
+        self._later(GRACE_SECONDS, _GraceOver(self._restarts))
+
+    def _later(self, seconds: float, event: _PodEvent) -> None:
+        timer = threading.Timer(seconds, self._events.put, [event])
+        timer.daemon = True
+        timer.start()
+
     def _send(self, number: int) -> None:
-        for child in self._children.values():
-            child.send_signal(number)
+        for rank in self._ranks:
+            if rank.lives:
+                self._processes.say(Signal(rank.process, number))
+        if self._manages and not self._restarting:
+            self._processes.say(Signal(MANAGER, number))
 
 
 def _exit_code(code: int) -> int:
@@ -88,10 +374,10 @@ def _exit_code(code: int) -> int:
 
 
 class _signals_to:  # noqa: N801  # reads as a `with` clause
-    """Hands signals to a function while it is open."""
+    """Signals become events while it is open."""
 
-    def __init__(self, receive: Callable[[int], None]) -> None:
-        self._receive = receive
+    def __init__(self, events: queue.SimpleQueue[_PodEvent]) -> None:
+        self._events = events
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> None:
@@ -103,4 +389,4 @@ class _signals_to:  # noqa: N801  # reads as a `with` clause
             signal.signal(number, before)  # type: ignore[arg-type]  # what `signal` returned it takes again
 
     def _caught(self, number: int, _: FrameType | None) -> None:
-        self._receive(number)
+        self._events.put(_Signalled(number))

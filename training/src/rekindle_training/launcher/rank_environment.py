@@ -1,34 +1,76 @@
 """The environment of a rank process: torchrun's variables, and where the manager is."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from rekindle_training import names
 from rekindle_training.launcher.arguments import Arguments
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""Read when torch is loaded. Its warnings of connections that break have a stack of C++ each; what follows is said by us."""
 
-def rank_environment(arguments: Arguments, local_rank: int, master_port: int, base: Mapping[str, str]) -> dict[str, str]:
-    """`base` is the launcher's own environment; torchrun, too, sets the number of threads only where nobody has."""
+OF_ONE_RANK = (names.RANK, names.LOCAL_RANK, "ROLE_RANK", names.PROCESS, names.OWN_STATE)
+"""What a process that may become any rank of the pod does not know."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What makes a process one rank."""
+
+    environment: Mapping[str, str]
+    redirects: Mapping[int, Path]
+
+
+def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, str]) -> dict[str, str]:
+    """What all ranks of the pod have in common. `base` is the launcher's own environment; torchrun, too, sets the number of
+    threads only where nobody has."""
     added = {
-        names.RANK: arguments.node_rank * arguments.nproc_per_node + local_rank,
-        names.LOCAL_RANK: local_rank,
         names.WORLD_SIZE: arguments.world_size,
         names.LOCAL_WORLD_SIZE: arguments.nproc_per_node,
         "GROUP_RANK": arguments.node_rank,
         "GROUP_WORLD_SIZE": arguments.nnodes,
         "NODE_RANK": arguments.node_rank,
-        "ROLE_RANK": arguments.node_rank * arguments.nproc_per_node + local_rank,
         "ROLE_WORLD_SIZE": arguments.world_size,
         "ROLE_NAME": "default",
         names.MASTER_ADDR: arguments.master_addr,
         names.MASTER_PORT: master_port,
         names.LAUNCHER: "rekindle-train",
         "TORCHELASTIC_RUN_ID": arguments.run_id,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_MAX_RESTARTS": arguments.max_restarts,
     }
-    defaults = {"OMP_NUM_THREADS": "1"}
+    defaults = {**BEFORE_TORCH}
     if arguments.master_addr in LOOPBACK:
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
     return {**defaults, **base, **{name: str(value) for name, value in added.items()}}
+
+
+def place(arguments: Arguments, local_rank: int, process: str, own_state: int, restarts: int) -> Place:
+    """Of one rank of the pod.
+
+    Args:
+        process: the name of the process that becomes this rank.
+        own_state: descriptor of the memory that outlives the rank's processes.
+        restarts: of all ranks together, so far.
+    """
+    rank = arguments.node_rank * arguments.nproc_per_node + local_rank
+    environment = {
+        names.RANK: rank,
+        names.LOCAL_RANK: local_rank,
+        "ROLE_RANK": rank,
+        names.PROCESS: process,
+        names.OWN_STATE: own_state,
+        "TORCHELASTIC_RESTART_COUNT": restarts,
+    }
+    return Place({name: str(value) for name, value in environment.items()}, redirects(arguments, str(rank)))
+
+
+def redirects(arguments: Arguments, name: str) -> dict[int, Path]:
+    """Files for what a process writes, by descriptor."""
+    if arguments.log_dir is None:
+        return {}
+    folder = arguments.log_dir / arguments.run_id / name
+    files = {1: folder / "stdout.log", 2: folder / "stderr.log"}
+    return {descriptor: path for descriptor, path in files.items() if arguments.redirects & descriptor}

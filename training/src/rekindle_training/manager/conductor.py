@@ -11,8 +11,10 @@ from typing import Any
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.procedures import Plan
-from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
+from rekindle_training.manager.repair import CannotRepair, Repair
 from rekindle_training.manager.reports import CONTINUE, FAILED, MIGRATION, RECOVERED
+from rekindle_training.manager.standalone import Standalone
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ TAKEOVER_SECONDS = 2.0
 """Within this time all living ranks have found a new manager; they try every 0.5 s."""
 EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
+FAILED_CODE = 1
+"""Of ranks that leave because training cannot go on."""
 
 
 class Conductor:
@@ -31,8 +35,13 @@ class Conductor:
         self._means = means
         self._roster = means.roster
         self._roster.on_lost = self.lost
+        self._roster.on_standing = self.stands
+        self._alone: Standalone | None = None
+        if means.pods is not None:
+            self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair)
         self._switch: HotSwitch | None = None
         self._switching: asyncio.Task[None] | None = None
+        self._repairing: asyncio.Task[None] | None = None
         self._lost: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -40,7 +49,10 @@ class Conductor:
         """Ends when every rank has said goodbye."""
         for procedure in (self._start_training(), self._report_progress(), self._take_over()):
             self._start(procedure)
-        await self._roster.until(lambda: self._roster.finished)
+        if self._alone is not None:
+            self._start(self._alone.watch())
+        alone = self._alone
+        await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
         log.info("training is complete")
         self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
 
@@ -70,6 +82,9 @@ class Conductor:
 
     def lost(self, process: RankProcess) -> None:
         """A member is gone without a goodbye. The old pod of a switch may be deleted once the pause was reported."""
+        if self._alone is not None:
+            self._alone.consider()
+            return
         switch = self._active()
         if switch is not None and switch.paused and process.rank in switch.ranks:
             return
@@ -85,6 +100,48 @@ class Conductor:
             self._drop()
             switch.stop("a rank died")
 
+    # Failed steps.
+
+    def stands(self, _: RankProcess) -> None:
+        """Its step failed, or it was asked. A switch that has not paused yet begins anew behind the repair; in one that has
+        paused the failure is the switch's."""
+        switch = self._active()
+        if (self._alone is None or not self._alone.given_up) and not (switch is not None and switch.paused):
+            self._begin_repair()
+
+    def _begin_repair(self) -> None:
+        if self._repairing is None:
+            switch = self._drop()
+            self._repairing = self._start(self._repair(switch.ranks if switch is not None else frozenset()))
+
+    async def _repair(self, switched: frozenset[int]) -> None:
+        roster, means = self._roster, self._means
+        try:
+            if self._alone is None:
+                await roster.until(lambda: roster.complete)
+            await Repair(roster, await means.store, means.pods, means.rebuild_timeout).run()
+        except RankLost as error:
+            log.warning("a rank ended while training was repaired", extra={"reason": error})
+        except CannotRepair as error:
+            self._end_training(str(error))
+        except Exception:
+            self._end_training("the repair failed")  # no rank waits for ever
+            raise
+        else:
+            if switched:
+                self._begin(HotSwitch(switched, self._means))
+        finally:
+            self._repairing = None
+            if self._alone is not None:
+                self._alone.consider()
+
+    def _end_training(self, reason: str) -> None:
+        if self._alone is not None:
+            self._alone.give_up(reason)
+            return
+        log.error("training cannot go on", extra={"reason": reason})
+        self._roster.dismiss(self._roster.members.values(), reason, FAILED_CODE)
+
     # The beginning, of a job or in the middle of one.
 
     async def _start_training(self) -> None:
@@ -94,7 +151,7 @@ class Conductor:
             await self._roster.until(lambda: self._roster.ready_to_start)
             try:
                 await procedures.rebuild(self._roster, store, dict(self._roster.starting), Plan(), self._means.rebuild_timeout)
-            except (RankLost, RebuildFailed) as error:
+            except (RankLost, RebuildFailed, StepFailed) as error:
                 log.warning("training did not start", extra={"reason": error})
 
     async def _report_progress(self) -> None:
@@ -103,12 +160,17 @@ class Conductor:
         self._means.reports.progress(min(member.stepped for member in members), max(member.steps_lost for member in members))
 
     async def _take_over(self) -> None:
-        """Ranks that are paused without a switch of ours were paused by another manager: what it began is taken up."""
-        await self._roster.until(lambda: self._roster.paused)
-        if self._active() is None:
-            await asyncio.sleep(TAKEOVER_SECONDS)
-            if self._active() is None and self._roster.paused:
-                self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
+        """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
+        roster = self._roster
+        await roster.until(lambda: roster.took_over and roster.complete)
+        await asyncio.sleep(TAKEOVER_SECONDS)
+        if self._active() is not None or self._repairing is not None:
+            return
+        if not any(member.paused for member in roster.members.values()):
+            procedures.release(roster)
+            return
+        await procedures.pause(roster)
+        self._begin(HotSwitch(frozenset(roster.backups), self._means))
 
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from rekindle_training.injection import Injection
 from rekindle_training.manager import procedures
+from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import CannotPause, Plan, Standstill, TrainingEnds
-from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed
+from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
@@ -25,11 +26,15 @@ class Means:
     """What a hot switch works with."""
 
     roster: Roster
+    pods: Pods | None
+    """Where this manager decides which ranks are replaced; None: there is a control plane that does."""
     store: "asyncio.Future[Store]"
     reports: Reports
     injection: Injection
     rebuild_timeout: float
     order_timeout: float
+    stall_seconds: float
+    """How long ranks may wait for another one before it is replaced, where this manager decides that; 0: as long as it takes."""
 
 
 class HotSwitch:
@@ -112,7 +117,7 @@ class HotSwitch:
         try:
             async with asyncio.timeout(self._means.rebuild_timeout):
                 strategy = await self._go_on(standstill)
-        except (RankLost, RebuildFailed) as error:
+        except (RankLost, RebuildFailed, StepFailed) as error:
             self._means.reports.status(FAILED, str(error))
         except TimeoutError:
             self._means.reports.status(FAILED, f"no step was completed within {self._means.rebuild_timeout:g} s")

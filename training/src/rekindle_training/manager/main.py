@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,24 +23,26 @@ from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.orders import Orders
+from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.service import RanksService
+from rekindle_training.manager.service import PodsService, RanksService
 from rekindle_training.manager.store import Store, open_store
-from rekindle_wire.training_pb2_grpc import add_RanksServicer_to_server
+from rekindle_wire.training_pb2_grpc import add_PodsServicer_to_server, add_RanksServicer_to_server
 
 log = logging.getLogger(__name__)
 
 LAST_REPORTS_SECONDS = 5.0
 """How long the end of training waits for reports that were not answered yet."""
 STOP_SECONDS = 1.0
+PORTS_TRIED = 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logs.configure("rekindle-manager")
     try:
-        environment = ManagerEnvironment.read(standalone=arguments.standalone)
+        environment = ManagerEnvironment.read(standalone=arguments.standalone, port=arguments.port)
         injection = Injection.read()
     except (EnvironmentIncomplete, InjectionInvalid) as error:
         print(f"rekindle-manager: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
@@ -50,25 +54,43 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
     reports = Reports(environment.job_id)
     roster = Roster(arguments.nnodes * arguments.nproc_per_node)
     store = asyncio.create_task(open_store())
-    conductor = Conductor(Means(roster, store, reports, injection, environment.rebuild_timeout, environment.order_timeout))
+    limits = (environment.rebuild_timeout, environment.order_timeout)
+    pods = Pods() if environment.gateway is None else None
+    conductor = Conductor(Means(roster, pods, store, reports, injection, *limits, stall_seconds=arguments.stall_seconds))
     server = grpc.aio.server(options=list(wire.SERVER))
     add_RanksServicer_to_server(RanksService(roster), server)
+    if pods is not None:
+        add_PodsServicer_to_server(PodsService(pods), server)
     await _listen(server, environment, arguments.announce_fd)
     try:
         await _until_complete(conductor, store, _attach(environment, reports, conductor))
         await _last_words(environment, reports)
     finally:
+        if pods is not None:
+            pods.end_all()
         await server.stop(STOP_SECONDS)
     return 0
 
 
 async def _listen(server: grpc.aio.Server, environment: ManagerEnvironment, announce_fd: int | None) -> None:
-    port = server.add_insecure_port(f"{environment.listen_host}:{environment.listen_port}")
+    port = _bind(server, environment.listen_host, environment.listen_port)
     await server.start()
     log.info("listening", extra={"port": port})
     if announce_fd is not None:
         os.write(announce_fd, f"{port}\n".encode())
         os.close(announce_fd)
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Where any port will do it is none of those that the system gives to connections: a manager that follows this one listens
+    there again, and none of them may have it then."""
+    if port:
+        return server.add_insecure_port(f"{host}:{port}")
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(PORTS_TRIED):
+        with contextlib.suppress(RuntimeError):  # it is taken
+            return server.add_insecure_port(f"{host}:{random.randrange(first // 2, first)}")
+    return server.add_insecure_port(f"{host}:0")
 
 
 def _attach(environment: ManagerEnvironment, reports: Reports, conductor: Conductor) -> asyncio.Task[None]:
@@ -91,6 +113,7 @@ async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], atta
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
+    attached.cancel()
 
 
 async def _last_words(environment: ManagerEnvironment, reports: Reports) -> None:
@@ -105,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nnodes", type=int, required=True, help="pods of the job")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, required=True, help="ranks in each pod")
     parser.add_argument("--standalone", action="store_true", help="without a control plane, on any free port of this machine")
+    parser.add_argument("--stall-seconds", type=float, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--announce-fd", type=int, help=argparse.SUPPRESS)
     return parser
 

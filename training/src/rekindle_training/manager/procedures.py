@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
-from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Transfer
+from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Stand, Standing, Transfer
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,14 @@ async def pause(roster: Roster) -> Standstill:
     return Standstill(step, {rank: answer.paused.own_state for rank, answer in paused.items()})
 
 
+async def stand(roster: Roster) -> dict[int, Standing]:
+    """All that live leave what they are doing together, and say where they stand."""
+    living = {rank: member for rank, member in roster.members.items() if rank not in roster.vacant}
+    message = ManagerMessage(generation=roster.generation, stand=Stand())
+    answers = await _answers({rank: member.ask(message, "standing") for rank, member in living.items()}, PAUSE_SECONDS)
+    return {rank: answer.standing for rank, answer in answers.items()}
+
+
 def greet(processes: Iterable[RankProcess]) -> list[asyncio.Future[RankMessage]]:
     """Answered at once by every process that lives."""
     return [process.ask(ManagerMessage(generation=process.generation, hold=Hold()), "held") for process in processes]
@@ -99,13 +107,16 @@ def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: floa
         timeout_seconds=limit,
         step=plan.step,
         transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
-        own_state=plan.own_states[rank] if rank in replaced else b"",
+        own_state=plan.own_states.get(rank, b"") if rank in replaced else b"",
     )
     return ManagerMessage(generation=roster.generation, rebuild=invitation)
 
 
 async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: float | None) -> dict[int, RankMessage]:
-    asked = _ask(roster, message, answer)
+    return await _answers(_ask(roster, message, answer), limit)
+
+
+async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
     async with asyncio.timeout(limit):
         return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
 

@@ -22,15 +22,22 @@ class RebuildFailed(Exception):
     """A process could not join the new generation."""
 
 
+class StepFailed(Exception):
+    """A step failed on a process that was to complete one; it stands, and waits."""
+
+
 class RankProcess:
     """Known from its first hello to its end, over any number of streams."""
 
-    def __init__(self, hello: Hello, on_lost: Callable[["RankProcess"], None]) -> None:
+    def __init__(self, hello: Hello, on_lost: Callable[["RankProcess"], None], lives: Callable[[str], bool]) -> None:
+        """`lives` is asked when the process is silent, with its name: its launcher may know better."""
         self.rank = hello.rank
         self.identity = hello.process
         self.role = hello.role
         self.generation = 0
         self.step = hello.step
+        self.collectives = 0
+        """Of the default group, begun."""
         self.paused = hello.paused
         self.stepped = 0
         """The first step that it completed in this generation, or under this manager; 0 before that."""
@@ -40,7 +47,7 @@ class RankProcess:
         self.dismissed = False
         """It was told to leave."""
         self.lost = False
-        self._on_lost = on_lost
+        self._on_lost, self._lives = on_lost, lives
         self._outbox: Outbox | None = None
         self._unanswered: dict[str, ManagerMessage] = {}
         self._expected: dict[str, list[asyncio.Future[RankMessage]]] = {}
@@ -68,9 +75,14 @@ class RankProcess:
         """This stream is over. Whether the process is, turns out soon."""
         if self._outbox is outbox:
             self._outbox = None
-            self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._lose)
+            self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._silent)
 
-    def _lose(self) -> None:
+    def _silent(self) -> None:
+        if not self._lives(self.identity):
+            self.lose()
+
+    def lose(self) -> None:
+        """The process is no more."""
         self.lost = True
         for future in self._waiting():
             future.set_exception(RankLost(f"rank {self.rank} is gone"))
@@ -102,15 +114,16 @@ class RankProcess:
 
     def hear(self, kind: str, message: RankMessage) -> None:
         self._note(kind, message)
-        self._unanswered.pop(kind, None)
-        for future in self._expected.pop(kind, []):
-            if not future.done():
-                future.set_result(message)
+        for answer in (kind, "stepped") if kind == "goodbye" else (kind,):  # who has done all steps completes no further one
+            self._unanswered.pop(answer, None)
+            for future in self._expected.pop(answer, []):
+                if not future.done():
+                    future.set_result(message)
 
     def _note(self, kind: str, message: RankMessage) -> None:
         match kind:
             case "heartbeat":
-                self.step = message.heartbeat.step
+                self.step, self.collectives = message.heartbeat.step, message.heartbeat.collectives
             case "paused":
                 self.step, self.paused = message.paused.step, True
             case "stepped":
@@ -118,14 +131,23 @@ class RankProcess:
                 self.stepped, self.steps_lost = message.stepped.step, message.stepped.steps_lost
             case "goodbye":
                 self.finished = True
+            case "standing":
+                self.step, self.paused = message.standing.step, False
+                self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or 'lost the other ranks'}"))
             case "failed":
-                self._fail(message.failed.reason)
+                log.warning("a rank could not join", extra={"rank": self.rank, "reason": message.failed.reason})
+                self._fail(RebuildFailed(message.failed.reason))
 
-    def _fail(self, reason: str) -> None:
-        log.warning("a rank could not join", extra={"rank": self.rank, "reason": reason})
+    def _fail(self, error: Exception) -> None:
+        """Whatever it fails in, it can still say where it stands."""
+        asked, expected = self._unanswered.get("standing"), self._expected.pop("standing", [])
         self._unanswered.clear()
         for future in self._waiting():
-            future.set_exception(RebuildFailed(reason))
+            future.set_exception(error)
+        if asked is not None:
+            self._unanswered["standing"] = asked
+        if expected:
+            self._expected["standing"] = expected
 
     def _waiting(self) -> list[asyncio.Future[RankMessage]]:
         futures = [future for expected in self._expected.values() for future in expected if not future.done()]

@@ -24,7 +24,15 @@ class Roster:
         self.world_size = world_size
         self.on_lost: Callable[[RankProcess], None] = lambda _: None
         """Hears of members that are gone without a goodbye."""
+        self.lives: Callable[[str], bool] = lambda _: False
+        """Whether the process of this name is known to live, and to be the latest of its rank, although it may be silent."""
+        self.on_standing: Callable[[RankProcess], None] = lambda _: None
+        """Hears of members that say where they stand, asked or not."""
         self.generation = 0
+        self.took_over = False
+        """Ranks were members of a generation when this manager met them."""
+        self.torn = False
+        """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
         self.members: Members = {}
         self.starting: Members = {}
         self.backups: Members = {}
@@ -60,6 +68,15 @@ class Roster:
         """Were members of an earlier generation. They stand where they paused until their pod is deleted."""
         return [process for process in self._known.values() if 0 < process.generation < self.generation]
 
+    @property
+    def vacant(self) -> frozenset[int]:
+        """Ranks of which no process lives that is a member."""
+        gone = {rank for rank, member in self.members.items() if member.lost and not member.finished}
+        return frozenset(range(self.world_size)) - (self.members.keys() - gone)
+
+    def knows(self, identity: str) -> bool:
+        return identity in self._known
+
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
@@ -67,6 +84,7 @@ class Roster:
     def install(self, members: Mapping[int, RankProcess]) -> None:
         """A new generation. Whoever was a member and is none any more is fenced from here on."""
         self.generation += 1
+        self.torn = False
         self.members = dict(members)
         for process in members.values():
             process.generation, process.stepped = self.generation, 0
@@ -76,7 +94,7 @@ class Roster:
     # What the service brings.
 
     def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:
-        process = self._known.get(hello.process) or RankProcess(hello, self._lose)
+        process = self._known.get(hello.process) or RankProcess(hello, self._lose, self.lives)
         self._known[hello.process] = process
         outbox = process.attach(hello, max(generation, process.generation))
         self._place(process)
@@ -86,11 +104,20 @@ class Roster:
     def hear(self, process: RankProcess, message: RankMessage) -> None:
         if message.generation != process.generation:
             return
-        process.hear(message.WhichOneof("kind") or "", message)
+        process.hear(kind := message.WhichOneof("kind") or "", message)
+        if kind == "standing" and self.members.get(process.rank) is process:
+            self.on_standing(process)
         self._change()
 
     def depart(self, process: RankProcess, outbox: Outbox) -> None:
         process.detach(outbox)
+        self._change()
+
+    def follow(self, rank: int, identity: str) -> None:
+        """The launcher says which process has this rank; others that had it are no more. Empty: none has."""
+        for process in list(self._known.values()):
+            if process.rank == rank and process.identity != identity and not process.lost:
+                process.lose()
         self._change()
 
     def _place(self, process: RankProcess) -> None:
@@ -100,6 +127,9 @@ class Roster:
             waiting = self.backups if process.role == names.BACKUP else self.starting
             waiting[process.rank] = process
             log.info("registered", extra={"rank": process.rank, "role": process.role})
+        elif process.generation < self.generation and self.lives(process.identity):
+            process.generation, self.torn = self.generation, True
+            self.members[process.rank] = process
         elif process.generation < self.generation:
             process.leave(self.generation, "another process has taken over this rank")
         else:
@@ -110,9 +140,14 @@ class Roster:
         """A manager that took over learns from the ranks which generation is the current one."""
         if generation > self.generation:
             log.info("took over", extra={"generation": generation})
-            self.generation = generation
-            self.dismiss(self.members.values(), "another process has taken over this rank")
-            self.members = {}
+            self.generation, self.took_over = generation, True
+            stay = {rank: member for rank, member in self.members.items() if self.lives(member.identity)}
+            self.dismiss(
+                [self.members[rank] for rank in self.members.keys() - stay.keys()], "another process has taken over this rank"
+            )
+            self.members, self.torn = stay, bool(stay)
+            for member in stay.values():
+                member.generation = generation
 
     def dismiss(self, processes: Iterable[RankProcess], reason: str, exit_code: int = 0) -> None:
         for process in list(processes):

@@ -1,17 +1,18 @@
-"""The manager's way downwards: one stream for each process of the job's ranks. Served by `main`."""
+"""The manager's way downwards: one stream for each process of the job's ranks, and one for each launcher. Served by `main`."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from grpc import StatusCode
 from grpc.aio import ServicerContext
 
+from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import Outbox, RankProcess
 from rekindle_training.manager.roster import Roster
 from rekindle_wire import protocol_problem
-from rekindle_wire.training_pb2 import ManagerMessage, RankMessage
-from rekindle_wire.training_pb2_grpc import RanksServicer
+from rekindle_wire.training_pb2 import ManagerMessage, PodOrder, PodState, RankMessage
+from rekindle_wire.training_pb2_grpc import PodsServicer, RanksServicer
 
 log = logging.getLogger(__name__)
 
@@ -53,5 +54,41 @@ class RanksService(RanksServicer):
             log.warning("a rank is silent, hanging up", extra={"rank": process.rank})
         except StopAsyncIteration:
             pass
+        finally:
+            outbox.put_nowait(None)
+
+
+class PodsService(PodsServicer):
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+
+    async def Attach(
+        self,
+        request_iterator: AsyncIterator[PodState],
+        context: ServicerContext[PodState, PodOrder],
+    ) -> AsyncIterator[PodOrder]:
+        first = await anext(request_iterator, None)
+        if first is None or self._pods.over:
+            return
+        if problem := protocol_problem(first.protocol):
+            log.error("refused a launcher", extra={"reason": problem})
+            await context.abort(StatusCode.FAILED_PRECONDITION, problem)
+        pod = self._pods.attach()
+        self._pods.hear(pod, first)
+        listening = asyncio.create_task(self._listen(pod.outbox, request_iterator, lambda state: self._pods.hear(pod, state)))
+        try:
+            while (order := await pod.outbox.get()) is not None:
+                yield order
+        finally:
+            listening.cancel()
+            self._pods.detach(pod)
+
+    @staticmethod
+    async def _listen(
+        outbox: asyncio.Queue[PodOrder | None], states: AsyncIterator[PodState], hear: Callable[[PodState], None]
+    ) -> None:
+        try:
+            async for state in states:
+                hear(state)
         finally:
             outbox.put_nowait(None)

@@ -1,7 +1,8 @@
 """The step boundary, where the training loop meets the manager's wishes. The loop crosses it, the processor's thread shuts it.
 
 Two threads, one lock. A planned pause takes two phases: `hold` freezes the loop's way ahead and says where it stands,
-`pause_at` lets it run up to the step on which all ranks agreed. So no rank is ever caught inside a collective.
+`pause_at` lets it run up to the step on which all ranks agreed. So no rank is ever caught inside a collective. Where something
+has failed the gate is broken: nothing begins before the next generation.
 """
 
 import threading
@@ -21,6 +22,11 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Stand:
+    """Say where you stand: something has failed, here or elsewhere."""
+
+
+@dataclass(frozen=True)
 class Join:
     """Become a member of this generation."""
 
@@ -28,7 +34,7 @@ class Join:
     rebuild: Rebuild
 
 
-Wish = Go | Pause | Join | Leave
+Wish = Go | Pause | Stand | Join | Leave
 
 
 class Gate:
@@ -41,6 +47,9 @@ class Gate:
         self._total = 0
         self._limit: int | None = 0
         self._pause_at: int | None = None
+        self._generation = 0
+        self._broken_in = -1
+        self._stand = False
         self._join: Join | None = None
         self._leave: Leave | None = None
 
@@ -67,9 +76,29 @@ class Gate:
             self._limit = self._pause_at = None
             self._changed.notify_all()
 
+    def enter(self, generation: int) -> None:
+        """What has failed in an earlier generation is over."""
+        with self._changed:
+            self._generation = generation
+            self._stand = self.broken
+        self.open()
+
     @property
     def completed(self) -> int:
         return self._completed
+
+    @property
+    def broken(self) -> bool:
+        return self._broken_in >= self._generation
+
+    @property
+    def broken_in(self) -> int:
+        """The generation of the failure of which the loop speaks."""
+        return self._broken_in
+
+    def break_off(self, generation: int) -> None:
+        """Nothing begins any more in this generation, and the loop says where it stands."""
+        self.stand(max(generation, self._broken_in))
 
     # The manager's side.
 
@@ -84,6 +113,13 @@ class Gate:
         with self._changed:
             self._limit = self._pause_at = step
             self._changed.notify_all()
+
+    def stand(self, generation: int) -> None:
+        """As `break_off`; the manager knows best which generation it asks about."""
+        with self._changed:
+            if generation >= self._generation:
+                self._broken_in, self._stand = generation, True
+                self._changed.notify_all()
 
     def join(self, join: Join) -> None:
         with self._changed:
@@ -101,6 +137,9 @@ class Gate:
         if self._join is not None:
             join, self._join = self._join, None
             return join
+        if self.broken:
+            stand, self._stand = self._stand, False
+            return Stand() if stand else None
         if self._limit is None or self._completed < self._limit:
             self._begun = self._completed + 1
             return Go()

@@ -9,8 +9,7 @@ import logging
 import os
 import queue
 import threading
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -28,6 +27,7 @@ from rekindle_wire.training_pb2 import (
     ManagerMessage,
     Paused,
     RankMessage,
+    Standing,
     Stepped,
 )
 from rekindle_wire.training_pb2_grpc import RanksStub
@@ -48,12 +48,15 @@ _Outbox = queue.SimpleQueue[RankMessage | None]
 
 
 class Processor:
-    """Speaks for one rank; `gate` is where the training loop listens."""
+    """Speaks for one rank; `gate` is where the training loop listens, `cut` ends what it waits for in a generation,
+    `collectives` counts those that it began."""
 
-    def __init__(self, environment: RankEnvironment, gate: Gate) -> None:
+    def __init__(
+        self, environment: RankEnvironment, gate: Gate, cut: Callable[[int], None], collectives: Callable[[], int]
+    ) -> None:
         self._environment = environment
         self._gate = gate
-        self._process = f"{environment.pod_uid}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+        self._cut, self._collectives = cut, collectives
         self._outbox: _Outbox = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._statement: RankMessage | None = None
@@ -85,6 +88,10 @@ class Processor:
     def failed(self, reason: str, generation: int) -> None:
         """`generation` is the one that could not be joined."""
         self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
+
+    def standing(self, step: int, place: "Standing.Place.ValueType", reason: str, generation: int) -> None:
+        """`generation` is the one that has failed."""
+        self._state(RankMessage(generation=generation, standing=Standing(step=step, place=place, reason=reason)))
 
     def lost_steps(self, count: int) -> None:
         self._steps_lost = count
@@ -146,7 +153,7 @@ class Processor:
         return Hello(
             rank=environment.rank,
             role=environment.role,
-            process=self._process,
+            process=environment.process,
             step=step,
             paused=paused,
             protocol=PROTOCOL,
@@ -157,7 +164,8 @@ class Processor:
             try:
                 message = outbox.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
-                message = RankMessage(generation=self.generation, heartbeat=Heartbeat(step=self._gate.completed))
+                beat = Heartbeat(step=self._gate.completed, collectives=self._collectives())
+                message = RankMessage(generation=self.generation, heartbeat=beat)
             if message is None:
                 return
             yield message
@@ -176,6 +184,9 @@ class Processor:
                 self._gate.pause_at(message.pause_at.step)
             case "resume":
                 self._resume()
+            case "stand":
+                self._gate.stand(message.generation)
+                self._cut(message.generation)
             case "rebuild":
                 self._gate.join(Join(message.generation, message.rebuild))
             case "leave":

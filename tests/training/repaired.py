@@ -1,0 +1,168 @@
+"""A training script on which `FAULTS` act: `RANK:STEP:PLACE`, each once, with commas between them. `KIND` says what
+they do: `raise`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
+
+Its steps have what a repeated one could get wrong: random numbers, dropout, running statistics, a scaler, a schedule, data that
+moves on, an evaluation, and, with `GATHER=2`, gradients of two turns.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import rekindle_training
+from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.examples.gpt_model import at_least
+
+STEPS = 12
+
+PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
+FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
+KIND = os.environ.get("KIND", "raise")
+GATHER = int(os.environ.get("GATHER", "1"))
+rank = int(os.environ["RANK"])
+
+
+class Batches:
+    """Each rank's own data, with a position."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def __next__(self) -> torch.Tensor:
+        self.drawn += 1
+        return torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * rank + self.drawn))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.drawn = state["drawn"]
+
+
+def strikes(place: str, step: int) -> bool:
+    fault = (str(rank), str(step), place)
+    if fault not in FAULTS or marker(fault).exists():
+        return False
+    if os.environ.get("ONCE", "yes") == "yes":
+        FAULTS.remove(fault)
+    return True
+
+
+def marker(fault: tuple[str, ...]) -> Path:
+    return Path(os.environ["REKINDLE_JOB_DIR"]) / "-".join(("struck", *fault))
+
+
+def fault(place: str, step: int) -> None:
+    if not strikes(place, step):
+        return
+    if KIND == "raise":
+        raise ValueError(f"struck {place}")
+    if os.environ.get("ONCE", "yes") == "yes":
+        marker((str(rank), str(step), place)).touch()
+    if KIND == "spin":
+        while True:
+            pass
+    os.kill(os.getpid(), signal.SIGKILL if KIND == "kill" else signal.SIGSTOP)
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
+data = Batches()
+torch.manual_seed(1000 + rank)
+
+
+def evaluate(step: int) -> float:
+    model.eval()
+    with torch.no_grad():
+        loss = model(torch.ones(2, 16)).mean()
+        fault("evaluating", step)
+        dist.all_reduce(loss)
+    model.train()
+    return float(loss)
+
+
+def train(step: int) -> None:
+    fault("beginning", step)
+    if strikes("leaving", step):
+        sys.exit(0)
+    if strikes("swallowing", step):
+        os.environ["SWALLOW"] = "yes"
+    for _ in range(2 // GATHER):
+        loss = model(next(data)).pow(2).mean()
+        scaler.scale(loss).backward()
+    fault("backward", step)
+    if step % GATHER == 0:
+        update(step)
+
+
+def update(step: int) -> None:
+    for index, gradient in enumerate(parameter.grad for parameter in model.parameters() if parameter.grad is not None):
+        work = dist.all_reduce(gradient, async_op=True)
+        if index == 2:
+            fault("communicating", step)
+        assert work is not None
+        work.wait()
+        gradient.div_(dist.get_world_size())
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    fault("updated", step)
+    scaler.update()
+    optimizer.zero_grad()
+    scheduler.step()
+    fault("ending", step)
+
+
+def agreed(*_: object) -> None:
+    fault("agreed", current)
+
+
+write = Checkpoints.write
+
+
+def written(checkpoints: Checkpoints, step: int, *state: Any) -> None:
+    fault("checkpoint", step)
+    write(checkpoints, step, *state)
+
+
+Checkpoints.write = written  # type: ignore[assignment,method-assign]
+current = 0
+told: list[str] = []
+with rekindle_training.session(
+    model, optimizer, state=[scheduler, scaler], data=data, checkpoint_every=int(os.environ.get("EVERY", "0"))
+) as training:
+    optimizer.register_step_pre_hook(agreed)
+    for step in training.steps(STEPS):
+        if os.environ.get("EARLY"):
+            next(data)
+        with step if os.environ.get("BARE") != "yes" else nullcontext(), at_least(*PACE):
+            current = int(step)
+            if step % 4 == 0:
+                told.append(f"{evaluate(step):.6f}")
+            if (f"{rank}", f"{step}", "breaking") not in FAULTS and any(fault[2] == "breaking" for fault in FAULTS) and step == 5:
+                break
+            fault("breaking", step)
+            try:
+                train(step)
+            except RuntimeError:
+                if os.environ.get("SWALLOW") != "yes":
+                    raise
+        if os.environ.get("TAIL"):
+            dist.barrier()
+    tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
+    content = b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    drawn = torch.rand(1).item()
+    line = f"final {rank} {digest} {data.drawn} {drawn!r} {scheduler.get_last_lr()[0]!r} {scaler.get_scale()}\n"
+    os.write(1, f"ended {rank} generation {training.generation}\n{line}".encode())

@@ -1,0 +1,206 @@
+"""What a rank goes back to when its step is to be repeated, and when it cannot."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rekindle_training.adapter.boundary import Boundary, CannotGoBack
+from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.state import Stateful
+from rekindle_training.adapter.trained import Trained
+
+
+class Counter:
+    """A small object that moves on in each step."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Large:
+    """An average of the model, as scripts have it."""
+
+    def __init__(self) -> None:
+        self.average = torch.zeros(400_000)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.average = state["average"]
+
+
+class Growing(nn.Module):
+    """Registers and drops buffers in its forward pass."""
+
+    seen: torch.Tensor
+    first: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("first", torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = torch.cat([self.seen, x.detach().mean().reshape(1)])
+        if hasattr(self, "first"):
+            del self.first
+            self.register_buffer("second", torch.ones(1))
+        return x
+
+
+class Scaled(nn.Module):
+    """Keeps a number that is no tensor, a buffer that changes without being counted, and one whose elements are one."""
+
+    book: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+        self.register_buffer("book", torch.zeros(60_000))
+        self.register_buffer("shared", torch.zeros(1).expand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale *= 2
+        self.book.data.add_(1)
+        return x * self.scale
+
+    def get_extra_state(self) -> float:
+        return self.scale
+
+    def set_extra_state(self, scale: float) -> None:
+        self.scale = scale
+
+
+class Rank:
+    """Its model, with everything that a step changes before its update."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.model = nn.Sequential(self.linear, nn.BatchNorm1d(4), nn.Dropout(0.5), Growing(), Scaled())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=torch.tensor(0.1))
+        self.counter, self.large, self.data = Counter(), Large(), Counter()
+        shared: dict[str, Stateful] = {"state[0]": self.counter, "state[1]": self.large}
+        self.trained = Trained(self.model, self.optimizer, data=self.data, shared=shared)
+        self.boundary = Boundary(self.trained)
+
+    def begin(self) -> None:
+        """All that comes before the update."""
+        self.model(torch.rand(8, 4)).sum().backward()
+        random.random()
+        self.model.eval()
+        self.linear.bias.requires_grad_(not self.linear.bias.requires_grad)
+        self.counter.count += 1
+        self.data.count += 1
+        self.optimizer.param_groups[0]["lr"].mul_(0.5)
+        self.optimizer.param_groups[0]["weight_decay"] = 0.3
+
+    def step(self) -> None:
+        self.begin()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.model.train()
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+
+    def looks(self) -> bytes:
+        state = {name: value for name, value in self.trained.collect().items() if name != "gradients"}
+        modes = [module.training for module in self.model.modules()]
+        return digest([state, self.data.state_dict(), modes])
+
+
+def test_a_rank_goes_back_to_where_its_step_began() -> None:
+    """Random numbers, data, buffers that changed, came or went, options and small objects are as they were, twice as well."""
+    rank = Rank()
+    for _ in range(2):
+        rank.step()
+        rank.boundary.remember()
+    before, drawn = rank.looks(), []
+    for _ in range(3):
+        drawn.append((float(torch.rand(1)), random.random()))
+        rank.begin()
+        rank.boundary.go_back()
+        assert rank.looks() == before
+        assert rank.gradients() == []
+    assert len(set(drawn)) == 1
+
+
+@pytest.mark.parametrize("gathers", [False, True], ids=["dropped in each step", "gathered over steps"])
+def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
+    """Where a loop adds to the gradients of the turn before; one that drops them first pays for no copy."""
+    rank = Rank()
+    for _ in range(3):
+        rank.boundary.remember()
+        if not gathers:
+            rank.optimizer.zero_grad()
+        rank.begin()
+        rank.boundary.notice_gradients()
+    rank.boundary.remember()
+    before = [gradient.clone() for gradient in rank.gradients()]
+    assert rank.boundary._gathers is gathers
+    if not gathers:
+        rank.optimizer.zero_grad()
+    rank.begin()
+    rank.boundary.go_back()
+    if gathers:
+        assert all(now.equal(then) for now, then in zip(rank.gradients(), before, strict=True))
+    else:
+        assert rank.gradients() == []
+
+
+def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:
+    """Its gradients were not copied yet, and have changed in place."""
+    rank = Rank()
+    for _ in range(2):
+        rank.boundary.remember()
+        rank.optimizer.zero_grad()
+        rank.begin()
+        rank.boundary.notice_gradients()
+    rank.boundary.remember()
+    rank.begin()
+    with pytest.raises(CannotGoBack, match="gradients"):
+        rank.boundary.go_back()
+
+
+@pytest.mark.parametrize("what", ["parameter", "data", "another tensor", "average", "layer"])
+def test_a_rank_whose_state_changed_before_the_update_cannot_go_back(what: str) -> None:
+    """Parameters and large objects are not copied at each step: a change of them in front of the update is found."""
+    rank = Rank()
+    rank.boundary.remember()
+    with torch.no_grad():
+        if what == "parameter":
+            rank.linear.weight.add_(1)
+        elif what == "data":
+            rank.linear.weight.data.mul_(0.9)
+        elif what == "another tensor":
+            rank.linear.weight.data = torch.ones(4, 4)
+        elif what == "average":
+            rank.large.average.add_(1)
+        else:
+            rank.linear.register_parameter("late", nn.Parameter(torch.zeros(1)))
+    with pytest.raises(CannotGoBack):
+        rank.boundary.go_back()
+
+
+def test_layers_that_come_while_training_runs_are_remembered_too() -> None:
+    """A buffer of a layer that was added behind the first step."""
+    rank = Rank()
+    rank.boundary.remember()
+    late = nn.BatchNorm1d(4)
+    rank.model.append(late)
+    rank.boundary.remember()
+    rank.begin()
+    assert late.num_batches_tracked == 1
+    rank.boundary.go_back()
+    assert late.num_batches_tracked == 0

@@ -1,0 +1,77 @@
+"""What a restarted job gets of its checkpoint, with optimizers of every kind, and who else can read it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.trained import Trained
+from tests.training.trained_ranks import adam, written_and_read
+
+
+class Plain(torch.optim.Optimizer):
+    """Written by somebody who never heard of closures."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            kept = self.state[parameter].setdefault("kept", torch.zeros_like(parameter))
+            parameter.data -= 0.01 * kept.add_(parameter.grad)
+
+
+def a_table(optimizer_of: Callable[..., torch.optim.Optimizer], *, sparse: bool) -> Trained:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(5, 3, sparse=sparse)
+    return Trained(model, optimizer_of(model.parameters()))
+
+
+def look_up(rank: Trained) -> None:
+    def loss() -> torch.Tensor:
+        rank.optimizer.zero_grad()
+        found: torch.Tensor = rank.model(torch.tensor([0, 3])).pow(2).sum()
+        found.backward()
+        return found
+
+    if isinstance(rank.optimizer, torch.optim.LBFGS):
+        rank.optimizer.step(loss)
+    else:
+        loss()
+        rank.optimizer.step()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("optimizer_of", [torch.optim.LBFGS, torch.optim.SparseAdam, Plain])
+def test_optimizers_that_cannot_step_without_a_gradient_go_on_from_a_checkpoint(
+    tmp_path: Path, optimizer_of: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """What torch's own reading begins with, a step that makes their state, is nothing that they can do."""
+    before, after = (a_table(optimizer_of, sparse=optimizer_of is torch.optim.SparseAdam) for _ in range(2))
+    for _ in range(2):
+        look_up(before)
+    written_and_read(before, after, tmp_path)
+    for rank in (before, after):
+        look_up(rank)
+    assert digest(after.collect()) == digest(before.collect())
+
+
+@pytest.mark.usefixtures("group")
+def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
+    """By torch's own reader of distributed checkpoints, with the names that parameters have in the model, also of tied ones."""
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "last": torch.nn.Linear(2, 2)})
+    model["last"].weight = model["first"].weight
+    rank = Trained(model, adam(model))
+    model["first"](model["last"](torch.ones(1, 2))).sum().backward()
+    rank.optimizer.step()
+    rank.write(Checkpoints(tmp_path, 0), 3)
+    found = {"model": {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}}
+    moment = {"state.first.weight.exp_avg": torch.zeros(2, 2)}
+    dcp.load({**found, "optimizer": moment}, checkpoint_id=tmp_path / "checkpoints" / "step-00000003")
+    assert digest(found["model"]) == digest(dict(model.state_dict()))
+    assert torch.equal(moment["state.first.weight.exp_avg"], rank.optimizer.state[model.get_parameter("first.weight")]["exp_avg"])

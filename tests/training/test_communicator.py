@@ -1,0 +1,131 @@
+"""The process group of a rank: every connection of it can be cut from another thread, and no other process holds one open."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rekindle_training.adapter.communicator import Communicator, warm
+from rekindle_training.environment import RankEnvironment
+from rekindle_training.processor.gate import Join
+from rekindle_wire.training_pb2 import Rebuild
+
+LIMIT = 60
+WORLD = 3
+
+
+class Ranks:
+    """Processes of one group, of which rank 0 does something and the others wait in a collective for it."""
+
+    def __init__(self, does: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = store
+        self.pipes, processes = [], []
+        for rank in range(WORLD):
+            here, there = context.Pipe()
+            self.pipes.append(here)
+            processes.append(context.Process(target=_rank, args=(rank, store.port, does, there), daemon=True))
+        self.processes = processes
+        for process in processes:
+            process.start()
+
+    def says(self, rank: int) -> str:
+        assert self.pipes[rank].poll(LIMIT), f"rank {rank} says nothing"
+        said: str = self.pipes[rank].recv()
+        return said
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _rank(rank: int, port: int, does: Any, says: Connection) -> None:
+    environment = RankEnvironment.read(
+        {"REKINDLE_PROCESS": "p", "RANK": f"{rank}", "WORLD_SIZE": f"{WORLD}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    communicator = Communicator(environment)
+    warm()
+    communicator.watch()
+    communicator.join(Join(1, Rebuild(store_port=port, store_prefix="one", world_size=WORLD, timeout_seconds=LIMIT)))
+    group = dist.new_group(list(range(WORLD)))
+    assert isinstance(group, dist.ProcessGroup)
+    dist.barrier()
+    says.send("is there")
+    threading.Thread(target=_obey, args=(communicator, says), daemon=True).start()
+    if rank == 0:
+        does(communicator, says)
+    else:
+        try:
+            dist.all_reduce(torch.zeros(1), group=group)
+        except RuntimeError:
+            says.send("was cut off")
+    signal.pause()
+
+
+def _obey(communicator: Communicator, told: Connection) -> None:
+    """Cuts what it is told to, as the thread does that hears the manager."""
+    while True:
+        communicator.cut(told.recv())
+
+
+def _lets_wait(_communicator: Communicator, _says: Connection) -> None:
+    """Takes part in nothing."""
+
+
+def _forks_and_dies(_: Communicator, says: Connection) -> None:
+    if os.fork() == 0:
+        says.send(f"worker {os.getpid()}")
+        signal.pause()
+    signal.pause()
+
+
+def test_a_cut_ends_every_collective_that_waits() -> None:
+    """Also in a group that the script has made, and without the rank that is waited for; what an earlier generation was told is
+    nothing to this one."""
+    ranks = Ranks(_lets_wait)
+    try:
+        assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
+        for rank in (1, 2):
+            ranks.pipes[rank].send(0)
+            assert not ranks.pipes[rank].poll(0.2)
+            ranks.pipes[rank].send(1)
+            assert ranks.says(rank) == "was cut off"
+    finally:
+        ranks.end()
+
+
+def test_a_killed_rank_is_noticed_although_a_worker_of_it_lives() -> None:
+    """A data loader's worker is a fork of its rank, and would hold its connections open for seconds after its end."""
+    ranks = Ranks(_forks_and_dies)
+    worker = 0
+    try:
+        assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
+        worker = int(ranks.says(0).removeprefix("worker "))
+        ranks.processes[0].kill()
+        ranks.processes[0].join()
+        assert [ranks.says(rank) for rank in (1, 2)] == ["was cut off"] * 2
+        os.kill(worker, 0)
+    finally:
+        if worker:
+            os.kill(worker, signal.SIGKILL)
+        ranks.end()
+
+
+def test_a_generation_that_was_cut_before_it_was_there_is_not_joined() -> None:
+    """The manager may give it up while a rank is still on its way."""
+    environment = RankEnvironment.read(
+        {"REKINDLE_PROCESS": "p", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    communicator = Communicator(environment)
+    communicator.cut(2)
+    with pytest.raises(RuntimeError, match="was given up"):
+        communicator.join(Join(2, Rebuild(store_port=store.port, store_prefix="two", world_size=1, timeout_seconds=LIMIT)))

@@ -1,0 +1,115 @@
+"""What the manager makes of the states that launchers tell, and what a zygote says of what it cannot do."""
+
+import asyncio
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle_training.launcher import zygote
+from rekindle_training.launcher.child import CANNOT_START
+from rekindle_training.launcher.rank_environment import Place
+from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, Waits
+from rekindle_training.manager import rank_process
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.repair import CannotRepair, Repair
+from rekindle_training.manager.roster import Roster
+from rekindle_wire.training_pb2 import Goodbye, Hello, PodState, ProcessState, RankMessage
+
+
+def a_state(*processes: ProcessState) -> PodState:
+    return PodState(pod="a-pod", processes=processes)
+
+
+def test_a_launcher_that_comes_back_is_one_pod() -> None:
+    """What it said on a stream that broke, and whose end is noticed later, is over."""
+    pods = Pods()
+    before, after = pods.attach(), pods.attach()
+    pods.hear(before, a_state(ProcessState(rank=0, process="old", ended=-9)))
+    pods.hear(after, a_state(ProcessState(rank=0, process="new")))
+    assert pods.ended == {}
+    assert pods.vouches_for("new")
+    pods.detach(before)
+    assert pods.vouches_for("new")
+    pods.detach(after)
+    assert not pods.vouches_for("new")
+
+
+def test_what_was_not_carried_out_is_said_again_on_the_next_stream() -> None:
+    """An order names the process to which it is the answer, so that it is carried out once."""
+    pods = Pods()
+    pods.replace(ProcessState(rank=0, process="old", ended=-9))
+    order = pods.attach().outbox.get_nowait()
+    assert order is not None
+    assert order.replace.process == "old"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_better(
+    lives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call that keeps the interpreter's lock silences it, and is no fault."""
+    monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
+    roster = Roster(1)
+    roster.lives = lambda _: lives
+    process, outbox = roster.enroll(Hello(rank=0, role="worker", process="a-process"), 0)
+    roster.install({0: process})
+    roster.depart(process, outbox)
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0, later.set_result, None)
+    await later
+    assert process.lost is not lives
+    roster.follow(0, "")
+    assert process.lost
+    assert roster.vacant == {0}
+
+
+async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -> None:
+    """They have ended, and stand nowhere: only the checkpoint is left."""
+    roster = Roster(2)
+    for rank in range(2):
+        roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+    roster.members[0].hear("goodbye", RankMessage(generation=1, goodbye=Goodbye()))
+    for rank in range(2):
+        roster.follow(rank, "")
+    nowhere: Any = None
+    with pytest.raises(CannotRepair, match=r"complete on ranks \[0\]"):
+        await Repair(roster, nowhere, Pods(), limit=1).run()
+
+
+@pytest.fixture
+def launcher() -> Iterator[Connection]:
+    """The launcher's end of the way to a zygote."""
+    _, way = zygote.start(preload=False)
+    yield way
+    way.send(End())
+
+
+def test_a_spare_that_ended_before_it_was_given_a_rank_is_a_rank_that_ended(launcher: Connection) -> None:
+    """Its end and the launcher's wish cross: nobody waits for a process that there is not."""
+    program = Program(("/dev/null",), interpreted=True)
+    launcher.send(Start("a-spare", program, {}, is_spare=True))
+    assert launcher.recv() == Ended("a-spare", 0)
+    launcher.send(Bind("a-spare", "rank-0", Place({}, {})))
+    assert launcher.recv() == Ended("rank-0", CANNOT_START)
+
+
+def test_a_program_that_is_not_there_ends_as_in_a_shell(launcher: Connection) -> None:
+    """With 127, and the process that starts others goes on."""
+    for name in ("first", "second"):
+        launcher.send(Start(name, Program(("/no/such/program",)), {}))
+        assert launcher.recv() == Ended(name, 127)
+
+
+def test_a_spare_says_that_it_waits_once_it_reads_its_rank(launcher: Connection, tmp_path: Path) -> None:
+    """By whatever way it reads it, also in a copy of the environment."""
+    ways = ("os.environ['RANK']", "os.getenv('LOCAL_RANK')", "'RANK' in os.environ", "dict(os.environ)", "os.environ.copy()")
+    for number, way in enumerate(ways):
+        script = tmp_path / f"{number}.py"
+        script.write_text(f"import os\n{way}\nassert os.environ['RANK'] == '{number}' == os.environ.copy()['RANK']")
+        launcher.send(Start(f"spare-{number}", Program((str(script),), interpreted=True), {}, is_spare=True))
+        assert launcher.recv() == Waits(f"spare-{number}")
+        launcher.send(Bind(f"spare-{number}", f"rank-{number}", Place({"RANK": str(number), "LOCAL_RANK": "0"}, {})))
+        assert launcher.recv() == Ended(f"rank-{number}", 0)

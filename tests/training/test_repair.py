@@ -1,0 +1,216 @@
+"""A step that fails on a rank is repeated by all, inside the processes that live: training ends as if nothing had happened."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from rekindle_training.adapter.step import LONGEST_REASON, in_words
+from rekindle_training.manager.repair import CannotRepair, plan
+from rekindle_wire.training_pb2 import Standing
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import PODS, WORLD, Job
+from tests.training.processes import Zygote
+
+SCRIPT = str(Path(__file__).with_name("repaired.py"))
+
+Train = Callable[..., Awaitable[Job]]
+"""A job with this script and these variables, to its end."""
+
+
+@pytest.fixture
+def train(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> Train:
+    async def train(folder: str = "job", code: int = 0, **environment: str) -> Job:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        job = Job(tmp_path / folder, zygote, gateway, environment, [], SCRIPT)
+        try:
+            await job.start()
+            codes = await asyncio.gather(*(job.started[f"worker-{pod}"].code() for pod in range(PODS)))
+            assert set(codes) == {code}
+        finally:
+            await job.end()
+            print(job.outputs())
+        return job
+
+    return train
+
+
+def last_words(job: Job) -> list[str]:
+    """Of each rank: what it ended with."""
+    return sorted(line for line in job.outputs().splitlines() if line.startswith("final "))
+
+
+@pytest.fixture(scope="module")
+def found() -> list[str]:
+    """How an undisturbed run ended, once one has."""
+    return []
+
+
+@pytest.fixture
+def undisturbed(train: Train, found: list[str]) -> Callable[[], Awaitable[list[str]]]:
+    async def undisturbed() -> list[str]:
+        if not found:
+            found.extend(last_words(await train("undisturbed")))
+        return found
+
+    return undisturbed
+
+
+Undisturbed = Callable[[], Awaitable[list[str]]]
+
+
+def at_places(path: str, **places: str) -> list[ParameterSet]:
+    """Of each path one is tried, chosen by the commit."""
+    return [pytest.param(faults, id=name.replace("_", " "), marks=pytest.mark.same_path(path)) for name, faults in places.items()]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        *at_places(
+            "a step fails on a rank before its update",
+            before_anything="0:1:beginning,2:5:beginning",
+            in_an_evaluation="0:4:evaluating",
+            behind_a_backward_pass="1:6:backward",
+        ),
+        *at_places(
+            "a step fails on a rank in the middle of its collectives",
+            inside_a_collective="3:5:communicating",
+            on_two_ranks_at_once="0:5:communicating,3:5:backward",
+            where_the_script_swallows_it="0:6:swallowing,2:6:communicating",
+        ),
+        *at_places(
+            "a step fails on a rank when its update has begun",
+            behind_the_agreement="2:5:agreed",
+            behind_the_update_of_the_first_rank="0:7:updated",
+            at_the_end_of_the_last_step="1:12:ending",
+            in_the_step_that_repeats="2:5:updated,2:6:backward,1:6:updated",
+        ),
+    ],
+)
+async def test_a_step_that_fails_is_repeated(faults: str, train: Train, undisturbed: Undisturbed) -> None:
+    """Wherever it fails, on one rank or several: parameters, moments, random numbers, data, schedule and scale are, to the bit,
+    those of an undisturbed run."""
+    job = await train(FAULTS=faults)
+    assert last_words(job) == await undisturbed()
+    assert "repaired step=" in job.outputs()
+    raised = [fault for fault in faults.split(",") if "swallowing" not in fault]
+    assert job.outputs().count("rekindle-train ERROR") == len(raised), "what failed, and no consequence of it"
+
+
+@pytest.mark.same_path("a step is repeated in a loop of another kind")
+async def test_gradients_of_several_turns_are_gathered_anew(train: Train) -> None:
+    """Where a turn of the loop is a part of a batch, who goes back has the gradients that stood behind the turn before."""
+    repaired = await train(FAULTS="1:2:backward,1:6:backward,2:9:backward", GATHER="2")
+    assert last_words(repaired) == last_words(await train("undisturbed", GATHER="2"))
+
+
+@pytest.mark.same_path("a step is repeated in a loop of another kind")
+async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Train) -> None:
+    """As in `for step, batch in zip(training.steps(...), loader)`: a step begins where the loop gives it out."""
+    repaired = await train(FAULTS="1:6:backward", EARLY="yes")
+    assert last_words(repaired) == last_words(await train("undisturbed", EARLY="yes"))
+
+
+@pytest.mark.same_path("a collective stands behind the scope of a step that failed")
+@pytest.mark.parametrize("place", ["backward", "ending"])
+async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(place: str, train: Train) -> None:
+    """Who failed is alone in it: every rank is told at once, and it fails there, as it would without the scope."""
+    await train(code=1, FAULTS=f"2:5:{place}", TAIL="yes")
+
+
+async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> None:
+    """Three repairs are tried; then the job ends with an error, and what failed stands in its log."""
+    printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no")).outputs()
+    assert printed.count("\nValueError: struck backward\n") == 4
+    assert "step 5 was tried 3 times" in printed
+
+
+@pytest.mark.same_path("a checkpoint around a step that fails")
+async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Train, undisturbed: Undisturbed) -> None:
+    """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
+    failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)))
+    assert "no rank has the state behind step 5" in failed.outputs()
+    assert last_words(await train(EVERY="2")) == await undisturbed()
+
+
+@pytest.mark.same_path("a checkpoint around a step that fails")
+async def test_a_checkpoint_that_fails_on_a_rank_is_written_again(train: Train, undisturbed: Undisturbed) -> None:
+    """A rank without room on its disk for a moment costs no step."""
+    job = await train(FAULTS="1:6:checkpoint", EVERY="3")
+    assert last_words(job) == await undisturbed()
+    assert "failed in what follows step 6" in job.outputs()
+    assert sorted(path.name for path in (job.folder / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
+
+
+async def test_without_the_scope_a_failure_ends_the_process(train: Train) -> None:
+    """A loop that does not say `with step:` has what torchrun's has, a traceback."""
+    assert "repaired step=" not in (await train(code=1, FAULTS="2:5:backward", BARE="yes")).outputs()
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(Unspeakable(), "Unspeakable"), (ValueError("\ud800"), "ValueError: ?"), (KeyError("x" * 10**6), "KeyError: 'xx")],
+)
+def test_what_failed_is_told_in_words_whatever_it_was(error: Exception, words: str) -> None:
+    """The manager is told no more than fits into a message, and nothing that cannot be sent."""
+    told = in_words(error)
+    assert told.startswith(words)
+    assert len(told.encode()) <= LONGEST_REASON
+
+
+async def test_a_switch_goes_on_behind_a_repair(job: Job, gateway: GatewayPeer, undisturbed: Undisturbed) -> None:
+    """A step fails while the backup of a switch is loading: the switch is neither lost nor reported as failed."""
+    pace = job.folder / "pace"
+    job.script, job.arguments = SCRIPT, []
+    job.environment |= {"FAULTS": "1:1:backward", "PACE_MS": "4000", "PACE_FILE": str(pace)}
+    await job.manager()
+    await gateway.hot_switch(*job.ranks(1))
+    for pod_rank in range(PODS):
+        await job.worker(pod_rank)
+    await job.printed("repaired")
+    await job.backup(1)
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    pace.write_text("0")
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert gateway.all("ReportProcessFault") == []
+    assert last_words(job) == await undisturbed()
+
+
+def at(step: int, place: "Standing.Place.ValueType" = Standing.BOUNDARY) -> Standing:
+    return Standing(step=step, place=place)
+
+
+@pytest.mark.parametrize(
+    ("standing", "step", "transfers"),
+    [
+        ((at(4), at(4), at(4)), 4, ()),
+        ((at(4, Standing.VOTES), at(4), at(4, Standing.VOTES)), 4, ()),
+        ((at(4, Standing.VOTES), at(5), at(4, Standing.VOTES)), 5, ()),
+        ((at(4, Standing.VOTES), at(4, Standing.SPOILT), at(5)), 5, ((0, 1),)),
+        ((at(4, Standing.SPOILT), at(4, Standing.SPOILT), at(5)), 5, ((2, 0), (2, 1))),
+        ((at(4), at(5), at(5)), 5, ((1, 0),)),
+        ((at(4), at(4, Standing.LOST), at(4)), 4, ((0, 1),)),
+        ((at(0, Standing.LOST), at(4, Standing.VOTES), at(4, Standing.SPOILT)), 5, ((1, 0), (1, 2))),
+    ],
+)
+def test_where_training_goes_on(standing: tuple[Standing, ...], step: int, transfers: tuple[tuple[int, int], ...]) -> None:
+    """Behind the last step whose update began anywhere; who cannot get there by itself takes the state of one who can."""
+    found = plan(dict(enumerate(standing)))
+    assert (found.step, found.transfers) == (step, transfers)
+
+
+@pytest.mark.parametrize("places", [(Standing.SPOILT, Standing.SPOILT), (Standing.SPOILT, Standing.LOST), (Standing.LOST,)])
+def test_nobody_is_renewed_from_nobody(places: tuple["Standing.Place.ValueType", ...]) -> None:
+    """Where no rank has the state, only the checkpoint is left."""
+    with pytest.raises(CannotRepair, match=r"no rank (has the state|is left)"):
+        plan({rank: at(4, place) for rank, place in enumerate(places)})

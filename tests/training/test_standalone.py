@@ -1,0 +1,265 @@
+"""`rekindle-train --standalone`: a rank that is lost is replaced where there is no control plane, and training ends bit-equal."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.training.job import WORLD, children
+from tests.training.processes import Process, Zygote
+from tests.training.test_repair import SCRIPT, at_places
+
+NO_TORCH = """
+import os, signal, sys, time
+
+def say(text):  # in one write: all ranks share the file
+    os.write(1, f"{text}\\n".encode())
+"""
+
+
+@dataclass
+class Standalone:
+    folder: Path
+    zygote: Zygote
+    started: list[Process] = field(default_factory=list)
+
+    async def start(self, *flags: str, script: str = SCRIPT, ranks: int = WORLD, **environment: str) -> Process:
+        self.folder.mkdir(exist_ok=True)
+        argv = ["--standalone", f"--nproc-per-node={ranks}", "--start-method=fork", *flags, script]
+        variables = {"REKINDLE_JOB_DIR": str(self.folder), **environment}
+        process = await self.zygote.run("train", argv, variables, self.folder / "output.log")
+        self.started.append(process)
+        return process
+
+    async def run(self, *flags: str, code: int = 0, script: str = SCRIPT, ranks: int = WORLD, **environment: str) -> str:
+        """To its end; what was printed."""
+        assert await (await self.start(*flags, script=script, ranks=ranks, **environment)).code() == code
+        return self.printed
+
+    @property
+    def printed(self) -> str:
+        output = self.folder / "output.log"
+        return output.read_text() if output.exists() else ""
+
+    async def prints(self, text: str) -> None:
+        async with asyncio.timeout(60):
+            while text not in self.printed:
+                await asyncio.sleep(0.01)
+
+    def manager(self) -> int:
+        """The first process that the pod started."""
+        (zygote,) = children(self.started[-1].pid)
+        return children(zygote)[0]
+
+    async def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            await process.code()
+        if self.started:
+            print(self.printed)
+
+
+@pytest.fixture
+async def job(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    job = Standalone(tmp_path / "job", zygote)
+    yield job
+    await job.end()
+
+
+def last_words(printed: str) -> list[str]:
+    """Of each rank: what it ended with."""
+    return sorted(line for line in printed.splitlines() if line.startswith("final "))
+
+
+Undisturbed = Callable[[], Awaitable[list[str]]]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[str]:
+    """How an undisturbed run ended, once one has."""
+    return []
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> Undisturbed:
+    async def undisturbed() -> list[str]:
+        if not found:
+            found.extend(last_words(await Standalone(tmp_path / "undisturbed", zygote).run()))
+        return found
+
+    return undisturbed
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        *at_places(
+            "a rank is killed before the update of its step",
+            in_the_first_step="0:1:beginning",
+            in_an_evaluation="0:4:evaluating",
+            inside_an_asynchronous_collective="3:5:communicating",
+            two_at_once="0:5:backward,3:5:backward",
+        ),
+        *at_places(
+            "a rank is killed when the update of its step has begun",
+            behind_the_agreement="2:5:agreed",
+            behind_the_update="0:7:updated",
+            at_the_end_of_the_last_step="1:12:ending",
+            in_the_step_that_repeats="2:5:updated,2:6:backward,1:6:updated",
+        ),
+    ],
+)
+async def test_a_rank_that_is_killed_is_replaced(faults: str, job: Standalone, undisturbed: Undisturbed) -> None:
+    """A spare takes its place, at the same step and to the same bits, wherever it was killed; without one another process."""
+    printed = await job.run("--spares=1", KIND="kill", FAULTS=faults)
+    assert last_words(printed) == await undisturbed()
+    assert "a spare takes a rank" in printed
+    assert "repaired" in printed
+
+
+@pytest.mark.same_path("a rank is lost in another way")
+async def test_a_rank_is_replaced_where_no_spare_waits(job: Standalone, undisturbed: Undisturbed) -> None:
+    """Its process is started cold."""
+    assert last_words(await job.run(KIND="kill", FAULTS="1:5:backward")) == await undisturbed()
+
+
+@pytest.mark.same_path("a rank is lost in another way")
+async def test_a_rank_that_is_stopped_is_replaced(job: Standalone, undisturbed: Undisturbed) -> None:
+    """The launcher is told of it by the kernel, and who holds all others up is killed."""
+    printed = await job.run("--spares=1", KIND="stop", FAULTS="1:5:backward")
+    assert "reason=stopped" in printed
+    assert last_words(printed) == await undisturbed()
+
+
+@pytest.mark.same_path("a rank is lost in another way")
+async def test_a_rank_that_is_stuck_is_replaced(job: Standalone, undisturbed: Undisturbed) -> None:
+    """Its process lives and speaks; the others have begun a collective more, and wait."""
+    printed = await job.run("--spares=1", "--stall-seconds=1", KIND="spin", FAULTS="1:5:backward")
+    assert "the others have waited for it in step 5" in printed
+    assert last_words(printed) == await undisturbed()
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(moment, marks=pytest.mark.same_path("the manager of a job without a control plane is killed"))
+        for moment in ("progress step=1", "told a pod order=replace", "rebuilding generation=2")
+    ],
+)
+async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, job: Standalone, undisturbed: Undisturbed) -> None:
+    """Between two faults, while a rank is replaced, while some ranks have joined the next generation and some have not: the next
+    manager learns from the ranks and the launcher what is to be done."""
+    launcher = await job.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="50")
+    await job.prints(moment)
+    os.kill(job.manager(), signal.SIGKILL)
+    assert await launcher.code() == 0
+    assert last_words(job.printed) == await undisturbed()
+    assert "the manager ended, starting another one" in job.printed
+
+
+@pytest.mark.same_path("the manager of a job without a control plane is killed")
+async def test_a_manager_that_is_stopped_is_followed_by_another(job: Standalone, undisturbed: Undisturbed) -> None:
+    """It would hear of no fault: after a moment it is ended."""
+    launcher = await job.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="50")
+    await job.prints("progress step=1")
+    os.kill(job.manager(), signal.SIGSTOP)
+    assert await launcher.code() == 0
+    assert last_words(job.printed) == await undisturbed()
+    assert "the manager ended, starting another one" in job.printed
+
+
+EVERYBODY = ",".join(f"{rank}:5:updated" for rank in range(WORLD))
+
+
+@pytest.mark.same_path("all ranks are lost")
+async def test_all_ranks_begin_again_at_the_checkpoint(job: Standalone, undisturbed: Undisturbed) -> None:
+    """Where no rank is left that has the state, as often as --max-restarts allows."""
+    printed = await job.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="2")
+    assert "all ranks begin again at the last checkpoint" in printed
+    assert last_words(printed) == await undisturbed()
+
+
+@pytest.mark.same_path("all ranks are lost")
+async def test_without_restarts_the_loss_of_all_ranks_ends_the_job(job: Standalone) -> None:
+    """As torchrun's default; the exit code is that of the first rank that failed."""
+    assert "no rank is left" in await job.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS=EVERYBODY)
+
+
+async def test_a_rank_that_is_killed_again_and_again_ends_the_job(job: Standalone) -> None:
+    """Three times in one step it is replaced, then that is the script's doing."""
+    printed = await job.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS="2:5:backward", ONCE="no")
+    assert "step 5 was tried 3 times" in printed
+    assert "training ends" in printed
+
+
+# What the launcher does by itself, with scripts that need no torch.
+
+
+async def test_a_script_that_fails_before_its_session_ends_the_job(job: Standalone, tmp_path: Path) -> None:
+    """On one rank, while the others are on their way: nobody waits for a session that one of them will never enter."""
+    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsys.exit(7) if os.environ["RANK"] == "1" else time.sleep(100)')
+    assert "rank 1 ended with 7, and no other one trains" in await job.run(code=7, script=str(tmp_path / "rank.py"))
+
+
+async def test_a_spare_waits_where_its_rank_is_read(job: Standalone, tmp_path: Path) -> None:
+    """What the script does before it reads its rank is done ahead; from there on the spare is the rank, in every variable."""
+    (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
+say(f"loaded {{os.getpid()}}")
+environment = dict(os.environ)
+assert environment["RANK"] == os.environ["RANK"] == os.environ["ROLE_RANK"]
+say(f"rank {{os.getpid()}} {{environment['RANK']}} {{environment['TORCHELASTIC_RESTART_COUNT']}}")
+while environment["TORCHELASTIC_RESTART_COUNT"] == "0" and not os.path.exists({str(tmp_path / "fails")!r}):
+    time.sleep(0.01)
+sys.exit(3 if environment["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+""")
+    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    async with asyncio.timeout(60):
+        while job.printed.count("loaded") < 2 or "rank" not in job.printed:
+            await asyncio.sleep(0.01)
+    (tmp_path / "fails").touch()
+    assert await launcher.code() == 0
+    words = [line.split() for line in job.printed.splitlines() if line.startswith(("loaded", "rank "))]
+    loaded = [word[1] for word in words if word[0] == "loaded"]
+    first, second = ([word[2:], word[1]] for word in words if word[0] == "rank")
+    assert first[0] == ["0", "0"]
+    assert second[0] == ["0", "1"]
+    assert second[1] in loaded[:2], "the spare that was there from the beginning"
+
+
+async def test_a_script_that_ends_in_a_spare_is_said(job: Standalone, tmp_path: Path) -> None:
+    """It never asks for its rank, so that no spare of it can wait; the job goes on without."""
+    (tmp_path / "rank.py").write_text(
+        f"""{NO_TORCH}
+while b"RANK" in os.environ._data and "a spare ended" not in open({str(job.folder / "output.log")!r}).read():
+    time.sleep(0.01)
+"""
+    )
+    printed = await job.run("--spares=1", script=str(tmp_path / "rank.py"), ranks=1)
+    assert "a spare ended before it was needed" in printed
+
+
+async def test_a_launcher_whose_helper_is_killed_ends(job: Standalone, tmp_path: Path) -> None:
+    """All processes end with the one that made them, and the exit code says so."""
+    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); time.sleep(100)')
+    launcher = await job.start(script=str(tmp_path / "rank.py"), ranks=1)
+    await job.prints("there")
+    os.kill(children(launcher.pid)[0], signal.SIGKILL)
+    assert await launcher.code() == 128 + signal.SIGKILL
+
+
+async def test_an_interrupted_job_ends_with_its_manager_and_spares(job: Standalone, tmp_path: Path) -> None:
+    """SIGTERM reaches all of them, and nothing is left."""
+    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); os.environ["RANK"]; time.sleep(100)')
+    launcher = await job.start("--spares=2", script=str(tmp_path / "rank.py"), ranks=1)
+    async with asyncio.timeout(60):
+        while job.printed.count("there") < 3:
+            await asyncio.sleep(0.01)
+    (zygote,) = children(launcher.pid)
+    pods = children(zygote)
+    launcher.kill(signal.SIGTERM)
+    assert await launcher.code() == 128 + signal.SIGTERM
+    assert not [process for process in (zygote, *pods) if Path(f"/proc/{process}").exists()]

@@ -1,0 +1,95 @@
+"""Who holds training up is found by the progress of the ranks, and nobody is taken for stuck who is not."""
+
+import pytest
+
+from rekindle_training.manager.watch import LEARNT, STOPPED_SECONDS, Progress, Watch
+
+
+class Watched:
+    """Time that the test makes."""
+
+    def __init__(self, patience: float = 10) -> None:
+        self.now = 0.0
+        self.killed: list[int] = []
+        self.watch = Watch(patience, lambda rank, _: self.killed.append(rank), lambda: self.now)
+
+    def sees(self, *progress: Progress, seconds: float = 0) -> None:
+        """That this is how far the ranks are, for so long."""
+        self.watch.look(dict(enumerate(progress)))
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.watch.look(dict(enumerate(progress)))
+
+
+def test_the_rank_that_began_fewer_collectives_is_stuck() -> None:
+    """All others wait in the next one."""
+    job = Watched()
+    job.sees((4, 41), (4, 40), (4, 41), seconds=11)
+    assert job.killed == [1]
+
+
+def test_a_rank_a_step_behind_is_stuck() -> None:
+    """However many collectives it counts."""
+    job = Watched()
+    job.sees((5, 50), (4, 52), seconds=11)
+    assert job.killed == [1]
+
+
+@pytest.mark.parametrize("patience", [10, 0])
+def test_what_takes_all_ranks_long_is_no_fault(patience: float) -> None:
+    """A compilation, an evaluation: nobody waits for anybody."""
+    job = Watched(patience)
+    job.sees((4, 40), (4, 40), seconds=1000)
+    assert job.killed == []
+
+
+def test_without_patience_nobody_is_stuck() -> None:
+    """0 is as long as it takes."""
+    job = Watched(0)
+    job.sees((4, 40), (4, 41), seconds=1000)
+    assert job.killed == []
+
+
+def test_what_took_long_before_may_take_long_again() -> None:
+    """The limit is learnt: rank 0 writes a file while the others wait, now and then."""
+    job = Watched()
+    for _ in range(3):
+        job.sees((4, 40), (4, 41), seconds=9)
+        job.sees((4, 41), (4, 41))
+    job.sees((4, 42), (4, 43), seconds=9 * LEARNT)
+    assert job.killed == []
+    job.sees((4, 42), (4, 43), seconds=2)
+    assert job.killed == [0]
+
+
+def test_a_rank_is_blamed_for_a_step_once() -> None:
+    """If the same step takes long again on who replaced it, that is what the script does."""
+    job = Watched()
+    job.sees((4, 40), (4, 41), seconds=11)
+    job.watch.rest()
+    job.sees((4, 40), (4, 41), seconds=100)
+    assert job.killed == [0]
+
+
+def test_a_job_that_was_suspended_as_a_whole_has_nobody_stuck() -> None:
+    """By a terminal, for hours: the watch slept as well."""
+    job = Watched()
+    job.sees((4, 40), (4, 41), seconds=2)
+    job.now += 10_000
+    job.sees((4, 40), (4, 41), seconds=2)
+    assert job.killed == []
+
+
+def test_a_stopped_process_is_given_a_moment() -> None:
+    """Somebody may stop it and let it go on at once."""
+    job = Watched()
+    job.watch.look_at_stopped(frozenset({2}))
+    job.now = STOPPED_SECONDS / 2
+    job.watch.look_at_stopped(frozenset())
+    job.watch.look_at_stopped(frozenset({2}))
+    job.now += STOPPED_SECONDS / 2
+    job.watch.look_at_stopped(frozenset({2}))
+    assert job.killed == []
+    job.now += STOPPED_SECONDS
+    job.watch.look_at_stopped(frozenset({2}))
+    assert job.killed == [2]

@@ -1,0 +1,272 @@
+"""What a step changes before its update, as it was when the step began: what a rank needs to begin the same step anew.
+
+Random numbers, the data position, buffers (which a forward pass changes), extra state, which modules train, gradients that are
+being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters and large averages change in
+an update only, and are watched by one element of each: where they did not, a rank cannot go back, and says so. Moments are not
+watched.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch.nn.modules import module as torch_modules
+
+from rekindle_training.adapter.digest import leaves
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.state import Stateful, has_extra_state
+from rekindle_training.adapter.trained import Trained
+
+SMALL = 1024 * 1024
+"""Bytes up to which a buffer, or what an object keeps, is copied at each boundary; of more it is watched whether it changes."""
+
+Slots = dict[str, torch.Tensor | None]
+"""Parameters or buffers of one module, as it keeps them."""
+
+
+class CannotGoBack(Exception):
+    """Something has changed that only an update changes."""
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    tensor: torch.Tensor
+    version: int | None
+    """None: its changes are not counted."""
+    content: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    tensor: "ReferenceType[torch.Tensor]"
+    version: int
+    content: torch.Tensor | None
+    """None: until now this loop has dropped each gradient before the next one."""
+
+
+@dataclass
+class _Moment:
+    own: Own
+    buffers: list[dict[str, _Buffer | None]]
+    gradients: list[_Gradient | None]
+    options: list[list[dict[str, Any]]]
+    small: dict[str, dict[str, Any]]
+    modes: list[bool]
+    trains: list[bool]
+    extra: list[tuple[torch.nn.Module, Any]]
+    sample: list[bytes]
+
+
+@dataclass
+class Boundary:
+    trained: Trained
+    _moment: _Moment | None = None
+    _modules: list[torch.nn.Module] = field(default_factory=list)
+    _has_grown: bool = True
+    _middles: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
+    """By the ids of parameters: where each was in memory, and its middle element there."""
+    _gathers: bool | None = None
+    """A step adds to the gradients of the step before; None: no step has shown it yet."""
+
+    def __post_init__(self) -> None:
+        shared = self.trained.shared
+        self._optimizers = [
+            thing for thing in (self.trained.optimizer, *shared.values()) if isinstance(thing, torch.optim.Optimizer)
+        ]
+        self._scalers = [thing for thing in shared.values() if isinstance(thing, torch.amp.GradScaler)]
+        others = {name: thing for name, thing in shared.items() if not _is_known(thing)}
+        self._small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL}
+        self._large = {name: thing for name, thing in others.items() if name not in self._small}
+        torch_modules.register_module_module_registration_hook(self._grown)
+
+    def remember(self) -> Own:
+        """Of a step that begins now; returns what only this rank has."""
+        if self._has_grown:
+            roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
+            self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
+            self._has_grown = False
+        before = self._moment
+        self._moment = _Moment(
+            own=self.trained.take_own(),
+            buffers=self._copy_buffers(before.buffers if before else []),
+            gradients=[_gradient(parameter.grad, copied=self._gathers is not False) for parameter in self._parameters()],
+            options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
+            small={name: copy.deepcopy(thing.state_dict()) for name, thing in self._small.items()},
+            modes=[module.training for module in self._modules],
+            trains=[parameter.requires_grad for parameter in self._parameters()],
+            extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._modules if has_extra_state(module)],
+            sample=self._sample(),
+        )
+        return self._moment.own
+
+    def go_back(self) -> None:
+        """Everything is as it was when the step began.
+
+        Raises:
+            CannotGoBack: it cannot be; the message says what has changed.
+        """
+        moment = self._moment
+        assert moment is not None
+        if self._sample() != moment.sample:
+            raise CannotGoBack("parameters or a large object of `state` changed before the update")
+        self._put_parameters(moment)
+        self._put_modules(moment)
+        for optimizer, groups in zip(self._optimizers, moment.options, strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                _put_options(group, options)
+        for name, content in moment.small.items():
+            self._small[name].load_state_dict(copy.deepcopy(content))
+        self._reset_scalers()
+        self.trained.put_own(moment.own)
+
+    @property
+    def own(self) -> Own | None:
+        return self._moment.own if self._moment else None
+
+    def _put_parameters(self, then: _Moment) -> None:
+        gradients = self._old_gradients(then.gradients)
+        for parameter, gradient, trains in zip(self._parameters(), gradients, then.trains, strict=True):
+            parameter.grad = gradient
+            parameter.requires_grad_(trains)
+
+    def _put_modules(self, then: _Moment) -> None:
+        for module, mode, buffers in zip(self._modules, then.modes, then.buffers, strict=True):
+            module.training = mode
+            _put_buffers(module._buffers, buffers)
+        for module, extra in then.extra:
+            module.set_extra_state(copy.deepcopy(extra))
+
+    def forget(self) -> None:
+        """The state has become another rank's."""
+        self._moment = None
+        self._reset_scalers()
+
+    def _reset_scalers(self) -> None:
+        """Which part of a step each optimizer was in is no part of a scaler's state."""
+        for scaler in self._scalers:
+            scaler._per_optimizer_states.clear()
+
+    # ---- buffers
+
+    def _copy_buffers(self, before: list[dict[str, _Buffer | None]]) -> list[dict[str, _Buffer | None]]:
+        known = before if len(before) == len(self._modules) else [{}] * len(self._modules)
+        return [
+            {name: _copied(tensor, old.get(name)) for name, tensor in module._buffers.items()} if module._buffers else {}
+            for module, old in zip(self._modules, known, strict=True)
+        ]
+
+    # ---- gradients
+
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        for module in self._modules:
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    yield parameter
+
+    def notice_gradients(self) -> None:
+        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
+        then = self._moment.gradients if self._moment else []
+        held = [(old.tensor(), parameter.grad) for old, parameter in zip(then, self._parameters(), strict=False) if old]
+        if held:
+            self._gathers = bool(self._gathers) or any(now is not None and now is old for old, now in held)
+
+    def _old_gradients(self, then: list[_Gradient | None]) -> list[torch.Tensor | None]:
+        parameters = list(self._parameters())
+        if len(parameters) != len(then):
+            raise CannotGoBack("parameters were added in the step")
+        return [_old_gradient(gradient, parameter.grad) for gradient, parameter in zip(then, parameters, strict=True)]
+
+    # ---- what only an update changes
+
+    def _sample(self) -> list[bytes]:
+        """The middle element of each tensor. Counters of changes see neither `.data` nor fused kernels."""
+        middles = [self._middle_of(parameter) for parameter in self._parameters() if parameter.numel()]
+        for thing in self._large.values():
+            tensors = (leaf for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
+            middles += [_middle(tensor) for tensor in tensors if tensor.numel()]
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        for middle in middles:
+            by_device.setdefault(middle.device, []).append(middle)
+        return [torch.cat(group).cpu().numpy().tobytes() for group in by_device.values()]
+
+    def _middle_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """As a view that follows the parameter as long as it stays where it is in memory."""
+        place, known = parameter.data_ptr(), self._middles.get(id(parameter))
+        if known is None or known[0] != place:
+            known = self._middles[id(parameter)] = (place, _middle(parameter))
+        return known[1]
+
+    def _grown(self, _module: torch.nn.Module, _name: str, _part: torch.nn.Module | None) -> None:
+        self._has_grown = True
+
+
+def _middle(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach()[tuple(size // 2 for size in tensor.shape)].reshape(1).view(torch.uint8)
+
+
+def _is_known(thing: Stateful) -> bool:
+    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler)
+
+
+def _size(thing: Stateful) -> int:
+    return sum(leaf.nbytes for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A learning rate may be a tensor, which a scheduler changes in place."""
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items() if key != "params"}
+
+
+def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
+    for key, value in then.items():
+        if isinstance(value, torch.Tensor) and isinstance(group.get(key), torch.Tensor):
+            group[key].copy_(value)
+        else:
+            group[key] = value
+
+
+def _copied(tensor: torch.Tensor | None, old: _Buffer | None) -> _Buffer | None:
+    if tensor is None:
+        return None
+    """A small one always: BatchNorm changes its statistics without counting that."""
+    version = tensor._version if tensor.nbytes > SMALL and not tensor.is_inference() else None
+    if old is not None and old.tensor is tensor and version is not None and old.version == version:
+        return old
+    return _Buffer(tensor, version, tensor.detach().clone())
+
+
+def _put_buffers(slots: Slots, then: Mapping[str, _Buffer | None]) -> None:
+    for name in slots.keys() - then.keys():
+        del slots[name]
+    for name, buffer in then.items():
+        slots[name] = None if buffer is None else _filled(buffer)
+
+
+def _filled(buffer: _Buffer) -> torch.Tensor:
+    """In place, where others may hold it; an expanded tensor or one of an inference cannot be written."""
+    if buffer.tensor.is_inference() or 0 in buffer.tensor.stride():
+        return buffer.content.clone()
+    with torch.no_grad():
+        buffer.tensor.copy_(buffer.content)
+    return buffer.tensor
+
+
+def _gradient(tensor: torch.Tensor | None, *, copied: bool) -> _Gradient | None:
+    if tensor is None:
+        return None
+    return _Gradient(ref(tensor), tensor._version, tensor.detach().clone() if copied else None)
+
+
+def _old_gradient(then: _Gradient | None, now: torch.Tensor | None) -> torch.Tensor | None:
+    if then is None:
+        return None
+    if then.content is not None:
+        return then.content.clone()
+    if then.tensor() is now and now is not None:
+        if now._version != then.version:
+            raise CannotGoBack("gradients of the step before were added to, for the first time")
+        return now
+    return None  # dropped by the loop, which drops it again

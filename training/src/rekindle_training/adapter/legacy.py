@@ -1,0 +1,54 @@
+"""What a rank leaves to the process that follows it: memory of the launcher's, which outlives a process that is killed.
+
+A rank writes what only it has (`Own`) at each boundary and before each update. Of the last few that are there, the one of the
+step behind which training goes on is read; a torn one, whose writer was killed, does not count.
+"""
+
+import os
+import struct
+
+import xxhash
+
+_SLOTS = 4
+"""Two steps' worth: training never goes back further."""
+_STRIDE = 1 << 32
+"""Bytes between two of them, of which only those that are written exist."""
+_HEADER = struct.Struct("<QqQQ")
+"""Number of the writing, step, length, digest."""
+
+
+class Legacy:
+    """Of one rank. Without a descriptor nothing is left to anybody."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._written = max((number for number, _, _ in self._found()), default=0)
+
+    def leave(self, step: int, own: bytes) -> None:
+        """What this rank has for itself behind a step."""
+        if self._descriptor is None:
+            return
+        self._written += 1
+        place = self._written % _SLOTS * _STRIDE
+        os.pwrite(self._descriptor, own, place + _HEADER.size)
+        os.pwrite(self._descriptor, _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own)), place)
+
+    def behind(self, step: int) -> bytes | None:
+        """What the process before left behind this step, the latest if there are several; None: nothing."""
+        found = [(number, own) for number, at, own in self._found() if at == step]
+        return max(found)[1] if found else None
+
+    def _found(self) -> list[tuple[int, int, bytes]]:
+        if self._descriptor is None:
+            return []
+        read = (self._read(self._descriptor, slot * _STRIDE) for slot in range(_SLOTS))
+        return [found for found in read if found is not None]
+
+    @staticmethod
+    def _read(descriptor: int, place: int) -> tuple[int, int, bytes] | None:
+        header = os.pread(descriptor, _HEADER.size, place)
+        if len(header) < _HEADER.size:
+            return None
+        number, step, length, digest = _HEADER.unpack(header)
+        own = os.pread(descriptor, length, place + _HEADER.size)
+        return (number, step, own) if number and xxhash.xxh3_64_intdigest(own) == digest else None

@@ -1,0 +1,117 @@
+"""How a rank becomes a member of a generation, with the state that training has there. Used by the session's loop.
+
+At the start of a job that is the newest checkpoint's; a replacement, or a rank that failed in the middle of an update, takes
+that of a replica; everybody else has it, or goes back to where the failed step began.
+"""
+
+import logging
+import pickle
+from collections.abc import Callable
+
+from rekindle_training.adapter import copying, own
+from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.step import Attempts
+from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.tampering import Tampering
+from rekindle_training.processor.gate import Join
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Of one rank, in one generation after the other."""
+
+    def __init__(self, rank: Rank, attempts: Attempts, checkpoints: Checkpoints, step_log: StepLog) -> None:
+        self._rank = rank
+        self._number = rank.environment.rank
+        self._attempts = attempts
+        self._checkpoints = checkpoints
+        self._step_log = step_log
+        self._tampering = Tampering(rank.environment.tamper)
+        self.callbacks: list[Callable[[], None]] = []
+        self.lost = False
+        """What this rank has is the state of no step."""
+        self.renewed = False
+        """It has the state of another rank, and what a process before it had for itself."""
+
+    def join(self, wish: Join) -> bool:
+        """Whether this rank is a member now. One that is not has said so, and waits for another generation."""
+        failure = self._try(wish)
+        if failure is None:
+            self._rank.gate.enter(wish.generation)
+            self._rank.processor.joined(wish.generation)
+            return True
+        # Said here, behind the `except` block: its traceback would hold the old connections open.
+        self._rank.processor.failed(f"rank {self._number}: {failure}", wish.generation)
+        if self._starts(wish):
+            raise SystemExit(f"rekindle: rank {self._number} could not start: {failure}")
+        return False
+
+    def _try(self, wish: Join) -> str | None:
+        try:
+            self._stand_where_it_goes_on(wish)
+            self._rank.communicator.join(wish)
+            self._bring_up_to_date(wish)
+            self._call_back()
+        except Exception as error:
+            log.exception("could not join the new generation")
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _call_back(self) -> None:
+        """The random numbers that they draw are nothing to training: an undisturbed rank draws none."""
+        trained = self._rank.trained
+        numbers = trained.take_random_numbers()
+        for callback in self.callbacks:
+            callback()
+        own.put(numbers, None, trained.accelerator)
+
+    def _starts(self, wish: Join) -> bool:
+        return self._rank.processor.generation == 0 and not wish.rebuild.transfers
+
+    def _stand_where_it_goes_on(self, wish: Join) -> None:
+        if self._starts(wish) or self._source(wish) is not None:
+            return
+        if wish.rebuild.step != self._rank.gate.completed:
+            raise StateMismatch(
+                f"training goes on behind step {wish.rebuild.step}, and this rank is behind {self._rank.gate.completed}"
+            )
+        self.lost = True
+        self._attempts.go_back()
+        self.lost = False
+
+    def _source(self, wish: Join) -> int | None:
+        """The rank from which this one is to take its state."""
+        return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
+
+    def _bring_up_to_date(self, wish: Join) -> None:
+        if self._starts(wish):
+            self._restore_checkpoint()
+        for transfer in wish.rebuild.transfers:
+            if transfer.source == self._number:
+                copying.send(self._tampering.of_state(self._rank.trained.collect()), transfer.target)
+            elif transfer.target == self._number:
+                self._take_over(transfer.source, wish)
+
+    def _take_over(self, source: int, wish: Join) -> None:
+        self.lost = True
+        received, expected = copying.receive(source, self._rank.trained.collect())
+        self._rank.trained.place(received)
+        if digest(self._tampering.of_state(self._rank.trained.collect())) != expected:
+            raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
+        mine = pickle.loads(wish.rebuild.own_state) if wish.rebuild.own_state else self._attempts.own_behind(wish.rebuild.step)
+        self._rank.trained.put_own(mine, random_numbers=self._tampering.keeps_random_numbers)
+        self._tampering.of_model(self._rank.trained.model)
+        self._rank.gate.complete(wish.rebuild.step)
+        self._attempts.forget()
+        self.lost, self.renewed = False, True
+
+    def _restore_checkpoint(self) -> None:
+        step = self._checkpoints.newest()
+        if step:
+            self._rank.trained.read(self._checkpoints, step)
+            self._rank.gate.complete(step)
+        self._rank.processor.lost_steps(max(self._step_log.last_step() - step, 0))

@@ -1,0 +1,66 @@
+"""The launcher's conversation with the job's manager, in a thread of its own: how the processes are, and what is to be done."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from rekindle_training import wire
+from rekindle_wire.training_pb2 import PodOrder, PodState
+from rekindle_wire.training_pb2_grpc import PodsStub
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.1
+
+_Outbox = queue.SimpleQueue[PodState | None]
+
+
+class Link:
+    """Comes back by itself when the stream breaks, and says the latest state again."""
+
+    def __init__(self, port: int, obey: Callable[[PodOrder], None]) -> None:
+        self._address = f"127.0.0.1:{port}"
+        self._obey = obey
+        self._lock = threading.Lock()
+        self._latest = PodState()
+        self._outbox: _Outbox = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rekindle-link", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def say(self, state: PodState) -> None:
+        with self._lock:
+            self._latest = state
+            self._outbox.put(state)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._outbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with grpc.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
+            stub = PodsStub(channel)
+            while not self._ended.is_set():
+                with self._lock:
+                    outbox: _Outbox = queue.SimpleQueue()
+                    outbox.put(self._latest)
+                    self._outbox = outbox
+                try:
+                    for order in stub.Attach(_speak(outbox)):
+                        self._obey(order)
+                except grpc.RpcError as error:
+                    log.debug("lost the manager, coming back", extra={"reason": str(error)})
+                finally:
+                    outbox.put(None)
+                self._ended.wait(RETRY_SECONDS)
+
+
+def _speak(outbox: _Outbox) -> Iterator[PodState]:
+    while (state := outbox.get()) is not None:
+        yield state

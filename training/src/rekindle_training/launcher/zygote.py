@@ -1,0 +1,247 @@
+"""The process of a pod that makes all others. It never has a second thread, so that what it forks is whole.
+
+The launcher forks it before anything else and speaks to it through a pair of sockets. All processes of the pod are its children:
+it hears of their ends and stops, and the kernel ends them with it.
+"""
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+
+from rekindle_training.launcher import child, spare
+from rekindle_training.launcher.child import CANNOT_START
+from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
+
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The launcher passes them on; a terminal sends them to everybody."""
+
+
+@dataclass(frozen=True)
+class Program:
+    command: tuple[str, ...]
+    interpreted: bool = False
+    """A script or module, run with what the zygote has loaded; otherwise the command is executed."""
+    as_module: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """A process of this name."""
+
+    name: str
+    program: Program
+    environment: Mapping[str, str]
+    redirects: Mapping[int, Path] = field(default_factory=dict)
+    keep: Sequence[int] = ()
+    is_spare: bool = False
+    """It waits for a rank as soon as it needs one."""
+
+
+@dataclass(frozen=True)
+class Bind:
+    """The spare becomes a rank, and has another name."""
+
+    spare: str
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Signal:
+    name: str
+    number: int
+
+
+@dataclass(frozen=True)
+class End:
+    """Everything."""
+
+
+Command = Start | Bind | Signal | End
+
+
+@dataclass(frozen=True)
+class Ended:
+    name: str
+    code: int
+    """Negative for a signal."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """By SIGSTOP or one of its like, or no longer."""
+
+    name: str
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A spare has got as far as it can without a rank."""
+
+    name: str
+
+
+Event = Ended | Stopped | Waits
+
+
+def start(*, preload: bool) -> tuple[int, Connection]:
+    """A zygote's pid, and the way to it, of `Command`s and `Event`s. Its end is the end of all its children.
+
+    Args:
+        preload: it loads torch, which its children then need not.
+    """
+    mine, its = Pipe()
+
+    def run() -> int:
+        mine.close()
+        return _Zygote(its).run(preload=preload)
+
+    pid = child.fork(run)
+    its.close()
+    return pid, mine
+
+
+@dataclass
+class _Zygote:
+    launcher: Connection
+    _names: dict[int, str] = field(default_factory=dict)
+    """Of its children, by pid."""
+    _spares: dict[str, Connection] = field(default_factory=dict)
+    _ends: bool = False
+
+    def run(self, *, preload: bool) -> int:
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        woken, wake = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake)
+        self._inner = (woken, wake)
+        if preload:
+            _preload()
+        with contextlib.suppress(EOFError, OSError):  # the launcher has ended
+            while not self._ends:
+                for ready in wait([self.launcher, woken, *self._spares.values()]):
+                    self._handle(ready)
+        for pid in self._names:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._names:
+            os.waitpid(pid, 0)
+        return 0
+
+    def _handle(self, ready: object) -> None:
+        if ready is self.launcher:
+            self._obey(self.launcher.recv())
+        elif isinstance(ready, Connection):
+            self._hear(ready)
+        else:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._inner[0], 4096)
+            self._look_after_children()
+
+    # What the launcher wants.
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Start():
+                self._start(command)
+            case Bind():
+                self._bind(command)
+            case Signal(name, number):
+                for pid in [pid for pid, known in self._names.items() if known == name]:
+                    os.kill(pid, number)
+            case End():
+                self._ends = True
+
+    def _bind(self, command: Bind) -> None:
+        if (binding := self._spares.pop(command.spare, None)) is None:  # it has ended in this moment
+            self.launcher.send(Ended(command.name, CANNOT_START))
+            return
+        self._names = {pid: command.name if known == command.spare else known for pid, known in self._names.items()}
+        with contextlib.suppress(OSError):  # it has ended, which is told by its new name
+            binding.send(command.place)
+        binding.close()
+
+    def _start(self, command: Start) -> None:
+        binding = its = None
+        if command.is_spare:
+            binding, its = Pipe()
+        try:
+            pid = child.fork(partial(self._become, command, its))
+        except OSError as error:  # no memory, or too many processes
+            print(f"rekindle-train: cannot start {command.name}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+            self.launcher.send(Ended(command.name, CANNOT_START))
+            return
+        self._names[pid] = command.name
+        if binding is not None and its is not None:
+            its.close()
+            self._spares[command.name] = binding
+
+    # In the child.
+
+    def _become(self, command: Start, binding: Connection | None) -> int:
+        signal.set_wakeup_fd(-1)
+        for number in (*IGNORED, signal.SIGCHLD):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        for descriptor in self._inner:
+            os.close(descriptor)
+        for connection in (self.launcher, *self._spares.values()):
+            connection.close()
+        child.redirect(command.redirects)
+        if not command.program.interpreted:
+            return child.execute(command.program.command, command.environment, command.keep)
+        os.environ.clear()
+        os.environ.update(command.environment)
+        if binding is not None:
+            spare.wait_for_rank(binding)
+        return child.interpret(command.program.command, as_module=command.program.as_module)
+
+    # What becomes of the children.
+
+    def _look_after_children(self) -> None:
+        while self._names:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+            if found is None:
+                return
+            if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                name = self._names.pop(found.si_pid, "")
+                if (binding := self._spares.pop(name, None)) is not None:
+                    binding.close()
+                self.launcher.send(Ended(name, code))
+            else:
+                self.launcher.send(Stopped(self._names.get(found.si_pid, ""), found.si_code == os.CLD_STOPPED))
+
+    def _hear(self, binding: Connection) -> None:
+        name = next((name for name, known in self._spares.items() if known is binding), None)
+        if name is None:
+            return  # it has ended since `wait` returned
+        try:
+            binding.recv_bytes()
+        except (EOFError, OSError):
+            del self._spares[name]  # its end is told as that of any other process
+            binding.close()
+        else:
+            self.launcher.send(Waits(name))
+
+
+def _preload() -> None:
+    """What every rank would spend seconds on: torch, and what the first optimizer imports."""
+    for name, value in BEFORE_TORCH.items():
+        os.environ.setdefault(name, value)
+    import torch._dynamo
+    import torch.distributed.checkpoint  # noqa: F401
+
+    import rekindle_training.adapter.session  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # no collection of a child walks over all of this

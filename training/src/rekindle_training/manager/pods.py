@@ -1,0 +1,106 @@
+"""The pods of the job, as their launchers see them: which process a rank has, and which have ended. Orders go back to them.
+
+What a launcher says is a state and not an event: it is said again as a whole after each change and on each new stream, and an
+order names the state to which it is the answer. So neither is lost, and neither is done twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rekindle_wire.training_pb2 import End, PodOrder, PodState, ProcessState, Replace, Restart
+
+log = logging.getLogger(__name__)
+
+Outbox = asyncio.Queue[PodOrder | None]
+
+
+@dataclass(eq=False)
+class _Pod:
+    """Behind one stream."""
+
+    outbox: Outbox
+    state: PodState = field(default_factory=PodState)
+
+
+class Pods:
+    """All whose launcher is here."""
+
+    def __init__(self) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Hears of each state."""
+        self.over = False
+        self._pods: list[_Pod] = []
+        self._orders: dict[str, PodOrder] = {}
+        """What is still to be done, by what it is the answer to."""
+
+    # What the service brings.
+
+    def attach(self) -> _Pod:
+        pod = _Pod(asyncio.Queue())
+        self._pods.append(pod)
+        for order in self._orders.values():
+            pod.outbox.put_nowait(order)
+        return pod
+
+    def hear(self, pod: _Pod, state: PodState) -> None:
+        pod.state = state
+        self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
+        self.on_change()
+
+    def detach(self, pod: _Pod) -> None:
+        self._pods = [known for known in self._pods if known is not pod]
+
+    def end_all(self) -> None:
+        """The manager ends, and talks to no launcher any more."""
+        self.over = True
+        for pod in self._pods:
+            pod.outbox.put_nowait(None)
+
+    # What is known.
+
+    @property
+    def succeeds(self) -> bool:
+        """Ranks that train may be known by themselves only."""
+        return any(pod.state.succeeds for pod in self._pods)
+
+    @property
+    def restarts(self) -> int:
+        """How often all ranks have begun again together."""
+        return max((pod.state.restarts for pod in self._pods), default=0)
+
+    @property
+    def processes(self) -> Iterable[ProcessState]:
+        """The latest of each rank."""
+        return (process for pod in self._pods for process in pod.state.processes)
+
+    @property
+    def ended(self) -> dict[int, ProcessState]:
+        """By their rank: processes that have ended and that no other one has followed."""
+        return {process.rank: process for process in self.processes if process.HasField("ended")}
+
+    def vouches_for(self, identity: str) -> bool:
+        """The launcher says that the process lives."""
+        return any(process.process == identity and not process.HasField("ended") for process in self.processes)
+
+    # What is to be done.
+
+    def replace(self, process: ProcessState) -> None:
+        """Another process becomes this one's rank."""
+        self._order(process.process, PodOrder(replace=Replace(process=process.process)))
+
+    def kill(self, identity: str, reason: str) -> None:
+        """The process ends where it is."""
+        self._order(identity, PodOrder(end=End(process=identity, reason=reason)))
+
+    def restart(self, reason: str) -> None:
+        """All ranks begin again, as long as restarts are left; otherwise the job ends."""
+        for pod in self._pods:
+            self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason)))
+
+    def _order(self, about: str, order: PodOrder) -> None:
+        log.info("told a pod", extra={"order": order.WhichOneof("kind"), "about": about})
+        self._orders[about] = order
+        for pod in self._pods:
+            pod.outbox.put_nowait(order)

@@ -1,0 +1,100 @@
+"""Decides where no control plane does: which ranks are replaced, who holds training up, and when all begin again.
+
+Made by the conductor for a job whose launcher started this manager. What it knows is what the launcher and the ranks say now, so
+that a manager that follows another one decides as that one would have.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.watch import Watch
+from rekindle_wire.training_pb2 import ProcessState
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""Between two looks at how far the ranks are."""
+
+
+class Standalone:
+    """Of one job. `consider` is called when something may have been lost."""
+
+    def __init__(self, roster: Roster, pods: Pods, patience: float, repair: Callable[[], None]) -> None:
+        """Args:
+        patience: seconds that ranks wait for another one at least, before it is replaced; 0: as long as it takes.
+        repair: begins a repair, if none is going on.
+        """
+        self._roster, self._pods, self._repair = roster, pods, repair
+        self._watch = Watch(patience, self._kill)
+        self._considering: asyncio.Task[None] | None = None
+        self._restarts = 0
+        self.given_up = False
+        """All ranks are to begin again, or to end."""
+        roster.lives = pods.vouches_for
+        pods.on_change = self._changed
+
+    @property
+    def over(self) -> bool:
+        """All ranks have ended well, whether they trained or not."""
+        ended = list(self._pods.ended.values())
+        return len(ended) == self._roster.world_size and not any(process.ended for process in ended)
+
+    def consider(self) -> None:
+        if self._considering is None and not self.given_up:
+            self._considering = asyncio.create_task(self._look_at_losses())
+
+    def give_up(self, reason: str) -> None:
+        """Only the last checkpoint is left to go on from."""
+        self.given_up = True
+        log.error("training cannot go on", extra={"reason": reason})
+        self._pods.restart(reason)
+
+    async def watch(self) -> None:
+        """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
+        roster = self._roster
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._watch.look_at_stopped(frozenset(process.rank for process in self._pods.processes if process.stopped))
+            if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
+                self._watch.look({rank: (member.step, member.collectives) for rank, member in roster.members.items()})
+            else:
+                self._watch.rest()
+
+    def _changed(self) -> None:
+        for process in self._pods.processes:
+            self._roster.follow(process.rank, "" if process.HasField("ended") else process.process)
+        if self._pods.restarts > self._restarts:
+            self._restarts, self.given_up = self._pods.restarts, False
+        self.consider()
+
+    async def _look_at_losses(self) -> None:
+        """A manager that follows another one first meets all who live."""
+        roster, pods = self._roster, self._pods
+        try:
+            if pods.succeeds:
+                await roster.until(self._knows_all_that_live)
+            gone = [process for process in pods.ended.values() if not self._is_done(process)]
+            if len(roster.vacant) < roster.world_size:
+                if gone or roster.torn or roster.vacant:
+                    self._repair()
+            elif failed := next((process for process in gone if process.ended), None):
+                self.give_up(f"rank {failed.rank} ended with {failed.ended}, and no other one trains")
+        finally:
+            self._considering = None
+
+    def _knows_all_that_live(self) -> bool:
+        living = [process.process for process in self._pods.processes if not process.HasField("ended")]
+        return all(map(self._roster.knows, living))
+
+    def _is_done(self, process: ProcessState) -> bool:
+        member = self._roster.members.get(process.rank)
+        return member is not None and member.identity == process.process and member.finished and not process.ended
+
+    def _kill(self, rank: int, reason: str) -> None:
+        for process in self._pods.processes:
+            if process.rank == rank and not process.HasField("ended"):
+                log.warning("ending a rank", extra={"rank": rank, "reason": reason})
+                self._pods.kill(process.process, reason)

@@ -1,0 +1,76 @@
+"""Finds the processes that hold training up: one that is stopped, and one that stands still while all others wait for it.
+
+Who waits is in a collective, and has begun one more than who does not come. So a rank is told from the others by its progress:
+completed steps, and collectives of the default group that it began. What takes all of them long, such as a compilation, is no
+fault, and neither is a silent process: one call may keep it from speaking.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
+
+Progress = tuple[int, int]
+"""Completed steps, collectives begun."""
+
+STOPPED_SECONDS = 1.0
+"""How long a process may be stopped, as by SIGSTOP, before another one takes its rank."""
+ASLEEP_SECONDS = 10.0
+"""Between two looks: this process was stopped itself, as by a terminal, and the ranks with it."""
+LEARNT = 5
+"""Nobody is taken for stuck before all have stood this many times longer than they ever did and went on."""
+
+
+class Watch:
+    """Of one job. `look` is called every second or so, and `kill` with the rank of who is to be replaced, and the reason."""
+
+    def __init__(self, patience: float, kill: Callable[[int, str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`patience` is how long ranks may wait for another one at least, in seconds; 0: as long as it takes."""
+        self._patience, self._kill, self._clock = patience, kill, clock
+        self._progress: dict[int, Progress] = {}
+        self._moved = self._looked = clock()
+        self._longest = 0.0
+        self._stopped: dict[int, float] = {}
+        self._blamed: set[tuple[int, int]] = set()
+        """Ranks and the steps in which they were: a second time they are left alone, since it is the script's doing."""
+
+    def look(self, progress: Mapping[int, Progress]) -> None:
+        """Of all ranks, while they train."""
+        now = self._clock()
+        if now - self._looked > ASLEEP_SECONDS:
+            self.rest()
+        self._looked = now
+        if progress != self._progress:
+            if progress.keys() == self._progress.keys():
+                self._longest = max(self._longest, now - self._moved)
+            self._progress, self._moved = dict(progress), now
+            return
+        quiet = now - self._moved
+        if self._patience and quiet > max(self._patience, LEARNT * self._longest):
+            self._blame(quiet)
+
+    def rest(self) -> None:
+        """Training does not go on just now, or is begun anew."""
+        self._progress, self._moved = {}, self._clock()
+
+    def look_at_stopped(self, ranks: frozenset[int]) -> None:
+        """Ranks whose processes are stopped now."""
+        now = self._clock()
+        self._stopped = {rank: self._stopped.get(rank, now) for rank in ranks}
+        for rank, since in list(self._stopped.items()):
+            if now - since >= STOPPED_SECONDS:
+                self._kill(rank, f"stopped for {STOPPED_SECONDS:g} s")
+                del self._stopped[rank]
+
+    def _blame(self, quiet: float) -> None:
+        least = min(self._progress.values())
+        behind = {rank for rank, at in self._progress.items() if at == least}
+        if len(behind) == len(self._progress):
+            return
+        for rank in behind:
+            step = least[0] + 1
+            if (rank, step) not in self._blamed:
+                self._blamed.add((rank, step))
+                self._kill(rank, f"the others have waited for it in step {step} for {quiet:.0f} s")
+        self._moved = self._clock()
