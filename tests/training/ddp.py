@@ -1,5 +1,7 @@
-"""A training script with a group of its own: it wraps the model again after each rebuild, as the adapter's users do."""
+"""A training script with DDP, which as a rule it wraps once. With `WRAPS_AGAIN` it does so after each rebuild, in a callback
+that fails on the rank `FAILS_AT_RANK`."""
 
+import hashlib
 import os
 
 import torch
@@ -8,22 +10,41 @@ from torch.nn.parallel import DistributedDataParallel
 import rekindle_training
 
 torch.manual_seed(1)
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+
+
+class Model(torch.nn.Module):
+    """Its layers are made in another order than they are used, so that DDP finds better buckets than the first ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third, self.first, self.second = torch.nn.Linear(64, 8), torch.nn.Linear(8, 32), torch.nn.Linear(32, 64)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.third(self.second(self.first(data).relu()).relu())
+        return result
+
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)  # which keeps the last bits of gradients
 
 with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
-    wrapped = DistributedDataParallel(model)
+    wrapped: DistributedDataParallel
+    data = torch.Generator().manual_seed(training.rank)
 
-    def wrap_again() -> None:
+    def wrap() -> None:
         global wrapped
-        if os.environ.get("FAILS_AT_RANK") == str(training.rank):
+        if os.environ.get("FAILS_AT_RANK") == str(training.rank) and training.step:
             raise RuntimeError("the user's callback failed")
-        wrapped = DistributedDataParallel(model)
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.001)
 
-    training.on_rebuild(wrap_again)
+    wrap()
+    if "WRAPS_AGAIN" in os.environ:
+        training.on_rebuild(wrap)
     for step in training.steps(400):
         optimizer.zero_grad()
-        wrapped(torch.full((2, 8), float(training.rank + step % 7))).pow(2).mean().backward()
+        data.manual_seed(1000 * training.rank + step)
+        wrapped(torch.randn(2, 8, generator=data)).pow(2).mean().backward()
         optimizer.step()
-    line = f"final {training.rank} {training.generation} {model.weight.double().sum().item()!r}\n"
+    digest = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())).hexdigest()
+    line = f"final {training.rank} {training.generation} {digest}\n"
     os.write(1, line.encode())  # in one piece: all ranks of a pod write to one log

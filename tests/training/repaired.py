@@ -1,8 +1,9 @@
 """A training script on which `FAULTS` act: `RANK:STEP:PLACE`, each once, with commas between them. `KIND` says what
 they do: `raise`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
 
-Its steps have what a repeated one could get wrong: random numbers, dropout, running statistics, a scaler, a schedule, data that
-moves on, an evaluation, and, with `GATHER=2`, gradients of two turns.
+With `WRAP` the model is wrapped in DDP with these options, otherwise gradients are averaged by hand. Its steps have what a
+repeated one could get wrong: random numbers, dropout, running statistics, a scaler, a schedule, data that moves on, an
+evaluation, and, with `GATHER=2`, gradients of two turns.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import rekindle_training
 from rekindle_training.adapter.checkpoint import Checkpoints
@@ -27,6 +29,7 @@ PACE = (float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", ""))
 FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
 KIND = os.environ.get("KIND", "raise")
 GATHER = int(os.environ.get("GATHER", "1"))
+WRAP = os.environ["WRAP"].split() if "WRAP" in os.environ else None
 rank = int(os.environ["RANK"])
 
 
@@ -99,7 +102,7 @@ def train(step: int) -> None:
     if strikes("swallowing", step):
         os.environ["SWALLOW"] = "yes"
     for _ in range(2 // GATHER):
-        loss = model(next(data)).pow(2).mean()
+        loss = wrapped(next(data)).pow(2).mean()
         scaler.scale(loss).backward()
     fault("backward", step)
     if step % GATHER == 0:
@@ -107,7 +110,8 @@ def train(step: int) -> None:
 
 
 def update(step: int) -> None:
-    for index, gradient in enumerate(parameter.grad for parameter in model.parameters() if parameter.grad is not None):
+    gradients = (parameter.grad for parameter in model.parameters() if parameter.grad is not None and WRAP is None)
+    for index, gradient in enumerate(gradients):
         work = dist.all_reduce(gradient, async_op=True)
         if index == 2:
             fault("communicating", step)
@@ -143,6 +147,10 @@ with rekindle_training.session(
     model, optimizer, state=[scheduler, scaler], data=data, checkpoint_every=int(os.environ.get("EVERY", "0"))
 ) as training:
     optimizer.register_step_pre_hook(agreed)
+    wrapped: nn.Module = model
+    if WRAP is not None and (training.generation == 1 or os.environ.get("REPLACEMENTS") != "bare"):  # several buckets
+        options: dict[str, Any] = dict.fromkeys(WRAP, True)
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.001, **options)
     for step in training.steps(STEPS):
         if os.environ.get("EARLY"):
             next(data)

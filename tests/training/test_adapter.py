@@ -13,6 +13,7 @@ import torch
 from rekindle_training import examples
 from rekindle_training.adapter import own
 from rekindle_training.adapter.communicator import Communicator, warm
+from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.session import Training
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
@@ -77,9 +78,11 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
 ) -> None:
     """Who goes on in the middle draws what comes next there, whatever is drawn before the loop: a data loader, its seed."""
     monkeypatch.setattr(Communicator, "watch", lambda _: None)
+    monkeypatch.setattr(DataParallel, "watch", lambda _: None)
     monkeypatch.setattr(Processor, "start", lambda _: None)
     model = torch.nn.Linear(1, 1)
-    training = Training(rank_environment(tmp_path), Trained(model, torch.optim.SGD(model.parameters(), lr=1)), 0)
+    trained = Trained(model, torch.optim.SGD(model.parameters(), lr=1))
+    training = Training(rank_environment(tmp_path), trained, DataParallel(), 0)
     training._processor.generation = 1
     training._gate.complete(completed)
     training._gate.open()

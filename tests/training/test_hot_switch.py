@@ -1,7 +1,6 @@
 """The hot switch as training sees it, with real processes and a scripted gateway."""
 
 import asyncio
-import math
 import os
 import signal
 from pathlib import Path
@@ -12,7 +11,9 @@ import pytest
 from rekindle_wire.training_pb2 import Held, RankMessage
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import RANKS_PER_POD, WORLD, Job
+from tests.training.processes import Zygote
 from tests.training.ranks import ScriptedRank
+from tests.training.test_standalone import Standalone
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:
@@ -163,23 +164,33 @@ async def test_a_corrupted_migration_is_noticed(job: Job, gateway: GatewayPeer, 
     assert job.final() != reference
 
 
-async def test_groups_of_the_user_are_rebuilt_too(job: Job, gateway: GatewayPeer) -> None:
-    """A script that wraps its model again in `on_rebuild` trains on, and all ranks end with the same parameters."""
-    job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
+def digests(printed: str) -> set[str]:
+    """Of the final parameters; all ranks have printed them."""
+    finals = [line.split() for line in printed.splitlines() if line.startswith("final ")]
+    assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
+    return {digest for _, _, _, digest in finals}
+
+
+@pytest.mark.parametrize("how", [{}, {"WRAPS_AGAIN": "yes"}], ids=["wrapped once", "wrapped again in on_rebuild"])
+async def test_a_model_in_ddp_is_switched(
+    how: dict[str, str], job: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
+) -> None:
+    """A script that wraps its model in DDP ends with the parameters of an undisturbed run, to the bit."""
+    script = str(Path(__file__).with_name("ddp.py"))
+    undisturbed = digests(await Standalone(tmp_path / "undisturbed", zygote).run(script=script))
+    job.script, job.arguments = script, []
+    job.environment |= how
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0
     assert await job.codes() == {0}
-    finals = [line.split() for line in job.outputs().splitlines() if line.startswith("final ")]
-    assert sorted(rank for _, rank, _, _ in finals) == ["0", "1", "2", "3"]
-    assert {(generation, weight) for _, _, generation, weight in finals} == {("2", finals[0][3])}
-    assert math.isfinite(float(finals[0][3]))
+    assert digests(job.outputs()) == undisturbed
 
 
 async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
     """An error inside the rebuild is reported as 406 at once, with the rank and the reason."""
     job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
-    job.environment["FAILS_AT_RANK"] = "1"
+    job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes"}
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
     assert await gateway.status() == 406

@@ -15,6 +15,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.nn.modules import module as torch_modules
 
+from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.digest import leaves
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.state import Stateful, has_extra_state
@@ -208,7 +209,7 @@ def _middle(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_known(thing: Stateful) -> bool:
-    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler)
+    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel)
 
 
 def _size(thing: Stateful) -> int:

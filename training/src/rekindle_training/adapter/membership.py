@@ -55,6 +55,7 @@ class Membership:
             self._stand_where_it_goes_on(wish)
             self._rank.communicator.join(wish)
             self._bring_up_to_date(wish)
+            self._rank.wrappers.regroup()
             self._call_back()
         except Exception as error:
             log.exception("could not join the new generation")
@@ -65,8 +66,9 @@ class Membership:
         """The random numbers that they draw are nothing to training: an undisturbed rank draws none."""
         trained = self._rank.trained
         numbers = trained.take_random_numbers()
-        for callback in self.callbacks:
-            callback()
+        with self._rank.wrappers.wrapped_again():
+            for callback in self.callbacks:
+                callback()
         own.put(numbers, None, trained.accelerator)
 
     def _starts(self, wish: Join) -> bool:

@@ -19,6 +19,7 @@ import torch
 from rekindle_training import environment, names
 from rekindle_training.adapter import communicator, own
 from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
@@ -61,12 +62,13 @@ def session(
     environment.require_launcher()
     every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
     communicator.refuse_another()
-    shared = {f"state[{index}]": thing for index, thing in enumerate(state)}
+    wrappers = DataParallel()
+    shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     communicator.warm()
     gc.collect()
     gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
-    training = Training(RankEnvironment.read(), trained, every)  # a spare waits for its rank here
+    training = Training(RankEnvironment.read(), trained, wrappers, every)  # a spare waits for its rank here
     training.begin()
     yield training
     training.end()
@@ -85,11 +87,12 @@ def _interval(checkpoint_every: int | None) -> int:
 class Training:
     """One rank of a running job. Made by `session` only."""
 
-    def __init__(self, environment: RankEnvironment, trained: Trained, checkpoint_every: int) -> None:
+    def __init__(self, environment: RankEnvironment, trained: Trained, wrappers: DataParallel, checkpoint_every: int) -> None:
         self._environment = environment
         self._trained = trained
         self._checkpoint_every = checkpoint_every
-        rank = Rank.of(environment, trained)
+        self._wrappers = wrappers
+        rank = Rank.of(environment, trained, wrappers)
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
         self._step_log = StepLog(environment)
         self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
@@ -154,6 +157,7 @@ class Training:
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
         self._gate.expect(total)
+        self._wrappers.begin_loop()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)
             self._random_numbers = None
@@ -169,11 +173,13 @@ class Training:
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._communicator.watch()
+        self._wrappers.watch()
         if self._environment.role == names.BACKUP and Injection.read().backup_fails_loading:
             os._exit(1)
         self._processor.start()
         while self.generation == 0:
             self._obey(self._gate.wait())
+        self._wrappers.alone = self._membership.renewed
         if self.step or self._membership.renewed:
             self._random_numbers = self._trained.take_random_numbers()
 
@@ -221,6 +227,9 @@ class Training:
                 self._checkpoint_due = self._membership.join(wish) and self._is_checkpoint(self.step)
 
     def _complete(self, step: int, start: float) -> None:
+        if not self._attempts.guarded:  # `with step:` has done so
+            self._wrappers.settle()
+            self._wrappers.agreed()
         self._gate.complete(step)
         self._checkpoint_due = self._is_checkpoint(step)
         self._write_if_due()

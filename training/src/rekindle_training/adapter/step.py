@@ -189,12 +189,15 @@ class Attempts:
             self._rank.legacy.leave(self._now.number, pickle.dumps(self._now.own_before_update))
             self._now.agreed = self._all_say_so() or self._manager_says_so()
             self._now.given_up = not self._now.agreed
+            if self._now.agreed:
+                self._rank.wrappers.agreed()
         return self._now.agreed
 
     def _all_say_so(self) -> bool:
         if self._rank.gate.broken:
             return False
         try:
+            self._rank.wrappers.settle()
             self._rank.communicator.agree()
         except RuntimeError as error:
             self._note(f"step {self._now.number}", error)

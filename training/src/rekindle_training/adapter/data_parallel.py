@@ -1,0 +1,170 @@
+"""DistributedDataParallel in one generation after the other: the object stays, the group under it changes.
+
+DDP sums gradients in buckets, and finds their layout in its first backward pass. In another layout the same sums differ in their
+last bits. So the layout is a part of what training depends on: a replacement and a job that begins again at a checkpoint wrap
+their models with the layout that training has. It becomes another one before the agreement of the step that found it, so that
+all ranks have it or none has, and not, as DDP would, somewhere in the step behind.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from itertools import chain
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+Layout = str
+"""Indices of the parameters that need gradients, as DDP writes them: "2 1, 0" are two buckets, in the order of reduction."""
+
+SAMPLE_RATE = 100
+"""DDP writes its statistics down in each of so many iterations."""
+
+
+@dataclass
+class _Wrapper:
+    """Of a model, over the default process group."""
+
+    ddp: "ReferenceType[DistributedDataParallel]"
+    layout: Layout
+    """That of the latest agreement."""
+    found: bool = False
+    """Its first backward pass is over, and the buckets are those for good."""
+
+
+class DataParallel:
+    """The wrappers of one rank, in the order in which they were made. A `Stateful`, of which all ranks have the same state."""
+
+    def __init__(self) -> None:
+        self._wrappers: list[_Wrapper] = []
+        self._awaited: list[Layout] = []
+        """Of wrappers that are still to be made here."""
+        self.alone = False
+        """Nobody else wraps a model at this moment: the other ranks are in their loops, and have the state that this one has."""
+
+    def watch(self) -> None:
+        """From here on it knows all wrappers that are made."""
+        wrap = DistributedDataParallel.__init__
+
+        @wraps(wrap)
+        def watched(ddp: DistributedDataParallel, *args: Any, **options: Any) -> None:
+            if self.alone:
+                options["init_sync"] = False
+            with _layout(self._awaited[0] if self._awaited else None) as used:
+                wrap(ddp, *args, **options)
+            if used and ddp.process_group is dist.group.WORLD:
+                self._awaited = self._awaited[1:]
+                self._wrappers.append(_Wrapper(ref(ddp), used[0]))
+
+        DistributedDataParallel.__init__ = watched  # type: ignore[method-assign,assignment]
+
+    def settle(self) -> None:
+        """Called by all ranks when a step has its gradients. Buckets become those that the first backward pass has found.
+
+        Raises:
+            RuntimeError: another rank could not be reached; or DDP's own, where parameters had no part in the step's loss.
+        """
+        for _, ddp in self._unfound():
+            if ddp.reducer._rebuild_buckets():
+                ddp._has_rebuilt_buckets = True
+
+    def agreed(self) -> None:
+        """All ranks have come through `settle`."""
+        for wrapper, ddp in self._unfound():
+            if ddp._has_rebuilt_buckets:
+                wrapper.layout, wrapper.found = _found(ddp), True
+
+    def regroup(self) -> None:
+        """There is another default process group, and what was going on in the one before is forgotten."""
+        for wrapper in self._wrappers:
+            if (ddp := wrapper.ddp()) is not None:
+                _begin_again(ddp, wrapper.layout)
+                wrapper.found = False
+
+    @contextmanager
+    def wrapped_again(self) -> Iterator[None]:
+        """The script may wrap its models anew inside, as all ranks do at this moment that had wrapped them."""
+        before = self.alone, self._awaited
+        self.alone, self._awaited = True, self.state_dict()["layouts"]
+        try:
+            yield
+        finally:
+            self.alone, self._awaited = before
+
+    def begin_loop(self) -> None:
+        """Raises RuntimeError where the script has wrapped fewer models than the ranks whose state this one has taken."""
+        self.alone = False
+        if self._awaited:
+            raise RuntimeError(
+                f"{len(self._awaited)} models more are wrapped in DistributedDataParallel on the ranks that train; a replacement "
+                "wraps the same ones, between session() and its loop"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        living = [wrapper.layout for wrapper in self._wrappers if wrapper.ddp() is not None]
+        return {"layouts": [*living, *self._awaited]}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        layouts: list[Layout] = state["layouts"]
+        self._wrappers = [wrapper for wrapper in self._wrappers if wrapper.ddp() is not None]
+        for wrapper, layout in zip(self._wrappers, layouts, strict=False):
+            wrapper.layout = layout
+        self._awaited = layouts[len(self._wrappers) :]
+
+    def _unfound(self) -> Iterator[tuple[_Wrapper, DistributedDataParallel]]:
+        for wrapper in self._wrappers:
+            if not wrapper.found and (ddp := wrapper.ddp()) is not None and not ddp.find_unused_parameters:
+                yield wrapper, ddp
+
+
+@contextmanager
+def _layout(given: Layout | None) -> Iterator[list[Layout]]:
+    """DDP that is made inside has this layout, where it fits its parameters, or its own; yields which it has, once it is made."""
+    used: list[Layout] = []
+    assign = dist._compute_bucket_assignment_by_size
+
+    def assigned(parameters: list[torch.Tensor], limits: list[int], *options: Any) -> tuple[list[list[int]], list[int]]:
+        buckets, sizes = assign(parameters, limits, *options)
+        wanted = _buckets(given or "")
+        if sorted(chain(*wanted)) == list(range(len(parameters))):
+            buckets, sizes = wanted[::-1], [max(limits)] * len(wanted)  # DDP turns both around
+        used.append(", ".join(" ".join(map(str, bucket)) for bucket in buckets[::-1]))
+        return buckets, sizes
+
+    dist._compute_bucket_assignment_by_size = assigned  # type: ignore[assignment]
+    try:
+        yield used
+    finally:
+        dist._compute_bucket_assignment_by_size = assign
+
+
+def _found(ddp: Any) -> Layout:
+    """Torch tells it in its statistics only."""
+    ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
+    ddp.logger.set_runtime_stats_and_log()
+    ddp.reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
+    layout: Layout = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]
+    return layout
+
+
+def _buckets(layout: Layout) -> list[list[int]]:
+    return [[int(index) for index in bucket.split()] for bucket in layout.split(",")]
+
+
+def _begin_again(ddp: Any, layout: Layout) -> None:
+    """As if it had been wrapped now, with this layout."""
+    ddp.reducer._remove_autograd_hooks()
+    ddp.process_group = dist.group.WORLD
+    parameters, sparse = ddp._build_params_for_reducer()
+    with _layout(layout):
+        ddp._ddp_init_helper(parameters, sparse, ddp._build_debug_param_to_name_mapping(parameters), ddp.static_graph)
+    ddp._has_rebuilt_buckets = False
+    for hook, state in ddp._comm_hooks:
+        dist._register_comm_hook(ddp.reducer, state, hook)
+    if ddp.static_graph:
+        ddp.static_graph = False
+        ddp._set_static_graph()
