@@ -171,6 +171,7 @@ def digests(printed: str) -> set[str]:
     return {digest for _, _, _, digest in finals}
 
 
+@pytest.mark.same_path("a model in DDP is switched")
 @pytest.mark.parametrize("how", [{}, {"WRAPS_AGAIN": "yes"}], ids=["wrapped once", "wrapped again in on_rebuild"])
 async def test_a_model_in_ddp_is_switched(
     how: dict[str, str], job: Job, gateway: GatewayPeer, zygote: Zygote, tmp_path: Path
