@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rekindle_training.adapter import communicator as communicator_module
 from rekindle_training.adapter.communicator import Communicator, warm
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Join
@@ -21,9 +22,9 @@ WORLD = 3
 
 
 class Ranks:
-    """Processes of one group, of which rank 0 does something and the others wait in a collective for it."""
+    """Processes of one group: rank 0 does something, and the others something else; as a rule they wait in a collective."""
 
-    def __init__(self, does: Any) -> None:
+    def __init__(self, does: Any, others: Any = None, join_seconds: float = 8.0) -> None:
         context = multiprocessing.get_context("spawn")
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.store = store
@@ -31,7 +32,13 @@ class Ranks:
         for rank in range(WORLD):
             here, there = context.Pipe()
             self.pipes.append(here)
-            processes.append(context.Process(target=_rank, args=(rank, store.port, does, there), daemon=True))
+            processes.append(
+                context.Process(
+                    target=_rank,
+                    args=(rank, store.port, does if rank == 0 else others or _waits, join_seconds, there),
+                    daemon=True,
+                )
+            )
         self.processes = processes
         for process in processes:
             process.start()
@@ -47,7 +54,8 @@ class Ranks:
             process.join()
 
 
-def _rank(rank: int, port: int, does: Any, says: Connection) -> None:
+def _rank(rank: int, port: int, does: Any, join_seconds: float, says: Connection) -> None:
+    communicator_module.JOIN_SECONDS = join_seconds
     environment = RankEnvironment.read(
         {"REKINDLE_PROCESS": "p", "RANK": f"{rank}", "WORLD_SIZE": f"{WORLD}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     )
@@ -55,18 +63,11 @@ def _rank(rank: int, port: int, does: Any, says: Connection) -> None:
     warm()
     communicator.watch()
     communicator.join(Join(1, Rebuild(store_port=port, store_prefix="one", world_size=WORLD, timeout_seconds=LIMIT)))
-    group = dist.new_group(list(range(WORLD)))
-    assert isinstance(group, dist.ProcessGroup)
+    dist.new_group(list(range(WORLD)))
     dist.barrier()
     says.send("is there")
     threading.Thread(target=_obey, args=(communicator, says), daemon=True).start()
-    if rank == 0:
-        does(communicator, says)
-    else:
-        try:
-            dist.all_reduce(torch.zeros(1), group=group)
-        except RuntimeError:
-            says.send("was cut off")
+    does(communicator, says)
     signal.pause()
 
 
@@ -74,6 +75,14 @@ def _obey(communicator: Communicator, told: Connection) -> None:
     """Cuts what it is told to, as the thread does that hears the manager."""
     while True:
         communicator.cut(told.recv())
+
+
+def _waits(communicator: Communicator, says: Connection) -> None:
+    """In the group that the script has made."""
+    try:
+        dist.all_reduce(torch.zeros(1), group=communicator._own_groups[0].made)
+    except RuntimeError:
+        says.send("was cut off")
 
 
 def _lets_wait(_communicator: Communicator, _says: Connection) -> None:
@@ -116,6 +125,32 @@ def test_a_killed_rank_is_noticed_although_a_worker_of_it_lives() -> None:
     finally:
         if worker:
             os.kill(worker, signal.SIGKILL)
+        ranks.end()
+
+
+def _sends_late(_: Communicator, says: Connection) -> None:
+    """What is waited for comes when there would be no more time to connect."""
+    threading.Event().wait(_SOON * 1.5)
+    dist.send(torch.ones(1), 1)
+    says.send("sent")
+
+
+_SOON = 1.0
+
+
+def _receives(_: Communicator, says: Connection) -> None:
+    received = torch.zeros(1)
+    dist.recv(received, 0)
+    says.send(f"received {received.item():g}")
+
+
+def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() -> None:
+    """As any collective: a large one takes its time, and so does who sends it."""
+    ranks = Ranks(_sends_late, _receives, join_seconds=_SOON)
+    try:
+        assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
+        assert ranks.says(1) == "received 1"
+    finally:
         ranks.end()
 
 

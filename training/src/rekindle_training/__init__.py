@@ -10,9 +10,9 @@ Imported by the user's training script. Launcher and manager import the modules 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rekindle_training.adapter.session import Training, session
+    from rekindle_training.adapter.session import Training, init_process_group, session
 
-__all__ = ["Training", "session"]
+__all__ = ["Training", "init_process_group", "session"]
 
 
 def __getattr__(name: str) -> Any:

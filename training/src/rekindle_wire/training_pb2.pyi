@@ -205,16 +205,22 @@ class Paused(google.protobuf.message.Message):
 
     STEP_FIELD_NUMBER: builtins.int
     OWN_STATE_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
     step: builtins.int
     own_state: builtins.bytes
     """What no replica has: this rank's random number generators and data position, opaque to the manager."""
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks that hold the same state as this one, itself among them; empty: all of the job."""
+
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         own_state: builtins.bytes = ...,
+        replicas: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "replicas", b"replicas", "step", b"step"]) -> None: ...
 
 Global___Paused: typing_extensions.TypeAlias = Paused
 
@@ -300,19 +306,25 @@ class Standing(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
     reason: builtins.str
     """What failed here; empty: nothing but the communicator."""
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """As in `Paused`."""
+
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         place: Global___Standing.Place.ValueType = ...,
         reason: builtins.str = ...,
+        replicas: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["place", b"place", "reason", b"reason", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
 

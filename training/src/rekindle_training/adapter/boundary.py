@@ -16,8 +16,9 @@ import torch
 from torch.nn.modules import module as torch_modules
 
 from rekindle_training.adapter.data_parallel import DataParallel
-from rekindle_training.adapter.digest import leaves
+from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
 
@@ -184,10 +185,10 @@ class Boundary:
 
     def _sample(self) -> list[bytes]:
         """The middle element of each tensor. Counters of changes see neither `.data` nor fused kernels."""
-        middles = [self._middle_of(parameter) for parameter in self._parameters() if parameter.numel()]
+        middles = [self._middle_of(parameter) for parameter in self._parameters() if local(parameter).numel()]
         for thing in self._large.values():
             tensors = (leaf for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
-            middles += [_middle(tensor) for tensor in tensors if tensor.numel()]
+            middles += [_middle(tensor) for tensor in tensors if local(tensor).numel()]
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for middle in middles:
             by_device.setdefault(middle.device, []).append(middle)
@@ -195,7 +196,7 @@ class Boundary:
 
     def _middle_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """As a view that follows the parameter as long as it stays where it is in memory."""
-        place, known = parameter.data_ptr(), self._middles.get(id(parameter))
+        place, known = local(parameter).data_ptr(), self._middles.get(id(parameter))
         if known is None or known[0] != place:
             known = self._middles[id(parameter)] = (place, _middle(parameter))
         return known[1]
@@ -205,6 +206,7 @@ class Boundary:
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = local(tensor)
     return tensor.detach()[tuple(size // 2 for size in tensor.shape)].reshape(1).view(torch.uint8)
 
 

@@ -4,10 +4,11 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from rekindle_wire.training_pb2 import Rebuild
 
 AGREED = 1 + 2**-10
 """What each rank adds; the sum is exact for 8,192 of them, and no sum of a rank's loss or count."""
+
+_OWN_GROUPS = "own groups"
+"""Where the ranks that stay say how many they have made."""
 
 CONNECT_SECONDS = 10.0
 """To the store, which the manager holds."""
@@ -64,6 +68,22 @@ def _backend() -> str:
     return {None: "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}[accelerator_module()]
 
 
+@dataclass
+class _OwnGroup:
+    """A group that the script has made."""
+
+    asked_for: tuple[tuple[Any, ...], dict[str, Any]]
+    make: Callable[[], Any]
+    early: bool
+    """Before there was a session."""
+    made: Any = None
+    """In this generation; of a rank that is no member it is something else than a group."""
+
+    def again(self) -> Any:
+        self.made = self.make()
+        return self.made
+
+
 class Communicator:
     """Made by the session, one in each rank. `cut` may be called from any thread, everything else by the training loop."""
 
@@ -78,7 +98,13 @@ class Communicator:
         self._kept: list[socket.socket] = []
         """What was cut, until all ranks have left it."""
         self._store: dist.TCPStore | None = None
-        self._asks = False
+        self._asks = 0
+        self._own_groups: list[_OwnGroup] = []
+        """In the order in which the script made them."""
+        self.in_session = False
+        """What is trained has been built."""
+        self._handed_out: list[_OwnGroup] = []
+        """Those that the script has not asked for again yet."""
         self._excepthook = sys.excepthook
 
     def watch(self) -> None:
@@ -91,10 +117,26 @@ class Communicator:
                 return make(*args, **keywords)
 
         distributed_c10d._new_process_group_helper = recorded
+        make_own = distributed_c10d._new_group_with_tag  # what `new_group` and device meshes call
+
+        @wraps(make_own)
+        def kept(*args: Any, **keywords: Any) -> Any:
+            if again := next((group for group in self._handed_out if group.asked_for == (args, keywords)), None):
+                self._handed_out.remove(again)
+                return again.made
+            make = partial(self._make_own, make_own, args, keywords)
+            self._own_groups.append(_OwnGroup((args, keywords), make, early=not self.in_session))
+            return self._own_groups[-1].again()
+
+        distributed_c10d._new_group_with_tag = kept
+        for way in ("send", "recv", "recv_anysource"):
+            setattr(dist.ProcessGroup, way, _patient(getattr(dist.ProcessGroup, way)))
         os.register_at_fork(after_in_child=self._let_go)
 
     def join(self, wish: Join) -> None:
-        """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds.
+        """Leaves the old generation, if there is one, and meets the other members in the store that the manager holds. Groups of
+        the script's own are made again, of the same names, by which device meshes find them; a replacement's script
+        makes them in the same order: here those without which it could not build what it trains.
 
         Raises:
             RuntimeError: the others could not be met, or it was cut meanwhile.
@@ -108,16 +150,33 @@ class Communicator:
             if self._is_cut:
                 raise RuntimeError(f"generation {wish.generation} was given up before it was joined")
         self._meet(wish.rebuild)
+        self._make_again(early=True)
         if self._is_cut:
             raise RuntimeError(f"generation {wish.generation} was given up while it was joined")
+
+    def complete(self) -> None:
+        """The rest of the script's own groups, those that a replacement makes when it has its state. Raises as `join`."""
+        distributed_c10d._get_default_store().set(_OWN_GROUPS, f"{len(self._own_groups)}")
+        self._make_again(early=False)
+
+    def refuse_other_groups(self) -> None:
+        """Called by a replacement. Raises RuntimeError where it has not made the groups that the others have."""
+        theirs, mine = int(distributed_c10d._get_default_store().get(_OWN_GROUPS)), len(self._own_groups)
+        if theirs != mine:
+            raise RuntimeError(
+                f"the ranks that train have made {theirs} process groups of the script's own, and this replacement {mine}; "
+                "all ranks make the same ones, in the same order, before the loop"
+            )
+
+    def _make_again(self, *, early: bool) -> None:
+        for group in self._own_groups:
+            if group.early is early:
+                group.again()
 
     def _meet(self, rebuild: Rebuild) -> None:
         world = rebuild.world_size
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
-        with self._asking():  # who waits for a connection to a member that is not there cannot be woken
-            if store.add("here", 1) == world:
-                store.set("all", "")
-            store.wait(["all"])
+        self._gather(store, "all", world)
         sys.excepthook = self._excepthook  # each group puts another one before it
         distributed_c10d._world.group_count = 0  # part of the keys in the store, and left behind by a group that failed
         dist.init_process_group(
@@ -128,6 +187,29 @@ class Communicator:
             timeout=timedelta(seconds=JOIN_SECONDS + world / 10),
         )
         _set_timeout(dist.default_pg_timeout)
+
+    @contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """Inside, the script's own groups are there: who asks for one as before is given it."""
+        self._handed_out = list(self._own_groups)
+        try:
+            yield
+        finally:
+            self._handed_out = []
+
+    def _gather(self, store: dist.Store, what: str, count: int) -> None:
+        """Returns when so many ranks have come to this: who waits for a connection to one that is not there cannot be woken."""
+        with self._asking():
+            if store.add(f"come to {what}", 1) == count:
+                store.set(what, "")
+            store.wait([what])
+
+    def _make_own(self, make: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if not keywords.get("use_local_synchronization"):
+            store: dist.Store = distributed_c10d._get_default_store()
+            self._gather(store, f"own group {distributed_c10d._world.group_count}", dist.get_world_size())
+        with self._asking():
+            return make(*args, **keywords)
 
     def cut(self, generation: int) -> None:
         """Every collective of this generation that waits for another rank ends here with an exception, at once. One of a later
@@ -154,11 +236,11 @@ class Communicator:
             raise RuntimeError("another rank is not in this step's agreement, but in a collective of its own")
 
     def begun(self) -> int:
-        """Collectives of the default group that this rank has begun; from any thread."""
+        """Collectives that this rank has begun in this generation, in all its groups; from any thread."""
         try:
-            group: Any = dist.group.WORLD
-            return int(group._get_sequence_number_for_group()) if group is not None else 0
-        except RuntimeError:  # it is being made, or left
+            groups: list[Any] = list(distributed_c10d._world.pg_map)
+            return sum(group._get_sequence_number_for_group() for group in groups)
+        except RuntimeError:  # one is being made, or left
             return 0
 
     def leave(self) -> None:
@@ -200,12 +282,12 @@ class Communicator:
     def _asking(self) -> Iterator[None]:
         """The store, where members that make a group wait for each other."""
         with self._lock:
-            self._asks = True
+            self._asks += 1
         try:
             yield
         finally:
             with self._lock:
-                self._asks = False
+                self._asks -= 1
 
     def _of_the_store(self) -> sockets.Connections:
         port = self._store.port if self._store else 0
@@ -221,3 +303,27 @@ def _set_timeout(timeout: timedelta) -> None:
     """Of collectives of the default group; torch has a public name for it since 2.15."""
     set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
     set_timeout(timeout, None)
+
+
+def _patient(communicate: Callable[..., Any]) -> Callable[..., Any]:
+    """Gloo gives a message from one rank to another no more time than there was to connect them."""
+
+    @wraps(communicate)
+    def patient(group: dist.ProcessGroup, tensors: list[torch.Tensor], *args: Any) -> Any:
+        work = communicate(group, tensors, *args)
+        return _Work(work) if tensors[0].device.type == "cpu" else work
+
+    return patient
+
+
+class _Work:
+    """Of a message, for which there is as much time as for a collective."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+
+    def wait(self, timeout: timedelta = dist.default_pg_timeout) -> bool:
+        return self._work.wait(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, strides, taken_apart
 
 BUCKET_BYTES = 32 * 1024 * 1024
@@ -89,21 +90,22 @@ def _receive_bucket(destinations: Sequence[torch.Tensor], source: int) -> None:
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as they lie in memory; of a tensor that is not plain memory, those of a copy."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = local(tensor).detach().resolve_conj().resolve_neg()
     whole = plain if plain.stride() == strides(plain) else plain.clone()
     return whole.as_strided((whole.numel(),), (1,))
 
 
 def _message(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    size = sum(_aligned(tensor.nbytes) for tensor in tensors)
+    size = sum(_aligned(local(tensor).nbytes) for tensor in tensors)
     return torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
 
 
 def _parts(message: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     begin = 0
     for tensor in tensors:
-        yield message[begin : begin + tensor.nbytes].view(tensor.dtype)
-        begin += _aligned(tensor.nbytes)
+        held = local(tensor).nbytes
+        yield message[begin : begin + held].view(tensor.dtype)
+        begin += _aligned(held)
 
 
 def _aligned(size: int) -> int:

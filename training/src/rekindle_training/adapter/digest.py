@@ -9,13 +9,14 @@ ranks are of one job, and their tensors on devices of one kind.
 
 import hashlib
 import sys
-from collections import deque
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
 import xxhash
+
+from rekindle_training.adapter.leaves import leaves
+from rekindle_training.adapter.sharding import local
 
 WORD = 4
 CHUNK = 262_144
@@ -30,23 +31,12 @@ def digest(state: Any) -> bytes:
     for path, leaf in sorted(leaves(state, ""), key=lambda item: item[0]):
         sha.update(f"{path}\0{type(leaf).__qualname__}\0".encode())
         if isinstance(leaf, torch.Tensor):
+            leaf = local(leaf)  # noqa: PLW2901
             sha.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
             sha.update(sums(leaf) if leaf.device.type != "cpu" else xxhash.xxh3_128_digest(_flat_bytes(leaf).numpy().data))
         else:
             sha.update(_bytes_of(leaf))
     return sha.digest()
-
-
-def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What is neither a mapping nor a sequence, or an empty one, with its path."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from leaves(item, f"{path}/{key!r}")
-    elif isinstance(value, list | tuple | deque) and value:
-        for index, item in enumerate(value):
-            yield from leaves(item, f"{path}/[{index}]")
-    else:
-        yield path, value
 
 
 def sums(tensor: torch.Tensor) -> bytes:

@@ -45,16 +45,18 @@ class Membership:
             self._rank.processor.joined(wish.generation)
             return True
         # Said here, behind the `except` block: its traceback would hold the old connections open.
-        self._rank.processor.failed(f"rank {self._number}: {failure}", wish.generation)
-        if self._starts(wish):
-            raise SystemExit(f"rekindle: rank {self._number} could not start: {failure}")
+        self._rank.entry.say_failed(failure, wish)
         return False
 
     def _try(self, wish: Join) -> str | None:
         try:
             self._stand_where_it_goes_on(wish)
-            self._rank.communicator.join(wish)
+            if self._rank.entry.met is not wish:
+                self._rank.communicator.join(wish)
+            self._rank.sharded.regroup()
             self._bring_up_to_date(wish)
+            if not self._is_new:
+                self._rank.communicator.complete()
             self._rank.wrappers.regroup()
             self._call_back()
         except Exception as error:
@@ -62,20 +64,22 @@ class Membership:
             return f"{type(error).__name__}: {error}"
         return None
 
+    @property
+    def _is_new(self) -> bool:
+        """Its script is still to make what it makes in the session."""
+        return self._rank.processor.generation == 0
+
     def _call_back(self) -> None:
         """The random numbers that they draw are nothing to training: an undisturbed rank draws none."""
         trained = self._rank.trained
         numbers = trained.take_random_numbers()
-        with self._rank.wrappers.wrapped_again():
+        with self._rank.wrappers.wrapped_again(), self._rank.communicator.handing_out():
             for callback in self.callbacks:
                 callback()
         own.put(numbers, None, trained.accelerator)
 
-    def _starts(self, wish: Join) -> bool:
-        return self._rank.processor.generation == 0 and not wish.rebuild.transfers
-
     def _stand_where_it_goes_on(self, wish: Join) -> None:
-        if self._starts(wish) or self._source(wish) is not None:
+        if self._rank.entry.starts(wish) or self._source(wish) is not None:
             return
         if wish.rebuild.step != self._rank.gate.completed:
             raise StateMismatch(
@@ -90,7 +94,7 @@ class Membership:
         return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
 
     def _bring_up_to_date(self, wish: Join) -> None:
-        if self._starts(wish):
+        if self._rank.entry.starts(wish):
             self._restore_checkpoint()
         for transfer in wish.rebuild.transfers:
             if transfer.source == self._number:

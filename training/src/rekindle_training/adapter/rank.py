@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from rekindle_training.adapter import sharding
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.entry import Entry
+from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.legacy import Legacy
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
@@ -13,16 +16,33 @@ from rekindle_training.processor.processor import Processor
 
 @dataclass(frozen=True)
 class Rank:
-    environment: RankEnvironment
+    entry: Entry
     trained: Trained
     wrappers: DataParallel
-    communicator: Communicator
-    gate: Gate
-    processor: Processor
+    sharded: FullySharded
     legacy: Legacy
+    replicas: tuple[int, ...]
+    """Ranks that hold the same state as this one, itself among them; empty: all."""
 
     @classmethod
-    def of(cls, environment: RankEnvironment, trained: Trained, wrappers: DataParallel) -> "Rank":
-        communicator, gate = Communicator(environment), Gate()
-        processor = Processor(environment, gate, communicator.cut, communicator.begun)
-        return cls(environment, trained, wrappers, communicator, gate, processor, Legacy(environment.own_state))
+    def of(cls, entry: Entry, trained: Trained, wrappers: DataParallel) -> "Rank":
+        everybody = entry.environment.world_size
+        held = sharding.replicas(trained.collect(), everybody)
+        replicas = () if len(held) == everybody else tuple(sorted(held))
+        return cls(entry, trained, wrappers, FullySharded(trained.model), Legacy(entry.environment.own_state), replicas)
+
+    @property
+    def environment(self) -> RankEnvironment:
+        return self.entry.environment
+
+    @property
+    def communicator(self) -> Communicator:
+        return self.entry.communicator
+
+    @property
+    def gate(self) -> Gate:
+        return self.entry.gate
+
+    @property
+    def processor(self) -> Processor:
+        return self.entry.processor

@@ -5,9 +5,7 @@ the loop itself never notices. A backup process enters the same session, waits t
 enters the loop at the right step.
 """
 
-import gc
 import logging
-import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +15,10 @@ from typing import Self
 import torch
 
 from rekindle_training import environment, names
-from rekindle_training.adapter import communicator, own
+from rekindle_training.adapter import communicator, own, sharding
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
@@ -27,8 +26,6 @@ from rekindle_training.adapter.state import Stateful
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
-from rekindle_training.environment import RankEnvironment
-from rekindle_training.injection import Injection
 from rekindle_training.processor.gate import Go, Join, Pause, Stand, Wish
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -36,13 +33,14 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def session(
+def session(  # noqa: PLR0913  # what is trained, and how
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
     state: Sequence[Stateful] = (),
     data: Stateful | None = None,
     checkpoint_every: int | None = None,
+    unique_shards: bool = False,
 ) -> Iterator["Training"]:
     """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
 
@@ -52,26 +50,51 @@ def session(
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
         data: Anything with `state_dict` that each rank has for itself, such as a sampler.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
+        unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
         TypeError: something has no state that a replacement could be given; the message names it.
-        ValueError: nobody said how often a checkpoint is written.
+        ValueError: nobody said how often a checkpoint is written, or a shard is held by one rank alone.
         RuntimeError: there is a default process group already.
     """
     environment.require_launcher()
     every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
-    communicator.refuse_another()
+    if _entry is None:
+        communicator.refuse_another()
     wrappers = DataParallel()
     shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    communicator.warm()
-    gc.collect()
-    gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
-    training = Training(RankEnvironment.read(), trained, wrappers, every)  # a spare waits for its rank here
+    entry = _entry or Entry.make()
+    if not unique_shards:
+        sharding.refuse_unique(trained.collect()["model"], entry.environment.world_size)
+    training = Training(entry, trained, wrappers, every)
     training.begin()
     yield training
     training.end()
+
+
+_entry: Entry | None = None
+"""Of a process that has entered before its session."""
+
+
+def init_process_group() -> None:
+    """In place of torch's: for scripts that need the process group, or device meshes, to build what they train, as with
+    `fully_shard`. The session goes on with this group.
+
+    Between this call and the session's loop nothing is said to other ranks but what makes groups and meshes: a replacement is
+    alone there.
+
+    Raises:
+        EnvironmentIncomplete: the process was not started by `rekindle-train`.
+        RuntimeError: there is a default process group already.
+    """
+    global _entry
+    environment.require_launcher()
+    communicator.refuse_another()
+    _entry = Entry.make()
+    _entry.begin()
+    _entry.meet()
 
 
 def _interval(checkpoint_every: int | None) -> int:
@@ -87,13 +110,14 @@ def _interval(checkpoint_every: int | None) -> int:
 class Training:
     """One rank of a running job. Made by `session` only."""
 
-    def __init__(self, environment: RankEnvironment, trained: Trained, wrappers: DataParallel, checkpoint_every: int) -> None:
-        self._environment = environment
+    def __init__(self, entry: Entry, trained: Trained, wrappers: DataParallel, checkpoint_every: int) -> None:
+        self._entry = entry
+        self._environment = environment = entry.environment
         self._trained = trained
         self._checkpoint_every = checkpoint_every
         self._wrappers = wrappers
-        rank = Rank.of(environment, trained, wrappers)
-        self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
+        self._rank = rank = Rank.of(entry, trained, wrappers)
+        self._communicator, self._gate, self._processor = entry.communicator, entry.gate, entry.processor
         self._step_log = StepLog(environment)
         self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
         self._attempts = Attempts(rank)
@@ -122,7 +146,8 @@ class Training:
         return self._gate.completed
 
     def on_rebuild(self, callback: Callable[[], None]) -> None:
-        """Calls back after each rebuild of the default process group, for code that holds groups of its own (DDP, subgroups)."""
+        """Calls back after each rebuild of the default process group, for code that keeps groups of its own: whoever asks there
+        for a group by the same call as before is given the one that has taken its place."""
         self._membership.callbacks.append(callback)
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -158,6 +183,8 @@ class Training:
     def _turns(self, end: int, total: int) -> Iterator[Step]:
         self._gate.expect(total)
         self._wrappers.begin_loop()
+        if self._membership.renewed and not self._trains:
+            self._communicator.refuse_other_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)
             self._random_numbers = None
@@ -172,11 +199,12 @@ class Training:
 
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
-        self._communicator.watch()
         self._wrappers.watch()
-        if self._environment.role == names.BACKUP and Injection.read().backup_fails_loading:
-            os._exit(1)
-        self._processor.start()
+        self._communicator.in_session = True
+        if self._entry.met is None:
+            self._entry.begin()
+        else:
+            self._membership.join(self._entry.met)
         while self.generation == 0:
             self._obey(self._gate.wait())
         self._wrappers.alone = self._membership.renewed
@@ -220,7 +248,7 @@ class Training:
             case Leave():
                 raise SystemExit(wish.exit_code)
             case Pause():
-                self._processor.paused(self.step, pickle.dumps(self._trained.take_own()))
+                self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
             case Stand():
                 self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
             case Join():

@@ -3,13 +3,17 @@
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from rekindle_training.adapter.sharding import Spread, local, meshes
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,16 @@ class Slot:
     device: str
     strides: tuple[int, ...] = ()
     """How its elements lie in memory, without gaps; empty: in their order. Fused optimizers and kernels depend on it."""
+    spread: Spread | None = None
+    """Of which the rest says what the rank holds that said it."""
 
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def tensor(self) -> torch.Tensor:
+    def tensor(self, meshes: Mapping[Any, DeviceMesh]) -> torch.Tensor:
+        if self.spread is not None:
+            return self.spread.tensor(self.dtype, meshes[self.spread.mesh])
         made = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         return made.as_strided(self.shape, self.strides) if self.strides else made
 
@@ -73,16 +81,18 @@ def destinations(skeleton: Any, slots: Sequence[Slot], mine: Any) -> list[torch.
     in_place: dict[int, torch.Tensor] = {}
     filled: set[int] = set()
     for place, here in _beside(skeleton, mine):
-        if place.index not in in_place and _fits(here, slots[place.index]) and here.data_ptr() not in filled:
+        if place.index not in in_place and _fits(here, slots[place.index]) and local(here).data_ptr() not in filled:
             in_place[place.index] = here
-            filled.add(here.data_ptr())
-    return [in_place[index] if index in in_place else slot.tensor() for index, slot in enumerate(slots)]
+            filled.add(local(here).data_ptr())
+    known = meshes(mine)
+    return [in_place[index] if index in in_place else slot.tensor(known) for index, slot in enumerate(slots)]
 
 
-def slot_of(tensor: torch.Tensor) -> Slot:
+def slot_of(whole: torch.Tensor) -> Slot:
+    tensor, spread = local(whole), Spread.of(whole) if isinstance(whole, DTensor) else None
     lies = strides(tensor)
     in_order = tuple(accumulate(reversed(tensor.shape[1:]), mul, initial=1))[::-1] if tensor.dim() else ()
-    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type, () if lies == in_order else lies)
+    return Slot(tuple(tensor.shape), tensor.dtype, tensor.device.type, () if lies == in_order else lies, spread)
 
 
 def strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -93,14 +103,18 @@ def strides(tensor: torch.Tensor) -> tuple[int, ...]:
 def _taken(leaf: Any, found: dict[object, tuple[int, torch.Tensor]]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    itself = (leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.is_conj(), leaf.is_neg())
+    held = local(leaf)
+    itself = (held.data_ptr(), leaf.shape, held.stride(), leaf.dtype, leaf.device, held.is_conj(), held.is_neg())
     return Place(found.setdefault(itself, (len(found), leaf))[0])
 
 
 def _fits(here: Any, slot: Slot) -> bool:
-    if not isinstance(here, torch.Tensor) or here.is_conj() or here.is_neg():
+    if not isinstance(here, torch.Tensor) or local(here).is_conj() or local(here).is_neg():
         return False
-    return slot_of(here) == slot and here.stride() == strides(here)
+    mine = slot_of(here)
+    if slot.spread is not None:  # of another shape, perhaps, where a rank holds another shard
+        return (mine.spread, mine.dtype, mine.device) == (slot.spread, slot.dtype, slot.device)
+    return mine == slot and here.stride() == strides(here)
 
 
 def _beside(skeleton: Any, mine: Any) -> Iterator[tuple[Place, Any]]:

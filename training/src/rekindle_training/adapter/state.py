@@ -10,10 +10,12 @@ from itertools import chain
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rekindle_training.adapter.digest import leaves
+from rekindle_training.adapter.leaves import leaves
+from rekindle_training.adapter.sharding import can_be_sent, local
 
 State = dict[str, Any]
 """`model`, `extra`, `trains`, `gradients`, `optimizer`, and what else data parallel ranks have in common, by its name."""
@@ -149,8 +151,8 @@ def _place_tensors(
         for name, tensor in tensors.items():
             here = mine.get(name)
             if here is not None and _alike(here, tensor):
-                if here.data_ptr() != tensor.data_ptr():  # otherwise it was received in place
-                    here.copy_(tensor)
+                if local(here).data_ptr() != local(tensor).data_ptr():  # otherwise it was received in place
+                    local(here).copy_(local(tensor))
             elif isinstance(here, torch.nn.Parameter):
                 mine_is, theirs_is = (f"{tuple(one.shape)} {one.dtype}" for one in (here, tensor))
                 raise StateMismatch(f"parameter {name} is {mine_is} here and {theirs_is} on the replica")
@@ -165,7 +167,8 @@ def _place_tensors(
 
 def _alike(here: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Whether the one can be filled from the other; an expanded tensor has one place for many elements."""
-    expanded = any(stride == 0 and size > 1 for stride, size in zip(here.stride(), here.shape, strict=True))
+    held = local(here)
+    expanded = any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True))
     return (here.shape, here.dtype) == (tensor.shape, tensor.dtype) and not expanded
 
 
@@ -225,7 +228,9 @@ def _unsendable(tensor: torch.Tensor) -> str:
     """What makes it so; empty: nothing does."""
     if is_lazy(tensor):
         return "lazy tensor"
-    wraps: bool = is_traceable_wrapper_subclass(tensor)  # such as a DTensor
+    if isinstance(tensor, DTensor):
+        return "" if can_be_sent(tensor) else "DTensor of which ranks hold addends"
+    wraps: bool = is_traceable_wrapper_subclass(tensor)
     if wraps:
         return type(tensor).__qualname__
     if tensor.layout is not torch.strided:

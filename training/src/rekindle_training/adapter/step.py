@@ -107,7 +107,7 @@ class Attempts:
     def say(self, place: "Standing.Place.ValueType") -> None:
         """Tells the manager where this rank stands."""
         gate = self._rank.gate
-        self._rank.processor.standing(gate.completed, place, self._now.reason, gate.broken_in)
+        self._rank.processor.standing(gate.completed, place, self._now.reason, gate.broken_in, self._rank.replicas)
 
     def go_back(self) -> None:
         """To the boundary at which the step began that failed, if one did.
@@ -163,6 +163,7 @@ class Attempts:
         self._now.inside = False
         if not done:
             self._now.failed = True
+            self._rank.sharded.give_up_step()
             if error is not None and not self._now.given_up:
                 self._note(f"step {self._now.number}", error)
             self._break_off()
@@ -171,6 +172,7 @@ class Attempts:
         return error is not None
 
     def _remember(self) -> None:
+        self._rank.sharded.reshard()
         own = self._boundary.remember()
         self._rank.legacy.leave(self._now.number - 1, pickle.dumps(own))
         self._now.remembered = True

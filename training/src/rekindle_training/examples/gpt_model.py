@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 48, 64, 4, 2, 4
@@ -110,10 +111,11 @@ def at_least(milliseconds: float, told: str = "") -> Iterator[None]:
 
 
 def write_final(model: nn.Module, rank: int) -> None:
-    """The raw bytes of all parameters, to be compared bit for bit with those of another run."""
+    """The raw bytes of all parameters, or of this rank's shards of them, to be compared bit for bit with those of another run."""
     folder = Path(os.environ.get("REKINDLE_JOB_DIR", ".")) / "final"
     folder.mkdir(parents=True, exist_ok=True)
-    content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    held = (parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters())
+    content = b"".join(tensor.detach().numpy().tobytes() for tensor in held)
     scratch = folder / f".rank-{rank:05d}.bin"
     scratch.write_bytes(content)
     scratch.rename(folder / f"rank-{rank:05d}.bin")

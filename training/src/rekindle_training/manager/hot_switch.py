@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rekindle_training.injection import Injection
 from rekindle_training.manager import procedures
 from rekindle_training.manager.pods import Pods
-from rekindle_training.manager.procedures import CannotPause, Plan, Standstill, TrainingEnds
+from rekindle_training.manager.procedures import CannotPause, NoReplica, Plan, Standstill, TrainingEnds
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
@@ -45,6 +45,8 @@ class HotSwitch:
         self._means = means
         self._roster = means.roster
         self._migrate = asyncio.Event()
+        self._transfers: tuple[tuple[int, int], ...] = ()
+        """From which survivor which rank takes its state; known when all stand still."""
         self.paused = False
         """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
 
@@ -86,6 +88,10 @@ class HotSwitch:
         if not self._survivors():
             raise CannotPause("no rank would be left to hand its state over")
         standstill = await procedures.pause(self._roster)
+        try:
+            self._transfers = procedures.sources(self._survivors(), self.ranks, standstill.replicas)
+        except NoReplica as error:
+            raise CannotPause(str(error)) from None
         self.paused = True
         if self._means.injection.backup_fails_paused:
             await self._fail_backups()
@@ -137,8 +143,7 @@ class HotSwitch:
     async def _switch(self, standstill: Standstill) -> None:
         roster = self._roster
         members: Members = {**roster.members, **{rank: roster.backups[rank] for rank in self.ranks}}
-        transfers = procedures.round_robin(self._survivors(), sorted(self.ranks))
-        plan = Plan(standstill.step, transfers, standstill.own_states)
+        plan = Plan(standstill.step, self._transfers, standstill.own_states)
         store = await self._means.store
         await procedures.rebuild(roster, store, members, plan, self._means.rebuild_timeout)
 

@@ -5,7 +5,8 @@ Called by `hot_switch.py` and `conductor.py`. Each returns when every rank has a
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rekindle_training.manager.rank_process import RankProcess
@@ -25,6 +26,10 @@ class CannotPause(Exception):
     """There is nobody from whom training could go on."""
 
 
+class NoReplica(Exception):
+    """What a rank holds is held by no other one."""
+
+
 class TrainingEnds(Exception):
     """At this very step: there is no boundary to stand at and go on from."""
 
@@ -36,6 +41,8 @@ class Standstill:
     step: int
     own_states: Mapping[int, bytes]
     """Of each rank: what no replica has."""
+    replicas: Mapping[int, Collection[int]]
+    """Of each rank: those that hold the same state; empty: all."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,9 @@ async def pause(roster: Roster) -> Standstill:
         raise TrainingEnds(f"training ends with step {step}")
     paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step)), "paused", PAUSE_SECONDS)
     log.info("paused", extra={"step": step})
-    return Standstill(step, {rank: answer.paused.own_state for rank, answer in paused.items()})
+    said = {rank: answer.paused for rank, answer in paused.items()}
+    own_states = {rank: at.own_state for rank, at in said.items()}
+    return Standstill(step, own_states, {rank: at.replicas for rank, at in said.items()})
 
 
 async def stand(roster: Roster) -> dict[int, Standing]:
@@ -93,9 +102,27 @@ async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, li
     return dict(zip(sorted(members), await asyncio.gather(*answers), strict=True))
 
 
-def round_robin(survivors: list[int], replaced: list[int]) -> tuple[tuple[int, int], ...]:
-    """Each replacement takes its state from a survivor, and no survivor sends twice before all have sent once."""
-    return tuple((survivors[index % len(survivors)], target) for index, target in enumerate(replaced))
+def sources(
+    survivors: Collection[int], replaced: Iterable[int], replicas: Mapping[int, Collection[int]]
+) -> tuple[tuple[int, int], ...]:
+    """Each replacement takes its state from a survivor that holds it, from one that has sent least until then.
+
+    Args:
+        replicas: of each survivor, the ranks that hold the same state as it; empty: all.
+
+    Raises:
+        NoReplica: no survivor holds the state of one of the replaced ranks.
+    """
+    sent: Counter[int] = Counter()
+    pairs = []
+    for target in sorted(replaced):
+        holders = [rank for rank in survivors if not replicas[rank] or target in replicas[rank]]
+        if not holders:
+            raise NoReplica(f"no rank that is left holds the shard of rank {target}")
+        source = min(holders, key=lambda rank: (sent[rank], rank))
+        sent[source] += 1
+        pairs.append((source, target))
+    return tuple(pairs)
 
 
 def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: float) -> ManagerMessage:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.pods import Pods
-from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RebuildFailed, StepFailed
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.store import Store
@@ -46,7 +46,10 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         if all(at.place == Standing.LOST for at in standing.values()):
             raise CannotRepair("no rank is left, or none can go back to where its step began")
         raise CannotRepair(f"no rank has the state behind step {step}: its update failed everywhere, or nobody can go back there")
-    return Plan(step, procedures.round_robin(whole, broken))
+    try:
+        return Plan(step, procedures.sources(whole, broken, {rank: standing[rank].replicas for rank in whole}))
+    except NoReplica as error:
+        raise CannotRepair(str(error)) from None
 
 
 def _reaches(at: Standing, step: int) -> bool:

@@ -9,7 +9,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import grpc
 
@@ -82,16 +82,19 @@ class Processor:
             self._statement = None
             self._owes_step = True
 
-    def paused(self, step: int, own_state: bytes) -> None:
-        self._state(RankMessage(paused=Paused(step=step, own_state=own_state)))
+    def paused(self, step: int, own_state: bytes, replicas: Iterable[int]) -> None:
+        self._state(RankMessage(paused=Paused(step=step, own_state=own_state, replicas=replicas)))
 
     def failed(self, reason: str, generation: int) -> None:
         """`generation` is the one that could not be joined."""
         self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
 
-    def standing(self, step: int, place: "Standing.Place.ValueType", reason: str, generation: int) -> None:
+    def standing(
+        self, step: int, place: "Standing.Place.ValueType", reason: str, generation: int, replicas: Iterable[int]
+    ) -> None:
         """`generation` is the one that has failed."""
-        self._state(RankMessage(generation=generation, standing=Standing(step=step, place=place, reason=reason)))
+        standing = Standing(step=step, place=place, reason=reason, replicas=replicas)
+        self._state(RankMessage(generation=generation, standing=standing))
 
     def lost_steps(self, count: int) -> None:
         self._steps_lost = count

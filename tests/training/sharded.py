@@ -1,0 +1,89 @@
+"""A training script whose model is sharded over two ranks and replicated over two (HSDP), or with `UNIQUE` sharded over all four.
+`FAULTS` act on it as in `repaired.py`."""
+
+import hashlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import rekindle_training
+from rekindle_training.examples.gpt_model import at_least
+
+STEPS = 10
+FAULTS = {tuple(fault.split(":")) for fault in os.environ.get("FAULTS", "").split(",") if fault}
+KIND = os.environ.get("KIND", "raise")
+
+rekindle_training.init_process_group()
+rank = torch.distributed.get_rank()
+sizes, names = ((2, 2), ("replicas", "shards")) if "UNIQUE" not in os.environ else ((4,), ("shards",))
+mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+
+
+def fault(place: str, step: int) -> None:
+    found = (str(rank), str(step), place)
+    marker = Path(os.environ["REKINDLE_JOB_DIR"]) / "-".join(("struck", *found))
+    if found not in FAULTS or marker.exists():
+        return
+    marker.touch()
+    if KIND == "raise":
+        raise ValueError(f"struck {place}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Interrupts(torch.autograd.Function):
+    """In the middle of a backward pass, between the collectives of two layers."""
+
+    @staticmethod
+    def forward(_: Any, data: torch.Tensor) -> torch.Tensor:
+        return data.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        fault("backward", int(step))
+        return gradient
+
+
+class Between(nn.Module):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = Interrupts.apply(data)
+        return result
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 33), nn.ReLU(), nn.Dropout(0.2), Between(), nn.Linear(33, 33), nn.ReLU(), nn.Linear(33, 4))
+for layer in (model[0], model[4]):
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = torch.Generator()
+torch.manual_seed(1000 + rank)
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().numpy().tobytes()
+
+
+arguments: dict[str, Any] = {"unique_shards": os.environ["UNIQUE"] == "accepted"} if "UNIQUE" in os.environ else {}
+with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ.get("EVERY", "0")), **arguments) as training:
+    for step in training.steps(STEPS):
+        with step, at_least(float(os.environ.get("PACE_MS", "0"))):
+            if step % 4 == 0:
+                with torch.no_grad():
+                    model(torch.ones(2, 16))
+            fault("beginning", step)
+            batch = torch.randn(8, 16, generator=data.manual_seed(100 * rank + step))
+            model(batch).pow(2).mean().backward()
+            fault("behind", step)
+            optimizer.step()
+            fault("updated", step)
+            optimizer.zero_grad()
+    tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
+    digest = hashlib.sha256(b"".join(content(tensor) for tensor in tensors)).hexdigest()[:16]
+    os.write(1, f"ended {rank} generation {training.generation}\nfinal {rank} {digest} {torch.rand(1).item()!r}\n".encode())

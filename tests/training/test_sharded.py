@@ -1,0 +1,124 @@
+"""A model that is sharded over ranks, and groups of the script's own: a replacement takes its shard from a rank that has it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rekindle_training import examples
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import WORLD, Job, children
+from tests.training.processes import Zygote
+from tests.training.test_hot_switch import prepared
+from tests.training.test_repair import at_places
+from tests.training.test_standalone import Standalone, last_words
+
+SCRIPT = str(Path(__file__).with_name("sharded.py"))
+OWN_GROUPS = str(Path(__file__).with_name("own_groups.py"))
+BOTH_THAT_HAVE_ONE_SHARD = "1:5:behind,3:5:behind"
+
+
+@pytest.fixture
+async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    job = Standalone(tmp_path / "job", zygote)
+    yield job
+    await job.end()
+
+
+@pytest.fixture
+async def undisturbed(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    job = Standalone(tmp_path / "undisturbed", zygote)
+    yield job
+    await job.end()
+
+
+@pytest.mark.parametrize("kind", ["raise", "kill"])
+@pytest.mark.parametrize(
+    "faults",
+    at_places(
+        "a rank of a sharded job fails",
+        behind_an_evaluation="2:4:beginning",
+        between_the_collectives_of_two_layers="1:5:backward",
+        on_two_ranks_that_have_different_shards="0:5:behind,3:5:behind",
+        behind_the_update="3:7:updated",
+        one_rank_after_the_other="1:5:behind,1:6:behind,2:6:backward",
+    ),
+)
+async def test_a_sharded_step_is_repeated(faults: str, kind: str, alone: Standalone, undisturbed: Standalone) -> None:
+    """Each rank ends with the shards of parameters and moments that it has in an undisturbed run, to the bit."""
+    printed = await alone.run("--spares=1", script=SCRIPT, KIND=kind, FAULTS=faults)
+    assert "repaired step=" in printed
+    assert last_words(printed) == last_words(await undisturbed.run(script=SCRIPT))
+
+
+@pytest.mark.same_path("nobody has a shard any more")
+@pytest.mark.parametrize("wishes", [{"FAULTS": BOTH_THAT_HAVE_ONE_SHARD}, {"FAULTS": "1:5:behind", "UNIQUE": "accepted"}])
+async def test_a_shard_that_nobody_has_any_more_is_the_checkpoint_s(
+    wishes: dict[str, Any], alone: Standalone, undisturbed: Standalone
+) -> None:
+    """All begin again there, which is said, and end as if nothing had happened."""
+    printed = await alone.run("--max-restarts=1", script=SCRIPT, KIND="kill", EVERY="3", **wishes)
+    assert "all ranks begin again at the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
+    assert last_words(printed) == last_words(await undisturbed.run(script=SCRIPT, **{**wishes, "FAULTS": ""}))
+
+
+async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
+    """At the start, by its name, with what can be done."""
+    printed = await alone.run(code=1, script=SCRIPT, UNIQUE="refused")
+    assert (
+        "ValueError: session(model): 0.weight is sharded over ranks [0, 1, 2, 3], and no other rank has the same shard" in printed
+    )
+    assert "or say session(unique_shards=True)" in printed
+
+
+async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, undisturbed: Standalone) -> None:
+    """The ranks of a pod pass to a backup, which builds its shards with the others and takes their content over."""
+    expected = last_words(await undisturbed.run(script=SCRIPT))
+    job.script, job.arguments = SCRIPT, []
+    job.environment["PACE_MS"] = "200"
+    await prepared(job, gateway, pod_rank=1)
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    assert await job.codes() == {0}
+    assert sorted(line for line in job.outputs().splitlines() if line.startswith("final ")) == expected
+
+
+async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, undisturbed: Standalone) -> None:
+    """Survivors get it in `on_rebuild` by the same call by which a replacement makes it, and nobody waits for the other."""
+    printed = await alone.run("--spares=1", script=OWN_GROUPS, FAULTS="1:3,2:6")
+    assert printed.count("repaired step=") == 2
+    assert last_words(printed) == last_words(await undisturbed.run(script=OWN_GROUPS))
+
+
+async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) -> None:
+    """Before its loop, and does not leave the others waiting for it."""
+    printed = await alone.run("--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="careless")
+    assert "have made 1 process groups of the script's own, and this replacement 0" in printed
+
+
+async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path: Path) -> None:
+    """Each rank's shards are those of a run in plain PyTorch, also where a rank was replaced in between."""
+    folder = Path(examples.__path__[0])
+    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script="--steps=100")
+    await alone.prints("step 20 ")
+    os.kill(children(children(launcher.pid)[0])[2], signal.SIGKILL)
+    assert await launcher.code() == 0
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    command = [
+        str(Path(sys.executable).with_name("torchrun")),
+        "--standalone",
+        "--nproc-per-node=4",
+        str(folder / "hsdp_plain.py"),
+    ]
+    environment = {**os.environ, "REKINDLE_JOB_DIR": str(plain)}
+    process = await asyncio.create_subprocess_exec(*command, "--steps=100", env=environment)
+    assert await process.wait() == 0
+    for rank in range(WORLD):
+        name = f"final/rank-{rank:05d}.bin"
+        assert (alone.folder / name).read_bytes() == (plain / name).read_bytes()

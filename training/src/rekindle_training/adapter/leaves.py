@@ -1,0 +1,17 @@
+"""What a state is made of, one thing after the other."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What is neither a mapping nor a sequence, or an empty one, with its path."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, f"{path}/{key!r}")
+    elif isinstance(value, list | tuple | deque) and value:
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}/[{index}]")
+    else:
+        yield path, value

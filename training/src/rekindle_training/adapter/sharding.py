@@ -1,0 +1,94 @@
+"""Tensors of which each rank holds a shard (`DTensor`, as FSDP2 makes them): what this rank holds, and who holds the same."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, empty
+from torch.distributed.tensor.placement_types import Placement
+
+from rekindle_training.adapter.leaves import leaves
+
+Ranks = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a tensor is spread over the ranks of a mesh, without the mesh, which exists in a process only."""
+
+    ranks: tuple[int, ...]
+    sizes: tuple[int, ...]
+    names: tuple[str, ...] | None
+    """Of the mesh and its dimensions."""
+    placements: tuple[Placement, ...]
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+    @classmethod
+    def of(cls, tensor: DTensor) -> "Spread":
+        return cls(*_key(tensor.device_mesh), tuple(tensor.placements), tuple(tensor.shape))
+
+    @property
+    def mesh(self) -> tuple[Any, ...]:
+        """The same for the same mesh in each process."""
+        return self.ranks, self.sizes, self.names
+
+    def tensor(self, dtype: torch.dtype, mesh: DeviceMesh) -> DTensor:
+        """Of this process, without a content yet."""
+        return empty(self.shape, dtype=dtype, device_mesh=mesh, placements=self.placements)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of it is in this process; in the same memory."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    with torch.no_grad():
+        held: torch.Tensor = tensor.to_local()
+    return held
+
+
+def can_be_sent(tensor: DTensor) -> bool:
+    """Whether each rank holds elements of it, and not addends."""
+    return all(isinstance(placement, Shard | Replicate) for placement in tensor.placements)
+
+
+def meshes(state: Any) -> dict[tuple[Any, ...], DeviceMesh]:
+    return {_key(tensor.device_mesh): tensor.device_mesh for tensor in _spread(state)}
+
+
+def replicas(state: Any, world_size: int) -> Ranks:
+    """All ranks that hold what this one holds of a state, itself among them."""
+    held = frozenset(range(world_size))
+    for tensor in _spread(state):
+        held &= _holders(tensor)
+    return held
+
+
+def refuse_unique(model: Mapping[str, torch.Tensor], world_size: int) -> None:
+    """Raises ValueError where no other rank holds what this one holds of a tensor of the model, which the message names."""
+    if world_size > 1 and len(replicas(model, world_size)) == 1:
+        spread = {name: tensor for name, tensor in model.items() if isinstance(tensor, DTensor)}
+        name, tensor = min(spread.items(), key=lambda item: len(_holders(item[1])))
+        raise ValueError(
+            f"session(model): {name} is sharded over ranks {sorted(tensor.device_mesh.mesh.flatten().tolist())}, and no other "
+            "rank has the same shard, so a rank that is lost takes it along; shard over a mesh with a dimension of replicas "
+            "(HSDP), or say session(unique_shards=True): all ranks begin again at the last checkpoint then"
+        )
+
+
+def _spread(state: Any) -> Iterator[DTensor]:
+    return (leaf for _, leaf in leaves(state, "") if isinstance(leaf, DTensor))
+
+
+def _holders(tensor: DTensor) -> Ranks:
+    """Along each dimension of the mesh that replicates all ranks, along one that shards those that stand where this one does."""
+    at = tensor.device_mesh.get_coordinate()
+    assert at is not None  # of a mesh that this rank is no part of it has no tensor
+    where = tuple(slice(None) if place.is_replicate() else at[dim] for dim, place in enumerate(tensor.placements))
+    return frozenset(tensor.device_mesh.mesh[where].flatten().tolist())
+
+
+def _key(mesh: DeviceMesh) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]:
+    return tuple(mesh.mesh.flatten().tolist()), tuple(mesh.mesh.shape), mesh.mesh_dim_names
