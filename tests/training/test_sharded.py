@@ -104,7 +104,7 @@ async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) 
 async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path: Path) -> None:
     """Each rank's shards are those of a run in plain PyTorch, also where a rank was replaced in between."""
     folder = Path(examples.__path__[0])
-    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script="--steps=100")
+    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script="--steps=40")
     await alone.prints("step 20 ")
     os.kill(children(children(launcher.pid)[0])[2], signal.SIGKILL)
     assert await launcher.code() == 0
@@ -117,7 +117,7 @@ async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path
         str(folder / "hsdp_plain.py"),
     ]
     environment = {**os.environ, "REKINDLE_JOB_DIR": str(plain)}
-    process = await asyncio.create_subprocess_exec(*command, "--steps=100", env=environment)
+    process = await asyncio.create_subprocess_exec(*command, "--steps=40", env=environment)
     assert await process.wait() == 0
     for rank in range(WORLD):
         name = f"final/rank-{rank:05d}.bin"
