@@ -226,3 +226,54 @@ def test_output_is_redirected_to_a_file_for_each_rank(launcher: Launch, tmp_path
     folder = tmp_path / "logs" / "a-job" / "1"
     assert (folder / "stdout.log").read_text() == "out\n"
     assert (folder / "stderr.log").read_text() == "err\n"
+
+
+def test_a_log_folder_stays_where_it_was_when_a_script_changes_its_own() -> None:
+    """A spare opens its files when it becomes a rank, which is late."""
+    assert parse(["--log-dir", "logs", "train.py"], {}).log_dir == Path.cwd() / "logs"
+
+
+def ends_as(program: str) -> str:
+    """The last thing that it prints."""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=ENDS_SECONDS, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_signal_reaches_a_process_that_is_only_beginning() -> None:
+    """It would have been lost, as its maker ignores it."""
+    assert (
+        ends_as("""
+import os, signal
+from rekindle_training.launcher import child
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+fork = os.fork
+def fork_and_strike():
+    if pid := fork():
+        os.kill(pid, signal.SIGTERM)
+    else:
+        while signal.SIGTERM not in signal.sigpending():
+            pass
+    return pid
+os.fork = fork_and_strike
+pid = child.fork(lambda: 0, {signal.SIGTERM: signal.SIG_DFL})
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""")
+        == f"{-signal.SIGTERM}"
+    )
+
+
+def test_a_spare_that_nobody_needed_ends_as_its_script_would(tmp_path: Path) -> None:
+    """What it has registered for its end is done."""
+    (tmp_path / "rank.py").write_text('import atexit, os; atexit.register(print, "cleaned", flush=True); os.environ["RANK"]')
+    assert (
+        ends_as(f"""
+import os
+from rekindle_training.launcher import zygote
+pid, way = zygote.start(preload=False)
+way.send(zygote.Start("spare", zygote.Program(({str(tmp_path / "rank.py")!r},), interpreted=True), {{}}, is_spare=True))
+assert way.recv() == zygote.Waits("spare")
+way.send(zygote.End())
+os.waitpid(pid, 0)
+""")
+        == "cleaned"
+    )

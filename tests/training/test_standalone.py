@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -228,6 +229,95 @@ sys.exit(3 if environment["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
     assert first[0] == ["0", "0"]
     assert second[0] == ["0", "1"]
     assert second[1] in loaded[:2], "the spare that was there from the beginning"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        'subprocess.run("echo heard $RANK", shell=True)',
+        'os.system("echo heard $RANK")',
+        'os.waitpid(multiprocessing.util.spawnv_passfds(b"/bin/sh", ["sh", "-c", "echo heard $RANK"], [1]), 0)',
+        """if (pid := os.fork()) == 0:
+    say("heard " + os.environ["RANK"])
+    os._exit(0)
+os.waitpid(pid, 0)""",
+        'say("heard " + os.environb[b"RANK"].decode())',
+        'say("heard 0" if os.environ["TORCHELASTIC_RESTART_COUNT"] in "01" else "")',
+    ],
+    ids=["subprocess", "system", "multiprocessing", "fork", "bytes", "restart count"],
+)
+async def test_a_spare_knows_its_rank_before_anybody_hears_of_it(way: str, job: Standalone, tmp_path: Path) -> None:
+    """A process that it makes, and whoever reads the environment in another way, wait for it as well."""
+    (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
+import multiprocessing.util, subprocess
+say("loaded")
+{way}
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists({str(tmp_path / "fails")!r}):
+        time.sleep(0.01)
+    sys.exit(3)
+""")
+    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    async with asyncio.timeout(60):
+        while job.printed.count("loaded") < 2 or "heard" not in job.printed:
+            await asyncio.sleep(0.01)
+    (tmp_path / "fails").touch()
+    assert await launcher.code() == 0
+    assert job.printed.count("heard 0\n") == 2
+    assert "a spare takes a rank" in job.printed
+
+
+async def test_a_spare_that_is_stopped_is_left_alone(job: Standalone, tmp_path: Path) -> None:
+    """A process is started in its place."""
+    (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
+say(f"loaded {{os.getpid()}}.")
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    say(f"rank {{os.getpid()}}.")
+    while not os.path.exists({str(tmp_path / "fails")!r}):
+        time.sleep(0.01)
+    sys.exit(3)
+""")
+    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    async with asyncio.timeout(60):
+        while job.printed.count("loaded") < 2 or "rank " not in job.printed:
+            await asyncio.sleep(0.01)
+    pids = {word: re.findall(rf"^{word} (\d+)\.$", job.printed, re.MULTILINE) for word in ("loaded", "rank")}
+    (spare,) = set(pids["loaded"]) - set(pids["rank"])
+    os.kill(int(spare), signal.SIGSTOP)
+    await job.prints("a spare is not used while it is stopped")
+    (tmp_path / "fails").touch()
+    assert await launcher.code() == 0
+    assert "a spare takes a rank" not in job.printed
+
+
+async def test_threads_are_waited_for_at_the_end_of_a_forked_rank(job: Standalone, tmp_path: Path) -> None:
+    """As the interpreter does: what they do when the script is over is not lost."""
+    (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
+import threading
+threading.Thread(target=lambda: (threading.main_thread().join(), say("work is done"))).start()
+if os.environ["RANK"] == "1":
+    sys.exit(0)
+""")
+    assert (await job.run(script=str(tmp_path / "rank.py"), ranks=2)).count("work is done") == 2
+
+
+async def test_forked_ranks_draw_other_numbers(job: Standalone, tmp_path: Path) -> None:
+    """Where the script seeds nothing, as in fresh processes."""
+    (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
+import numpy, random
+say(f"drawn {{numpy.random.rand()}} {{random.random()}}")
+""")
+    printed = await job.run(script=str(tmp_path / "rank.py"), ranks=2)
+    drawn = [line.split()[1:] for line in printed.splitlines() if line.startswith("drawn")]
+    assert len({number for numbers in drawn for number in numbers}) == 4
+
+
+async def test_output_that_cannot_be_written_is_said(job: Standalone, tmp_path: Path) -> None:
+    """With the file, in a sentence."""
+    (tmp_path / "rank.py").write_text("")
+    (tmp_path / "taken").touch()
+    printed = await job.run(f"--log-dir={tmp_path / 'taken'}", "-r3", code=127, script=str(tmp_path / "rank.py"), ranks=1)
+    assert f"rekindle-train: cannot write to {tmp_path / 'taken'}/none/0/stdout.log: Not a directory" in printed
 
 
 async def test_a_script_that_ends_in_a_spare_is_said(job: Standalone, tmp_path: Path) -> None:

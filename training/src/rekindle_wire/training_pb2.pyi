@@ -509,14 +509,12 @@ class PodState(google.protobuf.message.Message):
     PROTOCOL_FIELD_NUMBER: builtins.int
     PROCESSES_FIELD_NUMBER: builtins.int
     RESTARTS_FIELD_NUMBER: builtins.int
-    RESTARTS_LEFT_FIELD_NUMBER: builtins.int
     POD_FIELD_NUMBER: builtins.int
     SUCCEEDS_FIELD_NUMBER: builtins.int
     protocol: builtins.int
     """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
     restarts: builtins.int
-    """How often all ranks were started again together, and how often they still may be."""
-    restarts_left: builtins.int
+    """How often all ranks were started again together."""
     pod: builtins.str
     """One value for each launcher, the same on all its streams."""
     succeeds: builtins.bool
@@ -531,11 +529,10 @@ class PodState(google.protobuf.message.Message):
         protocol: builtins.int = ...,
         processes: collections.abc.Iterable[Global___ProcessState] | None = ...,
         restarts: builtins.int = ...,
-        restarts_left: builtins.int = ...,
         pod: builtins.str = ...,
         succeeds: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["pod", b"pod", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "restarts_left", b"restarts_left", "succeeds", b"succeeds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pod", b"pod", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "succeeds", b"succeeds"]) -> None: ...
 
 Global___PodState: typing_extensions.TypeAlias = PodState
 

@@ -10,8 +10,10 @@ import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -20,16 +22,30 @@ CANNOT_START = 127
 """Exit code of a program that could not be executed, as shells have it."""
 
 
-def fork(run: Callable[[], int]) -> int:
-    """The pid of a copy of this process that calls a function and ends with the exit code that it returns."""
+Handlers = Mapping[int, Any]
+"""What a process does about signals, by their numbers, as `signal.signal` takes it."""
+
+
+def fork(run: Callable[[], int], handlers: Handlers) -> int:
+    """The pid of a copy of this process that calls a function and ends with the exit code that it returns. A signal that
+    reaches it before it has its handlers waits for them."""
     maker = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     code = 1
     try:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _die_with(maker)
         code = run()
     except BaseException:  # noqa: BLE001  # this is the top of a process
@@ -42,10 +58,14 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def redirect(redirects: Mapping[int, Path]) -> None:
-    """Descriptors of this process to the ends of files."""
+    """Descriptors of this process to the ends of files; it ends where that cannot be."""
     for descriptor, path in redirects.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            print(f"rekindle-train: cannot write to {path}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(CANNOT_START)
         os.dup2(file, descriptor)
         os.close(file)
 
@@ -63,6 +83,8 @@ def execute(command: Sequence[str], environment: Mapping[str, str], keep: Sequen
 
 def interpret(command: Sequence[str], *, as_module: bool) -> int:
     """As `python script.py` and `python -m module` would, with what this process has loaded already."""
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # otherwise all that are forked draw the same; `random` sees to it itself
     sys.argv = list(command)
     run: Callable[[], object]
     if as_module:
@@ -79,8 +101,14 @@ def interpret(command: Sequence[str], *, as_module: bool) -> int:
         sys.excepthook(*sys.exc_info())
         return 1
     finally:
-        atexit._run_exitfuncs()  # noqa: SLF001  # `os._exit` follows, which runs none of them
+        _finish()
     return 0
+
+
+def _finish() -> None:
+    """What the interpreter does at its end, which `os._exit` leaves out: threads are waited for, executors' work is done."""
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # it has no other name
+    atexit._run_exitfuncs()  # noqa: SLF001
 
 
 def _die_with(parent: int) -> None:

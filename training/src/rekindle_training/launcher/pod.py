@@ -69,6 +69,13 @@ _PodEvent = Event | PodOrder | _Listens | _Signalled | _GraceOver | _SpareDue | 
 
 
 @dataclass
+class _Spare:
+    waits: bool = False
+    """It has got as far as it can without a rank."""
+    stopped: bool = False
+
+
+@dataclass
 class _Rank:
     """The latest process of a rank."""
 
@@ -91,8 +98,8 @@ class Pod:
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
         self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
-        self._spares: dict[str, bool] = {}
-        """Whether it waits, by name."""
+        self._spares: dict[str, _Spare] = {}
+        """By their names."""
         self._announced, self._announce = os.pipe()
         self._processes = Processes(preload=arguments.start_method == "fork" or arguments.spares > 0)
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
@@ -113,12 +120,12 @@ class Pod:
 
     def run(self) -> int:
         self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
-        if self._arguments.standalone:
-            self._start_manager()
-            threading.Thread(target=self._await_manager, daemon=True).start()
-        else:
-            self._start_ranks()
         with _signals_to(self._events):
+            if self._arguments.standalone:
+                self._start_manager()
+                threading.Thread(target=self._await_manager, daemon=True).start()
+            else:
+                self._start_ranks()
             while not self._over:
                 self._handle(self._events.get())
         if self._link is not None:
@@ -155,12 +162,19 @@ class Pod:
                 self._manager_stopped = stopped
                 self._later(GRACE_SECONDS, _StillStopped())
             case Stopped(name, stopped):
-                for rank in self._ranks:
-                    if rank.process == name:
-                        rank.stopped = stopped
-                self._tell()
+                self._stopped(name, stopped=stopped)
             case Waits(name) if name in self._spares:
-                self._spares[name] = True
+                self._spares[name].waits = True
+
+    def _stopped(self, name: str, *, stopped: bool) -> None:
+        if (spare := self._spares.get(name)) is not None:
+            spare.stopped = stopped
+            log.warning("a spare is not used while it is stopped" if stopped else "a spare goes on", extra={"spare": name})
+            return
+        for rank in self._ranks:
+            if rank.process == name:
+                rank.stopped = stopped
+        self._tell()
 
     # The manager of a pod that has no control plane.
 
@@ -179,7 +193,7 @@ class Pod:
             self._events.put(_Listens(int(line)))
 
     def _meet(self, port: int) -> None:
-        if self._link is not None:
+        if self._link is not None or self._ending:
             return
         self._port = port
         self._link = Link(port, self._events.put)
@@ -189,11 +203,11 @@ class Pod:
 
     def _manager_ended(self, code: int) -> None:
         self._manages = False
-        if code == 0 or self._ending or self._is_complete:
+        if self._ending or self._is_complete or (code == 0 and self._link is not None):
             return
         if self._link is None or self._managers == MANAGER_STARTS:
             log.error("the manager ended, ending the ranks", extra={"code": code})
-            self._end(_exit_code(code), signal.SIGTERM)
+            self._end(_exit_code(code) if code else 1, signal.SIGTERM)
             return
         log.warning("the manager ended, starting another one; training goes on", extra={"code": code})
         self._start_manager()
@@ -211,14 +225,12 @@ class Pod:
                 ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
                 for local, rank in enumerate(self._ranks)
             ]
-            left = self._arguments.max_restarts - self._restarts
             succeeds = self._managers > 1
             state = PodState(
                 protocol=PROTOCOL,
                 pod=self._name,
                 processes=processes,
                 restarts=self._restarts,
-                restarts_left=left,
                 succeeds=succeeds,
             )
             self._link.say(state)
@@ -273,8 +285,9 @@ class Pod:
         self._started += 1
         rank.process, rank.ended, rank.stopped = f"{self._name}/{local}/{self._started}", None, False
         where = place(arguments, local, rank.process, rank.own_state, self._restarts)
-        if (spare := max(self._spares, key=self._spares.__getitem__, default=None)) is not None:
-            log.info("a spare takes a rank", extra={"rank": where.environment["RANK"], "waited": self._spares.pop(spare)})
+        able = (name for name, spare in self._spares.items() if not spare.stopped)
+        if (spare := max(able, key=lambda name: self._spares[name].waits, default=None)) is not None:
+            log.info("a spare takes a rank", extra={"rank": where.environment["RANK"], "waited": self._spares.pop(spare).waits})
             self._processes.say(Bind(spare, rank.process, where))
             self._later(SPARE_SECONDS, _SpareDue())
             return
@@ -286,7 +299,7 @@ class Pod:
         while len(self._spares) < self._arguments.spares and not self._ending:
             self._started += 1
             name = f"spare-{self._started}"
-            self._spares[name] = False
+            self._spares[name] = _Spare()
             program = self._program(forked=True)
             self._processes.say(Start(name, program, self._environment(), redirects(self._arguments, name), is_spare=True))
 
@@ -312,7 +325,8 @@ class Pod:
                 rank.ended = code
             self._ending, self._code = True, self._code or _exit_code(code)
         elif self._spares.pop(name, None) is not None:
-            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
+            if not self._ending:
+                log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
         else:
             for rank in self._ranks:
                 if rank.process == name:

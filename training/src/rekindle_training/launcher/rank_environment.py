@@ -12,9 +12,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 """Read when torch is loaded. Its warnings of connections that break have a stack of C++ each; what follows is said by us."""
 
-OF_ONE_RANK = (names.RANK, names.LOCAL_RANK, "ROLE_RANK", names.PROCESS, names.OWN_STATE)
-"""What a process that may become any rank of the pod does not know."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -56,6 +53,10 @@ def place(arguments: Arguments, local_rank: int, process: str, own_state: int, r
         restarts: of all ranks together, so far.
     """
     rank = arguments.node_rank * arguments.nproc_per_node + local_rank
+    return Place(_of_one_rank(rank, local_rank, process, own_state, restarts), redirects(arguments, str(rank)))
+
+
+def _of_one_rank(rank: int, local_rank: int, process: str, own_state: int, restarts: int) -> dict[str, str]:
     environment = {
         names.RANK: rank,
         names.LOCAL_RANK: local_rank,
@@ -64,7 +65,11 @@ def place(arguments: Arguments, local_rank: int, process: str, own_state: int, r
         names.OWN_STATE: own_state,
         "TORCHELASTIC_RESTART_COUNT": restarts,
     }
-    return Place({name: str(value) for name, value in environment.items()}, redirects(arguments, str(rank)))
+    return {name: str(value) for name, value in environment.items()}
+
+
+OF_ONE_RANK = frozenset(_of_one_rank(0, 0, "", 0, 0))
+"""What a process that may become any rank of the pod does not know."""
 
 
 def redirects(arguments: Arguments, name: str) -> dict[int, Path]:

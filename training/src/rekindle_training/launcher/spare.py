@@ -1,78 +1,78 @@
 """A process that runs the training script ahead of its need, as far as the script gets without knowing its rank.
 
-Whoever reads the rank from the environment, in the script or in the session, waits there until the process is given one. So what
-it reads is always right, and all that comes before it (imports, often the model) is paid in advance.
+Whoever reads the rank from the environment, in the script or in the session, waits there until the process is given one; so does
+who makes another process, which inherits that environment. So what is read is always right, and all that comes before it
+(imports, often the model) is paid in advance.
 """
 
+import _posixsubprocess
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import wraps
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rekindle_training import names
 from rekindle_training.launcher import child
 from rekindle_training.launcher.rank_environment import OF_ONE_RANK, Place
 
-NOT_NEEDED = 0
-"""Exit code of a spare that nobody needed."""
+MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
+"""Events of `sys.addaudithook`."""
 
 
 def wait_for_rank(binding: Connection) -> None:
-    """From here on this process is a spare. `binding` is told when it waits, and brings the rank's `Place`.
-
-    Raises, where the rank is read in a process that a spare has forked:
-        RuntimeError: it will not have one.
-    """
+    """From here on this process is a spare. `binding` is told when it waits, and brings the rank's `Place`; where it ends, so
+    does the process, as a script that is done."""
     global _spare  # of one process, as its environment is
-    _spare = _Spare(binding, os.getpid())
-    os.environ.__class__ = _Unbound
+    _spare = _Spare(binding)
+    os.environ.__class__ = os.environb.__class__ = _Unbound
+    sys.addaudithook(lambda event, _: _spare.bind() if event in MAKES_A_PROCESS else None)
+    make = _posixsubprocess.fork_exec  # which `multiprocessing` calls, and which says nothing to hooks
+
+    @wraps(make)
+    def bound(*args: Any) -> Any:
+        _spare.bind()
+        return make(*args)
+
+    _posixsubprocess.fork_exec = bound
 
 
 _Environ: Any = os.environ.__class__  # the standard library gives it no public name
 
 
-@dataclass
 class _Spare:
-    binding: Connection
-    pid: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, binding: Connection) -> None:
+        self._binding = binding
         self._lock = threading.Lock()
 
     def bind(self) -> None:
-        if os.getpid() != self.pid:
-            raise RuntimeError(f"a process that a spare has started reads {names.RANK}, which the spare does not have yet")
         with self._lock:
             if not isinstance(os.environ, _Unbound):
                 return
             with contextlib.suppress(OSError):  # it was given a rank before it needed one
-                self.binding.send_bytes(b"waits")
+                self._binding.send_bytes(b"waits")
             try:
-                place: Place = self.binding.recv()
+                place: Place = self._binding.recv()
             except EOFError:
-                os._exit(NOT_NEEDED)
+                raise SystemExit(0) from None
             child.redirect(place.redirects)
-            os.environ.__class__ = _Environ
             os.environ.update(place.environment)
+            os.environ.__class__ = os.environb.__class__ = _Environ
 
 
-_spare: _Spare | None = None
+_spare: _Spare
 
 
 class _Unbound(_Environ):  # type: ignore[misc]
-    def __getitem__(self, key: str) -> str:
-        if key in OF_ONE_RANK:
-            _bind()
-        return os.environ[key] if key in OF_ONE_RANK else super().__getitem__(key)
+    """Of text, or of bytes."""
 
-    def __iter__(self) -> Iterator[str]:
-        _bind()
-        return iter(os.environ)
+    def __getitem__(self, key: Any) -> Any:
+        if (os.fsdecode(key) if isinstance(key, str | bytes) else key) in OF_ONE_RANK:
+            _spare.bind()
+        return _Environ.__getitem__(self, key)  # it may have become one of these
 
-
-def _bind() -> None:
-    assert _spare is not None
-    _spare.bind()
+    def __iter__(self) -> Iterator[Any]:
+        _spare.bind()
+        yield from _Environ.__iter__(self)

@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,13 @@ from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
 
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The launcher passes them on; a terminal sends them to everybody."""
+AS_USUAL: child.Handlers = {
+    signal.SIGINT: signal.default_int_handler,
+    **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD), signal.SIG_DFL),
+}
+"""What a Python process does about them."""
+SPARE_SECONDS = 2.0
+"""How long a spare that nobody needed may take to end."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ def start(*, preload: bool) -> tuple[int, Connection]:
         mine.close()
         return _Zygote(its).run(preload=preload)
 
-    pid = child.fork(run)
+    pid = child.fork(run, dict.fromkeys(IGNORED, signal.SIG_IGN))
     its.close()
     return pid, mine
 
@@ -115,11 +123,11 @@ class _Zygote:
     _names: dict[int, str] = field(default_factory=dict)
     """Of its children, by pid."""
     _spares: dict[str, Connection] = field(default_factory=dict)
+    _waiting: set[str] = field(default_factory=set)
+    """Those spares that have got as far as they can."""
     _ends: bool = False
 
     def run(self, *, preload: bool) -> int:
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_IGN)
         woken, wake = os.pipe()
         os.set_blocking(woken, False)
         os.set_blocking(wake, False)
@@ -132,6 +140,7 @@ class _Zygote:
             while not self._ends:
                 for ready in wait([self.launcher, woken, *self._spares.values()]):
                     self._handle(ready)
+            self._end_spares()
         for pid in self._names:
             os.kill(pid, signal.SIGKILL)
         for pid in self._names:
@@ -176,7 +185,7 @@ class _Zygote:
         if command.is_spare:
             binding, its = Pipe()
         try:
-            pid = child.fork(partial(self._become, command, its))
+            pid = child.fork(partial(self._become, command, binding, its), AS_USUAL)
         except OSError as error:  # no memory, or too many processes
             print(f"rekindle-train: cannot start {command.name}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
             self.launcher.send(Ended(command.name, CANNOT_START))
@@ -188,13 +197,11 @@ class _Zygote:
 
     # In the child.
 
-    def _become(self, command: Start, binding: Connection | None) -> int:
+    def _become(self, command: Start, zygotes: Connection | None, binding: Connection | None) -> int:
         signal.set_wakeup_fd(-1)
-        for number in (*IGNORED, signal.SIGCHLD):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for descriptor in self._inner:
             os.close(descriptor)
-        for connection in (self.launcher, *self._spares.values()):
+        for connection in (self.launcher, *self._spares.values(), *([zygotes] if zygotes else [])):
             connection.close()
         child.redirect(command.redirects)
         if not command.program.interpreted:
@@ -206,6 +213,21 @@ class _Zygote:
         return child.interpret(command.program.command, as_module=command.program.as_module)
 
     # What becomes of the children.
+
+    def _end_spares(self) -> None:
+        """Those that wait end by themselves, as the script would; one that still loads is told by a signal, as a rank is."""
+        ending = {pid: self._spares[name] for pid, name in self._names.items() if name in self._spares}
+        for pid, binding in ending.items():
+            binding.close()
+            if self._names[pid] not in self._waiting:
+                os.kill(pid, signal.SIGTERM)
+        over = time.monotonic() + SPARE_SECONDS
+        while ending and (left := over - time.monotonic()) > 0:
+            wait([self._inner[0]], left)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._inner[0], 4096)
+            for pid in [pid for pid in ending if os.waitpid(pid, os.WNOHANG)[0]]:
+                del ending[pid], self._names[pid]
 
     def _look_after_children(self) -> None:
         while self._names:
@@ -231,6 +253,7 @@ class _Zygote:
             del self._spares[name]  # its end is told as that of any other process
             binding.close()
         else:
+            self._waiting.add(name)
             self.launcher.send(Waits(name))
 
 
