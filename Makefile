@@ -55,6 +55,10 @@ lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
 bench: setup ## measure recoveries on this machine, side by side with their floors
 	python -P -m benchmarks
 
+.PHONY: faults
+faults: setup ## lose ranks of standalone jobs in every way, 20 times or RUNS times each, and write the table: half an hour
+	python -P -m benchmarks.faults --write --runs $(or $(RUNS),20)
+
 .PHONY: kills
 kills: setup ## kill each process at every history event and between them, all of them, and write the table
 	REKINDLE_KILLS=all pytest tests/kills

@@ -2,8 +2,8 @@
 they do: `raise`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
 
 With `WRAP` the model is wrapped in DDP with these options, otherwise gradients are averaged by hand. Its steps have what a
-repeated one could get wrong: random numbers, dropout, running statistics, a scaler, a schedule, data that moves on, an
-evaluation, and, with `GATHER=2`, gradients of two turns.
+repeated one could get wrong: random numbers, dropout, running statistics, autocast, a scaler, an average of the model, a
+schedule, data that moves on, an evaluation, and, with `GATHER=2`, gradients of two turns.
 """
 
 import hashlib
@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rekindle_training
+from rekindle_training.adapter import copying
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.examples.gpt_model import at_least
 
@@ -66,10 +68,10 @@ def marker(fault: tuple[str, ...]) -> Path:
 def fault(place: str, step: int) -> None:
     if not strikes(place, step):
         return
-    if KIND == "raise":
-        raise ValueError(f"struck {place}")
     if os.environ.get("ONCE", "yes") == "yes":
         marker((str(rank), str(step), place)).touch()
+    if KIND == "raise":
+        raise ValueError(f"struck {place}")
     if KIND == "spin":
         while True:
             pass
@@ -78,7 +80,18 @@ def fault(place: str, step: int) -> None:
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 4))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+
+class Adam(torch.optim.AdamW):
+    def _init_group(self, group: dict[str, Any], *args: Any) -> Any:
+        """Called for each group in its turn, when those before it have been updated."""
+        if group is self.param_groups[1]:
+            fault("updating", current)
+        return super()._init_group(group, *args)  # type: ignore[no-untyped-call]
+
+
+optimizer = Adam([{"params": model[:4].parameters()}, {"params": model[4:].parameters()}], lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
 data = Batches()
@@ -102,7 +115,8 @@ def train(step: int) -> None:
     if strikes("swallowing", step):
         os.environ["SWALLOW"] = "yes"
     for _ in range(2 // GATHER):
-        loss = wrapped(next(data)).pow(2).mean()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = wrapped(next(data)).pow(2).mean()
         scaler.scale(loss).backward()
     fault("backward", step)
     if step % GATHER == 0:
@@ -123,6 +137,7 @@ def update(step: int) -> None:
     scaler.step(optimizer)
     fault("updated", step)
     scaler.update()
+    average.update_parameters(model)
     optimizer.zero_grad()
     scheduler.step()
     fault("ending", step)
@@ -141,12 +156,22 @@ def written(checkpoints: Checkpoints, step: int, *state: Any) -> None:
 
 
 Checkpoints.write = written  # type: ignore[assignment,method-assign]
+send = copying.send
+
+
+def sent(state: Any, target: int) -> None:
+    fault("sending", current)
+    send(state, target)
+
+
+copying.send = sent
 current = 0
 told: list[str] = []
 with rekindle_training.session(
-    model, optimizer, state=[scheduler, scaler], data=data, checkpoint_every=int(os.environ.get("EVERY", "0"))
+    model, optimizer, state=[scheduler, scaler, average], data=data, checkpoint_every=int(os.environ.get("EVERY", "0"))
 ) as training:
     optimizer.register_step_pre_hook(agreed)
+    training.on_rebuild(lambda: fault("rebuilt", current + 1 if current == training.step else current))
     wrapped: nn.Module = model
     if WRAP is not None and (training.generation == 1 or os.environ.get("REPLACEMENTS") != "bare"):  # several buckets
         options: dict[str, Any] = dict.fromkeys(WRAP, True)
@@ -168,7 +193,11 @@ with rekindle_training.session(
                     raise
         if os.environ.get("TAIL"):
             dist.barrier()
-    tensors = [*model.parameters(), *(tensor for state in optimizer.state.values() for tensor in state.values())]
+    tensors = [
+        *model.parameters(),
+        *average.parameters(),
+        *(tensor for state in optimizer.state.values() for tensor in state.values()),
+    ]
     content = b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)
     digest = hashlib.sha256(content).hexdigest()[:16]
     drawn = torch.rand(1).item()

@@ -3,6 +3,7 @@
 import difflib
 import json
 import random
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -71,6 +72,32 @@ def test_own_state_brings_every_random_number_back() -> None:
     drawn = draw()
     own.put(content, None, None)
     assert draw() == drawn
+
+
+DRAWS: list[Callable[[], float]] = [
+    random.random,
+    lambda: random.gauss(0, 1),
+    lambda: float(np.random.rand()),
+    lambda: float(np.random.randn()),
+    lambda: float(torch.rand(1)),
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
+    """Whatever was drawn, and also where the next number was drawn in advance, or a generator was set back to where it was."""
+    order = random.Random(seed)
+    for _ in range(50):
+        for way in order.choices(DRAWS, k=order.randrange(3)):
+            way()
+        if order.random() < 0.1:
+            random.seed(order.randrange(3))
+            np.random.seed(order.randrange(3))
+        content = own.take(None, None)
+        ways = order.choices(DRAWS, k=order.randrange(5))
+        drawn = [way() for way in ways]
+        own.put(content, None, None)
+        assert [way() for way in ways] == drawn
 
 
 @pytest.mark.parametrize("completed", [0, 5])

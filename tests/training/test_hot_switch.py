@@ -180,7 +180,7 @@ async def test_a_model_in_ddp_is_switched(
     script = str(Path(__file__).with_name("ddp.py"))
     undisturbed = digests(await Standalone(tmp_path / "undisturbed", zygote).run(script=script))
     job.script, job.arguments = script, []
-    job.environment |= how
+    job.environment |= {**how, "PACE_MS": "50"}
     await prepared(job, gateway, pod_rank=0)
     await gateway.migrate()
     assert await gateway.status() == 0
@@ -191,7 +191,7 @@ async def test_a_model_in_ddp_is_switched(
 async def test_a_rank_that_cannot_join_fails_the_migration(job: Job, gateway: GatewayPeer) -> None:
     """An error inside the rebuild is reported as 406 at once, with the rank and the reason."""
     job.script, job.arguments = str(Path(__file__).with_name("ddp.py")), []
-    job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes"}
+    job.environment |= {"FAILS_AT_RANK": "1", "WRAPS_AGAIN": "yes", "PACE_MS": "50"}
     await prepared(job, gateway, pod_rank=1)
     await gateway.migrate()
     assert await gateway.status() == 406

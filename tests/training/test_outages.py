@@ -165,6 +165,8 @@ async def test_a_restarted_job_goes_on_from_its_checkpoint(job: Job, gateway: Ga
     job.arguments += ["--checkpoint-every", "10"]
     await job.start()
     await job.reached(15)
+    for pod in ("worker-0", "worker-1"):
+        await job.lose(pod)
     await job.end()
     (job.folder / "checkpoints" / ".step-00000020").mkdir(exist_ok=True)
     last = max(job.steps(rank)[-1]["step"] for rank in range(4))

@@ -14,8 +14,10 @@ from rekindle_training.launcher.rank_environment import Place
 from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, Waits
 from rekindle_training.manager import rank_process
 from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import CannotRepair, Repair
 from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.witness import Witness
 from rekindle_wire.training_pb2 import Goodbye, Hello, PodState, ProcessState, RankMessage
 
 
@@ -64,6 +66,48 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
     roster.follow(0, "")
     assert process.lost
     assert roster.vacant == {0}
+
+
+async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is frozen, or cut off, takes both."""
+    monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
+    roster, pods = Roster(1), Pods()
+    Witness(roster, pods, patience=0)
+    pod = pods.attach()
+    pods.hear(pod, a_state(ProcessState(rank=0, process="a-process")))
+    process, outbox = roster.enroll(Hello(rank=0, role="worker", process="a-process"), 1)
+    roster.depart(process, outbox)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not process.lost
+    pods.detach(pod)
+    await roster.until(lambda: bool(roster.vacant))
+    assert process.lost
+
+
+async def test_a_process_whose_end_its_launcher_has_seen_is_lost_at_once() -> None:
+    """In a job with a control plane, which is told of it; of a backup it is nobody's loss."""
+    roster, pods = Roster(1), Pods()
+    lost: list[RankProcess] = []
+    Witness(roster, pods, patience=0)
+    roster.on_lost = lost.append
+    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    roster.enroll(Hello(rank=0, role="backup", process="a-backup"), 0)
+    for process in ("a-backup", "a-member"):
+        pods.hear(pods.attach(), a_state(ProcessState(rank=0, process=process, ended=-9)))
+    assert lost == [member]
+    assert not roster.backups
+
+
+async def test_a_rank_that_holds_training_up_is_lost() -> None:
+    """As one that ended: its process is stopped, or all others wait for it, which no heartbeat shows."""
+    roster, pods = Roster(1), Pods()
+    lost: list[RankProcess] = []
+    witness = Witness(roster, pods, patience=0)
+    roster.on_lost = lost.append
+    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    witness._watch._kill(0, "stopped")
+    assert lost == [member]
 
 
 async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -> None:

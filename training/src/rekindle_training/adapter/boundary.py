@@ -7,12 +7,14 @@ watched.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
 from rekindle_training.adapter.data_parallel import DataParallel
@@ -59,7 +61,7 @@ class _Moment:
     modes: list[bool]
     trains: list[bool]
     extra: list[tuple[torch.nn.Module, Any]]
-    sample: list[bytes]
+    sample: list[torch.Tensor]
 
 
 @dataclass
@@ -67,9 +69,21 @@ class Boundary:
     trained: Trained
     _moment: _Moment | None = None
     _modules: list[torch.nn.Module] = field(default_factory=list)
+    _parameters: list[torch.nn.Parameter] = field(default_factory=list)
+    _with_buffers: list[torch.nn.Module] = field(default_factory=list)
+    _buffers: list[torch.Tensor | None] = field(default_factory=list)
+    """Of these modules, at the boundary before; then the copies of those that are tensors."""
+    _small_buffers: list[_Buffer] = field(default_factory=list)
+    _large_buffers: list[_Buffer] = field(default_factory=list)
+    _is_spread: bool = False
+    """Of some parameters ranks hold shards."""
+    _keep_extra: list[torch.nn.Module] = field(default_factory=list)
+    """Modules with state that is no tensor."""
     _has_grown: bool = True
-    _middles: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
-    """By the ids of parameters: where each was in memory, and its middle element there."""
+    _places: list[int] = field(default_factory=list)
+    """Where each parameter was in memory when `_middles` were found."""
+    _middles: list[torch.Tensor] = field(default_factory=list)
+    """Of parameters, as views."""
     _gathers: bool | None = None
     """A step adds to the gradients of the step before; None: no step has shown it yet."""
 
@@ -82,24 +96,27 @@ class Boundary:
         others = {name: thing for name, thing in shared.items() if not _is_known(thing)}
         self._small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL}
         self._large = {name: thing for name, thing in others.items() if name not in self._small}
-        torch_modules.register_module_module_registration_hook(self._grown)
+        for register in (
+            torch_modules.register_module_module_registration_hook,
+            torch_modules.register_module_parameter_registration_hook,
+            torch_modules.register_module_buffer_registration_hook,
+        ):
+            register(self._grown)
 
     def remember(self) -> Own:
         """Of a step that begins now; returns what only this rank has."""
         if self._has_grown:
-            roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
-            self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-            self._has_grown = False
+            self._look_again()
         before = self._moment
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
-            gradients=[_gradient(parameter.grad, copied=self._gathers is not False) for parameter in self._parameters()],
+            gradients=[_gradient(parameter.grad, copied=self._gathers is not False) for parameter in self._parameters],
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
             small={name: copy.deepcopy(thing.state_dict()) for name, thing in self._small.items()},
             modes=[module.training for module in self._modules],
-            trains=[parameter.requires_grad for parameter in self._parameters()],
-            extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._modules if has_extra_state(module)],
+            trains=[parameter.requires_grad for parameter in self._parameters],
+            extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
             sample=self._sample(),
         )
         return self._moment.own
@@ -112,7 +129,9 @@ class Boundary:
         """
         moment = self._moment
         assert moment is not None
-        if self._sample() != moment.sample:
+        self._find_parameters()
+        now = self._sample()
+        if len(now) != len(moment.sample) or not all(map(torch.equal, now, moment.sample)):
             raise CannotGoBack("parameters or a large object of `state` changed before the update")
         self._put_parameters(moment)
         self._put_modules(moment)
@@ -130,7 +149,7 @@ class Boundary:
 
     def _put_parameters(self, then: _Moment) -> None:
         gradients = self._old_gradients(then.gradients)
-        for parameter, gradient, trains in zip(self._parameters(), gradients, then.trains, strict=True):
+        for parameter, gradient, trains in zip(self._parameters, gradients, then.trains, strict=True):
             parameter.grad = gradient
             parameter.requires_grad_(trains)
 
@@ -154,59 +173,86 @@ class Boundary:
     # ---- buffers
 
     def _copy_buffers(self, before: list[dict[str, _Buffer | None]]) -> list[dict[str, _Buffer | None]]:
-        known = before if len(before) == len(self._modules) else [{}] * len(self._modules)
-        return [
-            {name: _copied(tensor, old.get(name)) for name, tensor in module._buffers.items()} if module._buffers else {}
-            for module, old in zip(self._modules, known, strict=True)
+        """Where they are the tensors of the boundary before, into the memory of those copies."""
+        found = [tensor for module in self._with_buffers for tensor in module._buffers.values()]
+        if before and len(found) == len(self._buffers) and all(map(is_, found, self._buffers)) and self._refresh():
+            return before
+        copies = [
+            {name: None if tensor is None else _copied(tensor) for name, tensor in module._buffers.items()}
+            if module._buffers
+            else {}
+            for module in self._modules
         ]
+        buffers = [buffer for of_module in copies for buffer in of_module.values() if buffer is not None]
+        self._buffers = found
+        self._small_buffers = [buffer for buffer in buffers if buffer.version is None]
+        self._large_buffers = [buffer for buffer in buffers if buffer.version is not None]
+        return copies
+
+    def _refresh(self) -> bool:
+        """Whether the copies are those of this moment."""
+        if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
+            return False
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(
+                    [buffer.content for buffer in self._small_buffers], [buffer.tensor for buffer in self._small_buffers]
+                )
+        except RuntimeError:  # one has another shape now
+            return False
+        return True
 
     # ---- gradients
 
-    def _parameters(self) -> Iterator[torch.nn.Parameter]:
-        for module in self._modules:
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    yield parameter
+    def _look_again(self) -> None:
+        """At the modules and their parameters, which do not change often."""
+        roots = (self.trained.model, *(thing for thing in self.trained.shared.values() if isinstance(thing, torch.nn.Module)))
+        self._modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
+        self._find_parameters()
+        self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._parameters)
+        self._with_buffers = [module for module in self._modules if module._buffers]
+        self._keep_extra = [module for module in self._modules if has_extra_state(module)]
+        self._has_grown = False
+
+    def _find_parameters(self) -> None:
+        owned = (parameter for module in self._modules for parameter in module._parameters.values())
+        self._parameters = [parameter for parameter in owned if parameter is not None]
 
     def notice_gradients(self) -> None:
         """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
         then = self._moment.gradients if self._moment else []
-        held = [(old.tensor(), parameter.grad) for old, parameter in zip(then, self._parameters(), strict=False) if old]
+        held = [(old.tensor(), parameter.grad) for old, parameter in zip(then, self._parameters, strict=False) if old]
         if held:
             self._gathers = bool(self._gathers) or any(now is not None and now is old for old, now in held)
 
     def _old_gradients(self, then: list[_Gradient | None]) -> list[torch.Tensor | None]:
-        parameters = list(self._parameters())
-        if len(parameters) != len(then):
+        if len(self._parameters) != len(then):
             raise CannotGoBack("parameters were added in the step")
-        return [_old_gradient(gradient, parameter.grad) for gradient, parameter in zip(then, parameters, strict=True)]
+        return [_old_gradient(gradient, parameter.grad) for gradient, parameter in zip(then, self._parameters, strict=True)]
 
     # ---- what only an update changes
 
-    def _sample(self) -> list[bytes]:
-        """The middle element of each tensor. Counters of changes see neither `.data` nor fused kernels."""
-        middles = [self._middle_of(parameter) for parameter in self._parameters() if local(parameter).numel()]
+    def _sample(self) -> list[torch.Tensor]:
+        """The middle element of each tensor, by device, where they stay: nothing is waited for. Counters of changes see neither
+        `.data` nor fused kernels."""
+        held = [local(parameter) for parameter in self._parameters] if self._is_spread else self._parameters
+        places = [tensor.data_ptr() for tensor in held]
+        if places != self._places:
+            self._places, self._middles = places, [_middle(tensor) for tensor in held if tensor.numel()]
+        middles = list(self._middles)
         for thing in self._large.values():
-            tensors = (leaf for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
-            middles += [_middle(tensor) for tensor in tensors if local(tensor).numel()]
+            tensors = (local(leaf) for _, leaf in leaves(thing.state_dict(), "") if isinstance(leaf, torch.Tensor))
+            middles += [_middle(tensor) for tensor in tensors if tensor.numel()]
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for middle in middles:
             by_device.setdefault(middle.device, []).append(middle)
-        return [torch.cat(group).cpu().numpy().tobytes() for group in by_device.values()]
+        return [torch.cat(group) for group in by_device.values()]
 
-    def _middle_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """As a view that follows the parameter as long as it stays where it is in memory."""
-        place, known = local(parameter).data_ptr(), self._middles.get(id(parameter))
-        if known is None or known[0] != place:
-            known = self._middles[id(parameter)] = (place, _middle(parameter))
-        return known[1]
-
-    def _grown(self, _module: torch.nn.Module, _name: str, _part: torch.nn.Module | None) -> None:
+    def _grown(self, _module: torch.nn.Module, _name: str, _part: object) -> None:
         self._has_grown = True
 
 
 def _middle(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = local(tensor)
     return tensor.detach()[tuple(size // 2 for size in tensor.shape)].reshape(1).view(torch.uint8)
 
 
@@ -231,13 +277,9 @@ def _put_options(group: dict[str, Any], then: Mapping[str, Any]) -> None:
             group[key] = value
 
 
-def _copied(tensor: torch.Tensor | None, old: _Buffer | None) -> _Buffer | None:
-    if tensor is None:
-        return None
-    """A small one always: BatchNorm changes its statistics without counting that."""
+def _copied(tensor: torch.Tensor) -> _Buffer:
+    """Of a small one changes are not counted: BatchNorm changes its statistics without that."""
     version = tensor._version if tensor.nbytes > SMALL and not tensor.is_inference() else None
-    if old is not None and old.tensor is tensor and version is not None and old.version == version:
-        return old
     return _Buffer(tensor, version, tensor.detach().clone())
 
 

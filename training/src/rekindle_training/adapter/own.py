@@ -1,7 +1,12 @@
-"""What no replica has: a rank's random number generators and its data position. A successor and a checkpoint take them along."""
+"""What no replica has: a rank's random number generators and its data position. A successor and a checkpoint take them along.
 
+It is taken twice in each step, so that a generator which has not moved is not read again.
+"""
+
+import ctypes
 import pickle
 import random
+import struct
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -13,23 +18,23 @@ from rekindle_training.adapter.state import Stateful
 
 @dataclass(frozen=True)
 class Own:
-    """As they were at one moment."""
+    """As they were at one moment; all pickled but the tensors' bytes."""
 
-    python: tuple[Any, ...]
+    python: bytes
     torch: bytes
-    numpy: Any
+    numpy: bytes | None
     """None where the process does not use it."""
     accelerator: bytes | None
     data: bytes | None
-    """Pickled: what `state_dict` gives may be the object's own, which moves on."""
+    """What `state_dict` gives may be the object's own, which moves on."""
 
 
 def take(data: Stateful | None, module: str | None) -> Own:
     """`module` is the accelerator's (`cuda`, `npu`), if there is one."""
     return Own(
-        python=random.getstate(),
+        python=_python(),
         torch=_bytes(torch.get_rng_state()),
-        numpy=sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None,
+        numpy=_numpy() if "numpy" in sys.modules else None,
         accelerator=None if module is None else _bytes(getattr(torch, module).get_rng_state()),
         data=None if data is None else pickle.dumps(data.state_dict()),
     )
@@ -40,14 +45,59 @@ def put(own: Own, data: Stateful | None, module: str | None, *, random_numbers: 
         data.load_state_dict(pickle.loads(own.data))  # pickled by a rank of the same job
     if not random_numbers:
         return
-    random.setstate(own.python)
+    random.setstate(pickle.loads(own.python))
     torch.set_rng_state(_tensor(own.torch))
     if own.numpy is not None:
         import numpy as np
 
-        np.random.set_state(own.numpy)
+        np.random.set_state(pickle.loads(own.numpy))
     if module is not None and own.accelerator is not None:
         getattr(torch, module).set_rng_state(_tensor(own.accelerator))
+
+
+# ---- generators whose state takes long to read: what they have in memory shows whether they moved
+
+_WORDS = 624
+"""Of a Mersenne twister, of 32 bits each; beside them lies the position."""
+_BYTES = 4 * (_WORDS + 1)
+
+_python_moved: tuple[bytes, float | None] | None = None
+_python_state = b""
+
+
+def _python() -> bytes:
+    global _python_moved, _python_state
+    generator: Any = random._inst
+    found = (ctypes.string_at(id(generator) + object.__basicsize__, _BYTES), generator.gauss_next) if _CAN_PEEK else None
+    if found is None or found != _python_moved:
+        _python_moved, _python_state = found, pickle.dumps(random.getstate())
+    return _python_state
+
+
+def _python_has_its_twister_behind_its_head() -> bool:
+    """So CPython has it: the position, then the words. Its getters take 30 times longer than to look there."""
+    _, (*words, position), _ = random.getstate()
+    found = ctypes.string_at(id(random._inst) + object.__basicsize__, _BYTES)
+    return sys.implementation.name == "cpython" and found == struct.pack(f"i{_WORDS}I", position, *words)
+
+
+_CAN_PEEK = _python_has_its_twister_behind_its_head()
+
+_numpy_moved: tuple[object, bytes] | None = None
+_numpy_state = b""
+
+
+def _numpy() -> bytes:
+    """A normal number that it has drawn in advance is not where the twister is: as long as there is one, all is read."""
+    global _numpy_moved, _numpy_state
+    numpy: Any = sys.modules["numpy"].random
+    generator = numpy.get_bit_generator()
+    can_peek = type(generator) is numpy.MT19937
+    found = (generator, ctypes.string_at(generator.ctypes.state_address, _BYTES)) if can_peek else None
+    if found is None or found != _numpy_moved:
+        state = numpy.get_state(legacy=False)
+        _numpy_moved, _numpy_state = None if state.get("has_gauss") else found, pickle.dumps(state)
+    return _numpy_state
 
 
 def _bytes(state: torch.Tensor) -> bytes:

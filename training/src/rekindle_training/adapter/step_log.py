@@ -21,13 +21,14 @@ class StepLog:
 
     def __init__(self, environment: RankEnvironment) -> None:
         self._file: IO[str] | None = None
-        self._who = {
+        who = {
             "rank": environment.rank,
             "pid": os.getpid(),
             "pod": environment.pod,
             "pod_uid": environment.pod_uid,
             "node": environment.node,
         }
+        self._who = json.dumps(who)[:-1]
         if environment.job_dir is not None:
             self._path = environment.job_dir / "steps" / f"rank-{environment.rank:05d}.jsonl"
             self._older = self._path.with_suffix(".older")
@@ -51,7 +52,7 @@ class StepLog:
             self._file.close()
             self._path.replace(self._older)
             self._open()
-        self._write(json.dumps({**self._who, "step": step, "start": start, "end": end, "generation": generation}) + "\n")
+        self._write(f'{self._who}, "step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}}}\n')
 
     def close(self) -> None:
         if self._file is not None:

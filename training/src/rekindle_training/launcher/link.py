@@ -1,5 +1,6 @@
 """The launcher's conversation with the job's manager, in a thread of its own: how the processes are, and what is to be done."""
 
+import contextlib
 import logging
 import queue
 import threading
@@ -14,6 +15,9 @@ from rekindle_wire.training_pb2_grpc import PodsStub
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
+HEARTBEAT_SECONDS = 1.0
+END_SECONDS = 1.0
+"""How long the launcher's end waits for a manager that does not answer."""
 
 _Outbox = queue.SimpleQueue[PodState | None]
 
@@ -21,8 +25,8 @@ _Outbox = queue.SimpleQueue[PodState | None]
 class Link:
     """Comes back by itself when the stream breaks, and says the latest state again."""
 
-    def __init__(self, port: int, obey: Callable[[PodOrder], None]) -> None:
-        self._address = f"127.0.0.1:{port}"
+    def __init__(self, host: str, port: int, obey: Callable[[PodOrder], None]) -> None:
+        self._address = f"{host}:{port}"
         self._obey = obey
         self._lock = threading.Lock()
         self._latest = PodState()
@@ -41,7 +45,7 @@ class Link:
     def end(self) -> None:
         self._ended.set()
         self._outbox.put(None)
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         with grpc.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
@@ -62,5 +66,11 @@ class Link:
 
 
 def _speak(outbox: _Outbox) -> Iterator[PodState]:
-    while (state := outbox.get()) is not None:
-        yield state
+    """The latest state again and again, so that a launcher that is frozen is told from one of which there are no news."""
+    latest: PodState | None = None
+    while True:
+        with contextlib.suppress(queue.Empty):
+            latest = outbox.get(timeout=HEARTBEAT_SECONDS)
+        if latest is None:
+            return
+        yield latest

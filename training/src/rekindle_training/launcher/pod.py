@@ -125,7 +125,7 @@ class Pod:
                 self._start_manager()
                 threading.Thread(target=self._await_manager, daemon=True).start()
             else:
-                self._start_ranks()
+                self._begin()
             while not self._over:
                 self._handle(self._events.get())
         if self._link is not None:
@@ -196,7 +196,10 @@ class Pod:
         if self._link is not None or self._ending:
             return
         self._port = port
-        self._link = Link(port, self._events.put)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._link = Link(self._arguments.master_addr, self._port, self._events.put)
         self._start_ranks()
         self._load_spares()
         self._link.start()

@@ -15,6 +15,7 @@ from rekindle_training.manager.rank_process import RankLost, RankProcess, Rebuil
 from rekindle_training.manager.repair import CannotRepair, Repair
 from rekindle_training.manager.reports import CONTINUE, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
+from rekindle_training.manager.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,8 @@ class Conductor:
         self._roster = means.roster
         self._roster.on_lost = self.lost
         self._roster.on_standing = self.stands
-        self._alone: Standalone | None = None
-        if means.pods is not None:
-            self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair)
+        self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair) if means.alone else None
+        self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds)
         self._switch: HotSwitch | None = None
         self._switching: asyncio.Task[None] | None = None
         self._repairing: asyncio.Task[None] | None = None
@@ -49,8 +49,8 @@ class Conductor:
         """Ends when every rank has said goodbye."""
         for procedure in (self._start_training(), self._report_progress(), self._take_over()):
             self._start(procedure)
-        if self._alone is not None:
-            self._start(self._alone.watch())
+        if (watching := self._alone or self._witness) is not None:
+            self._start(watching.watch())
         alone = self._alone
         await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
         log.info("training is complete")
@@ -119,7 +119,7 @@ class Conductor:
         try:
             if self._alone is None:
                 await roster.until(lambda: roster.complete)
-            await Repair(roster, await means.store, means.pods, means.rebuild_timeout).run()
+            await Repair(roster, await means.store, means.pods if means.alone else None, means.rebuild_timeout).run()
         except RankLost as error:
             log.warning("a rank ended while training was repaired", extra={"reason": error})
         except CannotRepair as error:

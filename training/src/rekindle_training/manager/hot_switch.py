@@ -26,8 +26,9 @@ class Means:
     """What a hot switch works with."""
 
     roster: Roster
-    pods: Pods | None
-    """Where this manager decides which ranks are replaced; None: there is a control plane that does."""
+    pods: Pods
+    alone: bool
+    """There is no control plane: this manager decides which ranks are replaced."""
     store: "asyncio.Future[Store]"
     reports: Reports
     injection: Injection

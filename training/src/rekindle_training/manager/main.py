@@ -55,19 +55,17 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
     roster = Roster(arguments.nnodes * arguments.nproc_per_node)
     store = asyncio.create_task(open_store())
     limits = (environment.rebuild_timeout, environment.order_timeout)
-    pods = Pods() if environment.gateway is None else None
-    conductor = Conductor(Means(roster, pods, store, reports, injection, *limits, stall_seconds=arguments.stall_seconds))
+    pods, alone = Pods(), environment.gateway is None
+    conductor = Conductor(Means(roster, pods, alone, store, reports, injection, *limits, stall_seconds=arguments.stall_seconds))
     server = grpc.aio.server(options=list(wire.SERVER))
     add_RanksServicer_to_server(RanksService(roster), server)
-    if pods is not None:
-        add_PodsServicer_to_server(PodsService(pods), server)
+    add_PodsServicer_to_server(PodsService(pods), server)
     await _listen(server, environment, arguments.announce_fd)
     try:
         await _until_complete(conductor, store, _attach(environment, reports, conductor))
         await _last_words(environment, reports)
     finally:
-        if pods is not None:
-            pods.end_all()
+        pods.end_all()
         await server.stop(STOP_SECONDS)
     return 0
 
@@ -128,7 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nnodes", type=int, required=True, help="pods of the job")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", type=int, required=True, help="ranks in each pod")
     parser.add_argument("--standalone", action="store_true", help="without a control plane, on any free port of this machine")
-    parser.add_argument("--stall-seconds", type=float, default=0, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=300,
+        help="a rank for which the others wait longer is lost; 0: never (default: 300)",
+    )
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--announce-fd", type=int, help=argparse.SUPPRESS)
     return parser

@@ -1,7 +1,7 @@
 """The pods of the job, as their launchers see them: which process a rank has, and which have ended. Orders go back to them.
 
-What a launcher says is a state and not an event: it is said again as a whole after each change and on each new stream, and an
-order names the state to which it is the answer. So neither is lost, and neither is done twice.
+What a launcher says is a state and not an event: it is said again as a whole after each change, each second and on each new
+stream, and an order names the state to which it is the answer. So neither is lost, and neither is done twice.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class _Pod:
 
 
 class Pods:
-    """All whose launcher is here."""
+    """All whose launcher speaks."""
 
     def __init__(self) -> None:
         self.on_change: Callable[[], None] = lambda: None
@@ -45,6 +45,8 @@ class Pods:
         return pod
 
     def hear(self, pod: _Pod, state: PodState) -> None:
+        if state == pod.state:
+            return
         pod.state = state
         self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
         self.on_change()

@@ -37,7 +37,7 @@ class RankProcess:
         self.generation = 0
         self.step = hello.step
         self.collectives = 0
-        """Of the default group, begun."""
+        """Begun in this generation."""
         self.paused = hello.paused
         self.stepped = 0
         """The first step that it completed in this generation, or under this manager; 0 before that."""
@@ -75,11 +75,16 @@ class RankProcess:
         """This stream is over. Whether the process is, turns out soon."""
         if self._outbox is outbox:
             self._outbox = None
-            self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._silent)
+            self._await_it()
 
     def _silent(self) -> None:
-        if not self._lives(self.identity):
+        if self._lives(self.identity):
+            self._await_it()
+        else:
             self.lose()
+
+    def _await_it(self) -> None:
+        self._loss = asyncio.get_running_loop().call_later(LOST_SECONDS, self._silent)
 
     def lose(self) -> None:
         """The process is no more."""

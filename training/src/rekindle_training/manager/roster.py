@@ -120,6 +120,11 @@ class Roster:
                 process.lose()
         self._change()
 
+    def ended(self, identity: str) -> None:
+        """This process is no more, or as good as that."""
+        if (process := self._known.get(identity)) is not None and not process.lost:
+            process.lose()
+
     def _place(self, process: RankProcess) -> None:
         if process.dismissed:
             return

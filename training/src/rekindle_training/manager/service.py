@@ -17,7 +17,8 @@ from rekindle_wire.training_pb2_grpc import PodsServicer, RanksServicer
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 8.0
-"""Ranks send a heartbeat each second, whatever training does; one that is silent longer is frozen. Source: MindIO's limit."""
+"""Ranks and launchers say something each second, whatever training does; who is silent longer is frozen. Source: MindIO's
+limit."""
 
 
 class RanksService(RanksServicer):
@@ -88,7 +89,13 @@ class PodsService(PodsServicer):
         outbox: asyncio.Queue[PodOrder | None], states: AsyncIterator[PodState], hear: Callable[[PodState], None]
     ) -> None:
         try:
-            async for state in states:
+            while True:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    state = await anext(states)
                 hear(state)
+        except TimeoutError:
+            log.warning("a launcher is silent, hanging up")
+        except StopAsyncIteration:
+            pass
         finally:
             outbox.put_nowait(None)

@@ -8,15 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from rekindle_training.manager import watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
 from rekindle_wire.training_pb2 import ProcessState
 
 log = logging.getLogger(__name__)
-
-LOOK_SECONDS = 0.5
-"""Between two looks at how far the ranks are."""
 
 
 class Standalone:
@@ -54,14 +52,7 @@ class Standalone:
 
     async def watch(self) -> None:
         """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
-        roster = self._roster
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self._watch.look_at_stopped(frozenset(process.rank for process in self._pods.processes if process.stopped))
-            if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
-                self._watch.look({rank: (member.step, member.collectives) for rank, member in roster.members.items()})
-            else:
-                self._watch.rest()
+        await watch.keep(self._watch, self._roster, self._pods)
 
     def _changed(self) -> None:
         for process in self._pods.processes:

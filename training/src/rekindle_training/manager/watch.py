@@ -1,15 +1,19 @@
 """Finds the processes that hold training up: one that is stopped, and one that stands still while all others wait for it.
 
 Who waits is in a collective, and has begun one more than who does not come. So a rank is told from the others by its progress:
-completed steps, and collectives of the default group that it began. What takes all of them long, such as a compilation, is no
+completed steps, and collectives that it began, in whichever group. What takes all of them long, such as a compilation, is no
 fault, and neither is a silent process: one call may keep it from speaking.
 """
 
-import logging
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-log = logging.getLogger(__name__)
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.roster import Roster
+
+LOOK_SECONDS = 0.5
+"""Between two looks at how far the ranks are."""
 
 Progress = tuple[int, int]
 """Completed steps, collectives begun."""
@@ -20,6 +24,17 @@ ASLEEP_SECONDS = 10.0
 """Between two looks: this process was stopped itself, as by a terminal, and the ranks with it."""
 LEARNT = 5
 """Nobody is taken for stuck before all have stood this many times longer than they ever did and went on."""
+
+
+async def keep(watch: "Watch", roster: Roster, pods: Pods) -> None:
+    """Never returns."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        watch.look_at_stopped(frozenset(process.rank for process in pods.processes if process.stopped))
+        if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
+            watch.look({rank: (member.step, member.collectives) for rank, member in roster.members.items()})
+        else:
+            watch.rest()
 
 
 class Watch:
