@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -270,6 +271,7 @@ def _children(process: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="jobs of each kind (default: 20)")
+    parser.add_argument("--parallel", type=int, default=1, help="jobs at a time, which makes them slower (default: 1)")
     parser.add_argument("--only", default="", help="kinds whose name this expression is found in")
     parser.add_argument("--seed", type=int, default=1, help="decides all moments (default: 1)")
     parser.add_argument("--keep", type=Path, default=Path("faults-logs"), help="where logs of jobs that are not equal are kept")
@@ -279,13 +281,16 @@ def main() -> None:
     if not chosen:
         parser.error(f"--only {options.only}: no kind has such a name")
     rows, right = [], True
-    for kind in chosen:
-        row, is_right = measure(kind, options.runs, options.seed, options.keep)
-        rows.append(row)
-        right &= is_right
-        console.print(row)
+    with ThreadPoolExecutor(options.parallel) as pool:
+        for row, is_right in pool.map(lambda kind: measure(kind, options.runs, options.seed, options.keep), chosen):
+            rows.append(row)
+            right &= is_right
+            console.print(row)
     if options.write:
-        machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}; seed {options.seed}."
+        machine = (
+            f"{os.cpu_count()} cores, {options.parallel} jobs at a time, Python {platform.python_version()}, {platform.machine()}, "
+            f"load average {os.getloadavg()[2]:.1f}; seed {options.seed}."
+        )
         PAGE.write_text(HEAD.format(machine=machine) + "\n".join(rows) + "\n")
     sys.exit(0 if right else 1)
 

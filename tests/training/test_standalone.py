@@ -237,6 +237,7 @@ sys.exit(3 if environment["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
         'subprocess.run("echo heard $RANK", shell=True)',
         'os.system("echo heard $RANK")',
         'os.waitpid(multiprocessing.util.spawnv_passfds(b"/bin/sh", ["sh", "-c", "echo heard $RANK"], [1]), 0)',
+        'os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "echo heard $RANK"], os.environ), 0)',
         """if (pid := os.fork()) == 0:
     say("heard " + os.environ["RANK"])
     os._exit(0)
@@ -244,7 +245,7 @@ os.waitpid(pid, 0)""",
         'say("heard " + os.environb[b"RANK"].decode())',
         'say("heard 0" if os.environ["TORCHELASTIC_RESTART_COUNT"] in "01" else "")',
     ],
-    ids=["subprocess", "system", "multiprocessing", "fork", "bytes", "restart count"],
+    ids=["subprocess", "system", "multiprocessing", "posix_spawn", "fork", "bytes", "restart count"],
 )
 async def test_a_spare_knows_its_rank_before_anybody_hears_of_it(way: str, job: Standalone, tmp_path: Path) -> None:
     """A process that it makes, and whoever reads the environment in another way, wait for it as well."""

@@ -84,6 +84,8 @@ class _Rank:
     """Descriptor of what the rank leaves to its next process."""
     ended: int | None = None
     stopped: bool = False
+    spare: str = ""
+    """What the process was called before it had the rank; by this name it may still be told that it was stopped."""
 
     @property
     def lives(self) -> bool:
@@ -172,7 +174,7 @@ class Pod:
             log.warning("a spare is not used while it is stopped" if stopped else "a spare goes on", extra={"spare": name})
             return
         for rank in self._ranks:
-            if rank.process == name:
+            if name in (rank.process, rank.spare):
                 rank.stopped = stopped
         self._tell()
 
@@ -286,11 +288,13 @@ class Pod:
     def _start_rank(self, local: int) -> None:
         arguments, rank = self._arguments, self._ranks[local]
         self._started += 1
-        rank.process, rank.ended, rank.stopped = f"{self._name}/{local}/{self._started}", None, False
+        rank.process, rank.ended = f"{self._name}/{local}/{self._started}", None
+        rank.spare, rank.stopped = "", False
         where = place(arguments, local, rank.process, rank.own_state, self._restarts)
         able = (name for name, spare in self._spares.items() if not spare.stopped)
         if (spare := max(able, key=lambda name: self._spares[name].waits, default=None)) is not None:
             log.info("a spare takes a rank", extra={"rank": where.environment["RANK"], "waited": self._spares.pop(spare).waits})
+            rank.spare = spare
             self._processes.say(Bind(spare, rank.process, where))
             self._later(SPARE_SECONDS, _SpareDue())
             return

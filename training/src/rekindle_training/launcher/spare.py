@@ -45,7 +45,7 @@ _Environ: Any = os.environ.__class__  # the standard library gives it no public 
 class _Spare:
     def __init__(self, binding: Connection) -> None:
         self._binding = binding
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may ask as well
 
     def bind(self) -> None:
         with self._lock:
@@ -56,6 +56,8 @@ class _Spare:
             try:
                 place: Place = self._binding.recv()
             except EOFError:
+                if not isinstance(os.environ, _Unbound):  # a handler has bound it meanwhile
+                    return
                 raise SystemExit(0) from None
             child.redirect(place.redirects)
             os.environ.update(place.environment)
@@ -72,6 +74,10 @@ class _Unbound(_Environ):  # type: ignore[misc]
         if (os.fsdecode(key) if isinstance(key, str | bytes) else key) in OF_ONE_RANK:
             _spare.bind()
         return _Environ.__getitem__(self, key)  # it may have become one of these
+
+    def __len__(self) -> int:
+        _spare.bind()
+        return len(self._data)
 
     def __iter__(self) -> Iterator[Any]:
         _spare.bind()
