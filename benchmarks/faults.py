@@ -206,7 +206,12 @@ def run(kind: Kind, folder: Path, draw: random.Random) -> Found:
     """One job."""
     folder.mkdir()
     command = [str(Path(sys.executable).with_name("rekindle-train")), "--standalone", f"--nproc-per-node={WORLD}"]
-    environment = {**os.environ, **kind.variables, "REKINDLE_JOB_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        **kind.variables,
+        "REKINDLE_JOB_DIR": str(folder),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}",
+    }
     with (folder / "output.log").open("w") as output:
         process = subprocess.Popen([*command, *kind.flags, kind.script], env=environment, stdout=output, stderr=subprocess.STDOUT)
         job, struck = Job(folder, process.pid), None
@@ -288,8 +293,8 @@ def main() -> None:
             console.print(row)
     if options.write:
         machine = (
-            f"{os.cpu_count()} cores, {options.parallel} jobs at a time, Python {platform.python_version()}, {platform.machine()}, "
-            f"load average {os.getloadavg()[2]:.1f}; seed {options.seed}."
+            f"{os.cpu_count()} cores, {options.parallel} jobs at a time, load average {os.getloadavg()[2]:.1f}; "
+            f"Python {platform.python_version()}, {platform.machine()}; seed {options.seed}."
         )
         PAGE.write_text(HEAD.format(machine=machine) + "\n".join(rows) + "\n")
     sys.exit(0 if right else 1)

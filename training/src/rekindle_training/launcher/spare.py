@@ -49,19 +49,22 @@ class _Spare:
 
     def bind(self) -> None:
         with self._lock:
-            if not isinstance(os.environ, _Unbound):
+            if self._is_bound():
                 return
             with contextlib.suppress(OSError):  # it was given a rank before it needed one
                 self._binding.send_bytes(b"waits")
             try:
                 place: Place = self._binding.recv()
             except EOFError:
-                if not isinstance(os.environ, _Unbound):  # a handler has bound it meanwhile
+                if self._is_bound():  # by a handler, meanwhile
                     return
                 raise SystemExit(0) from None
             child.redirect(place.redirects)
             os.environ.update(place.environment)
             os.environ.__class__ = os.environb.__class__ = _Environ
+
+    def _is_bound(self) -> bool:
+        return not isinstance(os.environ, _Unbound)
 
 
 _spare: _Spare
