@@ -22,8 +22,8 @@ from rekindle.policy.phases import phase
 NO_STEP = "reports 406 no step was completed"
 """Of the verdict of a hot switch: our training side was told to go on, rebuilt its communicator, and never completed a step."""
 NOT_REBUILT = (
-    "usually the script holds something that was made over the old process group, such as DDP or a group of its own, "
-    "and does not make it again in on_rebuild (training/README.md)"
+    "usually the script speaks to other ranks between session() and its loop, where a replacement is alone, or keeps a process "
+    "group of its own for which it does not ask again in on_rebuild (training/README.md)"
 )
 
 console = Console()

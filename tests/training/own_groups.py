@@ -23,6 +23,8 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
 
     if training.generation == 1 or os.environ.get("REPLACEMENTS") != "careless":
         ask()
+    if training.generation > 1 and os.environ.get("REPLACEMENTS") == "talkative":
+        dist.recv(torch.zeros(1), 0)
     training.on_rebuild(ask)
     for step in training.steps(8):
         with step:

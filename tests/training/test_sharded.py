@@ -122,3 +122,11 @@ async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path
     for rank in range(WORLD):
         name = f"final/rank-{rank:05d}.bin"
         assert (alone.folder / name).read_bytes() == (plain / name).read_bytes()
+
+
+async def test_a_standstill_behind_a_repair_is_said_with_its_usual_cause(alone: Standalone) -> None:
+    """A replacement waits for another rank before its loop, and the others for it."""
+    printed = await alone.run(
+        "--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="talkative", REKINDLE_REBUILD_TIMEOUT="3"
+    )
+    assert "no step was completed within 3 s: as a rule a rank waits in a collective that others take no part in" in printed

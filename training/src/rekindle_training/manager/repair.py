@@ -125,7 +125,10 @@ class Repair:
             async with asyncio.timeout(self._limit):
                 await procedures.rebuild(roster, self._store, members, found, self._limit)
         except TimeoutError:
-            raise CannotRepair(f"no step was completed within {self._limit:g} s") from None
+            raise CannotRepair(
+                f"no step was completed within {self._limit:g} s: as a rule a rank waits in a collective that others take no "
+                "part in, such as one between session() and its loop, where a replacement is alone"
+            ) from None
         return found
 
     async def _replaced(self, vacant: frozenset[int]) -> bool:
