@@ -65,7 +65,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
     wrappers = DataParallel()
     shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    entry = _entry or Entry.make()
+    entry = _take_entry() or Entry.make()
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], entry.environment.world_size)
     training = Training(entry, trained, wrappers, every)
@@ -76,6 +76,12 @@ def session(  # noqa: PLR0913  # what is trained, and how
 
 _entry: Entry | None = None
 """Of a process that has entered before its session."""
+
+
+def _take_entry() -> Entry | None:
+    global _entry
+    taken, _entry = _entry, None
+    return taken
 
 
 def init_process_group() -> None:
