@@ -48,11 +48,11 @@ def _rank(rank: int, port: int, theirs: dict[str, Any], mine: dict[str, Any], an
         copying.send(theirs, 1)
     else:
         before = {key: tensor.data_ptr() for key, tensor in mine.items()}
-        state, expected = copying.receive(0, mine)
+        state, expected, hashes = copying.receive(0, mine)
         tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
         in_place = {key for key, value in tensors.items() if value.numel() and value.data_ptr() == before.get(key)}
         kinds = {key: type(value).__name__ for key, value in state.items()}
         strides = {key: tensor.stride() for key, tensor in tensors.items()}
-        answers.send(Answer(digest(state), expected, in_place, kinds, strides))
+        answers.send(Answer(digest(state, hashes), expected, in_place, kinds, strides))
     dist.barrier()
     dist.destroy_process_group()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rekindle_training.adapter.digest import CHUNK, digest, sums
+from rekindle_training.adapter.digest import CHUNK, digest, moment_of, sums
 from tests.training.values import STATE, Pair
 
 
@@ -120,3 +120,15 @@ def test_words_that_change_places_change_the_digest(hashed: Hashed) -> None:
     """Neighbours, and words of the same place in two chunks."""
     content = torch.arange(2 * CHUNK + 3)
     assert len({hashed(one) for one in (content, swapped(content, 5, 6), swapped(content, 5, 5 + CHUNK))}) == 3
+
+
+def test_of_what_was_hashed_before_only_what_has_not_changed_counts() -> None:
+    """A tensor that was written to, or lies elsewhere, is hashed again."""
+    tensor, other = torch.arange(4.0), torch.arange(4.0)
+    wrong = b"of another content"
+    known = {moment_of(tensor): wrong}
+    assert digest([tensor], known) != digest([tensor])
+    assert digest([other], known) == digest([other])
+    assert digest([tensor.detach()], known) == digest([tensor], known)
+    tensor.mul_(2)
+    assert digest([tensor], known) == digest([tensor])

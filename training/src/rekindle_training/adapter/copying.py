@@ -2,18 +2,18 @@
 
 Called by the session in a migration: `send` on the replica, `receive` on the replacement, over the default process group. First
 goes a skeleton, which says what belongs where; then the tensors of each device, packed into messages of some size whatever their
-types; then the digest, which the replica works out while it sends.
+types; then the digest, which both work out beside the copy.
 """
 
 import pickle
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.digest import Hashes, content_hash, digest, moment_of
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import Slot, destinations, put_together, slot_of, strides, taken_apart
 
@@ -36,17 +36,28 @@ def send(state: Any, target: int) -> None:
         _send_bytes(expected.result(), target)
 
 
-def receive(source: int, mine: Any) -> tuple[Any, bytes]:
-    """The replica's state, and its digest.
+def receive(source: int, mine: Any) -> tuple[Any, bytes, Hashes]:
+    """The replica's state, its digest, and of this rank's digest what was worked out beside the copy.
 
     Args:
         mine: this rank's state; tensors of it that have the same place, shape, type and device are filled in place.
     """
     skeleton, slots = pickle.loads(_receive_bytes(source))  # sent by a rank of the same job
     tensors = destinations(skeleton, slots, mine)
-    for bucket in buckets(slots):
-        _receive_bucket([tensors[index] for index in bucket], source)
-    return put_together(skeleton, tensors), _receive_bytes(source)
+    hashed: list[Future[dict[object, bytes]]] = []
+    with ThreadPoolExecutor(1, "digest") as beside:
+        for bucket in buckets(slots):
+            received = [tensors[index] for index in bucket]
+            _receive_bucket(received, source)
+            if received[0].device.type == "cpu":
+                hashed.append(beside.submit(_hash, received))
+        expected = _receive_bytes(source)
+    hashes = {moment: content for future in hashed for moment, content in future.result().items()}
+    return put_together(skeleton, tensors), expected, hashes
+
+
+def _hash(tensors: Sequence[torch.Tensor]) -> dict[object, bytes]:
+    return {moment_of(tensor): content_hash(tensor) for tensor in tensors}
 
 
 def buckets(slots: Sequence[Slot]) -> Iterator[list[int]]:

@@ -9,7 +9,9 @@ ranks are of one job, and their tensors on devices of one kind.
 
 import hashlib
 import sys
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,7 +27,11 @@ SLAB = 2
 """Chunks that are multiplied at once: what is made in between stays in the processor's cache."""
 
 
-def digest(state: Any) -> bytes:
+Hashes = Mapping[object, bytes]
+"""Of tensors that were hashed before, by what `moment_of` says of them."""
+
+
+def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
     """Over every tensor, number, text, array and set in nested mappings and sequences, each with its path, type and shape."""
     sha = hashlib.sha256()
     for path, leaf in sorted(leaves(state, ""), key=lambda item: item[0]):
@@ -33,10 +39,24 @@ def digest(state: Any) -> bytes:
         if isinstance(leaf, torch.Tensor):
             leaf = local(leaf)  # noqa: PLW2901
             sha.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
-            sha.update(sums(leaf) if leaf.device.type != "cpu" else xxhash.xxh3_128_digest(_flat_bytes(leaf).numpy().data))
+            sha.update(known.get(moment_of(leaf)) or content_hash(leaf))
         else:
             sha.update(_bytes_of(leaf))
     return sha.digest()
+
+
+def moment_of(tensor: torch.Tensor) -> object:
+    """The same for the same memory, read in the same way, as long as nothing has written to it through torch."""
+    held = local(tensor)
+    if held.is_inference():  # whose changes are not counted
+        return object()
+    lies = held.data_ptr(), held.shape, held.stride(), held.dtype, held.device, held.is_conj(), held.is_neg()
+    return *lies, held._version
+
+
+def content_hash(tensor: torch.Tensor) -> bytes:
+    held = local(tensor)
+    return sums(held) if held.device.type != "cpu" else xxhash.xxh3_128_digest(_flat_bytes(held).numpy().data)
 
 
 def sums(tensor: torch.Tensor) -> bytes:

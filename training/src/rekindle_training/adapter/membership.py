@@ -104,9 +104,9 @@ class Membership:
 
     def _take_over(self, source: int, wish: Join) -> None:
         self.lost = True
-        received, expected = copying.receive(source, self._rank.trained.collect())
+        received, expected, hashes = copying.receive(source, self._rank.trained.collect())
         self._rank.trained.place(received)
-        if digest(self._tampering.of_state(self._rank.trained.collect())) != expected:
+        if digest(self._tampering.of_state(self._rank.trained.collect()), hashes) != expected:
             raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
         mine = pickle.loads(wish.rebuild.own_state) if wish.rebuild.own_state else self._attempts.own_behind(wish.rebuild.step)
         self._rank.trained.put_own(mine, random_numbers=self._tampering.keeps_random_numbers)
