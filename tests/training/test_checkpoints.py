@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.trained import Trained
-from tests.training.trained_ranks import adam, written_and_read
+from tests.training.trained_ranks import adam, torch_optimizer, written_and_read
 
 
 class Plain(torch.optim.Optimizer):
@@ -34,7 +34,7 @@ def a_table(optimizer_of: Callable[..., torch.optim.Optimizer], *, sparse: bool)
 
 def look_up(rank: Trained) -> None:
     def loss() -> torch.Tensor:
-        rank.optimizer.zero_grad()
+        torch_optimizer(rank).zero_grad()
         found: torch.Tensor = rank.model(torch.tensor([0, 3])).pow(2).sum()
         found.backward()
         return found
@@ -43,7 +43,7 @@ def look_up(rank: Trained) -> None:
         rank.optimizer.step(loss)
     else:
         loss()
-        rank.optimizer.step()
+        torch_optimizer(rank).step()
 
 
 @pytest.mark.usefixtures("group")
@@ -68,10 +68,11 @@ def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
     model["last"].weight = model["first"].weight
     rank = Trained(model, adam(model))
     model["first"](model["last"](torch.ones(1, 2))).sum().backward()
-    rank.optimizer.step()
-    rank.write(Checkpoints(tmp_path, 0), 3)
+    torch_optimizer(rank).step()
+    Checkpoints(tmp_path, 0, rank, None).write(3)
     found = {"model": {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}}
     moment = {"state.first.weight.exp_avg": torch.zeros(2, 2)}
     dcp.load({**found, "optimizer": moment}, checkpoint_id=tmp_path / "checkpoints" / "step-00000003")
     assert digest(found["model"]) == digest(dict(model.state_dict()))
-    assert torch.equal(moment["state.first.weight.exp_avg"], rank.optimizer.state[model.get_parameter("first.weight")]["exp_avg"])
+    expected = torch_optimizer(rank).state[model.get_parameter("first.weight")]["exp_avg"]
+    assert torch.equal(moment["state.first.weight.exp_avg"], expected)

@@ -11,7 +11,18 @@ import torch
 from rekindle_training.adapter import state
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.trained import Trained
-from tests.training.trained_ranks import Counted, Growing, Masters, a_model, a_rank, adam, masters, step, written_and_read
+from tests.training.trained_ranks import (
+    Counted,
+    Growing,
+    Masters,
+    a_model,
+    a_rank,
+    adam,
+    masters,
+    step,
+    torch_optimizer,
+    written_and_read,
+)
 
 Way = Callable[[Trained, Trained, Path], None]
 
@@ -117,14 +128,14 @@ def test_what_hooks_add_to_an_optimizers_state_is_carried() -> None:
 
     def a_rank_with_hooks(kept: int) -> Trained:
         rank = a_rank()
-        rank.optimizer.defaults["kept"] = kept
-        rank.optimizer.register_state_dict_post_hook(lambda one, content: {**content, "kept": one.defaults["kept"]})
-        rank.optimizer.register_load_state_dict_pre_hook(lambda one, content: one.defaults.update(kept=content["kept"]))
+        torch_optimizer(rank).defaults["kept"] = kept
+        torch_optimizer(rank).register_state_dict_post_hook(lambda one, content: {**content, "kept": one.defaults["kept"]})
+        torch_optimizer(rank).register_load_state_dict_pre_hook(lambda one, content: one.defaults.update(kept=content["kept"]))
         return rank
 
     replica, replacement = a_rank_with_hooks(1), a_rank_with_hooks(0)
     replacement.place(copy.deepcopy(replica.collect()))
-    assert replacement.optimizer.defaults["kept"] == 1
+    assert torch_optimizer(replacement).defaults["kept"] == 1
 
 
 def test_tensors_that_are_there_are_filled_in_place() -> None:

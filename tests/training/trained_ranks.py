@@ -86,10 +86,15 @@ def a_rank(
     return Trained(model, optimizer, shared=shared)
 
 
+def torch_optimizer(rank: Trained) -> torch.optim.Optimizer:
+    assert isinstance(rank.optimizer, torch.optim.Optimizer)
+    return rank.optimizer
+
+
 def step(rank: Trained, number: int) -> None:
     shared: dict[str, Any] = dict(rank.shared)
     given = torch.full((4, 3), float(number)) + torch.arange(12).view(4, 3)
-    rank.optimizer.zero_grad()
+    torch_optimizer(rank).zero_grad()
     loss = rank.model(given.to(next(rank.model.parameters()).dtype)).pow(2).mean()
     shared["scaler"].scale(loss).backward()
     shared["scaler"].step(rank.optimizer)
@@ -100,5 +105,5 @@ def step(rank: Trained, number: int) -> None:
 
 
 def written_and_read(theirs: Trained, mine: Trained, folder: Path) -> None:
-    theirs.write(Checkpoints(folder, 0), 3)
-    mine.read(Checkpoints(folder, 0), 3)
+    Checkpoints(folder, 0, theirs, None).write(3)
+    Checkpoints(folder, 0, mine, None).read(3)

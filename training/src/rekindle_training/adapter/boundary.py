@@ -88,12 +88,10 @@ class Boundary:
     """A step adds to the gradients of the step before; None: no step has shown it yet."""
 
     def __post_init__(self) -> None:
-        shared = self.trained.shared
-        self._optimizers = [
-            thing for thing in (self.trained.optimizer, *shared.values()) if isinstance(thing, torch.optim.Optimizer)
-        ]
-        self._scalers = [thing for thing in shared.values() if isinstance(thing, torch.amp.GradScaler)]
-        others = {name: thing for name, thing in shared.items() if not _is_known(thing)}
+        objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
+        self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
+        others = {name: thing for name, thing in objects.items() if not _is_known(thing)}
         self._small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL}
         self._large = {name: thing for name, thing in others.items() if name not in self._small}
         for register in (

@@ -168,6 +168,11 @@ class Communicator:
                 "all ranks make the same ones, in the same order, before the loop"
             )
 
+    @property
+    def has_late_groups(self) -> bool:
+        """The script has made some in its session."""
+        return any(not group.early for group in self._own_groups)
+
     def _make_again(self, *, early: bool) -> None:
         for group in self._own_groups:
             if group.early is early:

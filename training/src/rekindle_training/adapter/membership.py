@@ -8,10 +8,13 @@ import logging
 import pickle
 from collections.abc import Callable
 
+import torch.distributed as dist
+
 from rekindle_training.adapter import copying, own
-from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.checkpoint import CheckpointStore
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.sharding import refuse_contradiction
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
 from rekindle_training.adapter.step_log import StepLog
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 class Membership:
     """Of one rank, in one generation after the other."""
 
-    def __init__(self, rank: Rank, attempts: Attempts, checkpoints: Checkpoints, step_log: StepLog) -> None:
+    def __init__(self, rank: Rank, attempts: Attempts, checkpoints: CheckpointStore, step_log: StepLog) -> None:
         self._rank = rank
         self._number = rank.environment.rank
         self._attempts = attempts
@@ -59,6 +62,8 @@ class Membership:
                 self._rank.communicator.complete()
             self._rank.wrappers.regroup()
             self._call_back()
+            if not self._rank.entry.starts(wish):
+                self._rank.tell_update()
         except Exception as error:
             log.exception("could not join the new generation")
             return f"{type(error).__name__}: {error}"
@@ -95,6 +100,7 @@ class Membership:
 
     def _bring_up_to_date(self, wish: Join) -> None:
         if self._rank.entry.starts(wish):
+            self._compare_replicas()
             self._restore_checkpoint()
         for transfer in wish.rebuild.transfers:
             if transfer.source == self._number:
@@ -115,9 +121,15 @@ class Membership:
         self._attempts.forget()
         self.lost, self.renewed = False, True
 
+    def _compare_replicas(self) -> None:
+        """Raises ValueError where two ranks disagree on whether they hold the same."""
+        held: list[tuple[int, ...]] = [()] * self._rank.environment.world_size
+        dist.all_gather_object(held, self._rank.replicas)
+        refuse_contradiction(held)
+
     def _restore_checkpoint(self) -> None:
         step = self._checkpoints.newest()
         if step:
-            self._rank.trained.read(self._checkpoints, step)
+            self._checkpoints.read(step)
             self._rank.gate.complete(step)
         self._rank.processor.lost_steps(max(self._step_log.last_step() - step, 0))

@@ -1,5 +1,6 @@
 """The parts of one rank that its loop, its steps and its membership share. Made by the session."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rekindle_training.adapter import sharding
@@ -8,6 +9,7 @@ from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate
@@ -23,13 +25,29 @@ class Rank:
     legacy: Legacy
     replicas: tuple[int, ...]
     """Ranks that hold the same state as this one, itself among them; empty: all."""
+    after_update: Callable[[], None] | None
 
     @classmethod
-    def of(cls, entry: Entry, trained: Trained, wrappers: DataParallel) -> "Rank":
+    def of(
+        cls,
+        entry: Entry,
+        trained: Trained,
+        wrappers: DataParallel,
+        declared: Ranks | None,
+        after_update: Callable[[], None] | None,
+    ) -> "Rank":
         everybody = entry.environment.world_size
         held = sharding.replicas(trained.collect(), everybody)
+        if declared is not None:
+            held &= declared
         replicas = () if len(held) == everybody else tuple(sorted(held))
-        return cls(entry, trained, wrappers, FullySharded(trained.model), Legacy(entry.environment.own_state), replicas)
+        legacy = Legacy(entry.environment.own_state)
+        return cls(entry, trained, wrappers, FullySharded(trained.model), legacy, replicas, after_update)
+
+    def tell_update(self) -> None:
+        """What the script has to say to other ranks of an update."""
+        if self.after_update is not None:
+            self.after_update()
 
     @property
     def environment(self) -> RankEnvironment:

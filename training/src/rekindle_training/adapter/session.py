@@ -8,21 +8,22 @@ enters the loop at the right step.
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from functools import wraps
+from typing import ParamSpec, Self, TypeVar
 
 import torch
 
 from rekindle_training import environment, names
 from rekindle_training.adapter import communicator, own, sharding
-from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
-from rekindle_training.adapter.state import Stateful
+from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
@@ -31,31 +32,45 @@ from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 
 @contextmanager
 def session(  # noqa: PLR0913  # what is trained, and how
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Stateful,
     *,
     state: Sequence[Stateful] = (),
     data: Stateful | None = None,
     checkpoint_every: int | None = None,
+    checkpoints: CheckpointStore | None = None,
     unique_shards: bool = False,
+    replicas: Collection[int] | None = None,
+    after_update: Callable[[], None] | None = None,
 ) -> Iterator["Training"]:
     """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
 
     Args:
         model: The bare module; wrap it (DDP) inside the session.
-        optimizer: Its state is taken from a replica or from a checkpoint.
+        optimizer: Its state is taken from a replica or from a checkpoint. One that is not torch's calls `Training.agree` before
+            it updates.
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
         data: Anything with `state_dict` that each rank has for itself, such as a sampler.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
+        checkpoints: What writes and reads them in a form of its own; by default they are written to `REKINDLE_JOB_DIR`.
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
+        replicas: The ranks that have the same state as this one, itself among them, where that is not to be seen: an optimizer
+            that spreads its state over ranks without DTensors. By default all, or what the model's DTensors say.
+        after_update: What the ranks tell each other of an update that each has done, such as the new parameters of its shard.
+            Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
-        TypeError: something has no state that a replacement could be given; the message names it.
-        ValueError: nobody said how often a checkpoint is written, or a shard is held by one rank alone.
+        TypeError: something has no state that a replacement could be given, or not the methods that are asked for; the message
+            names it.
+        ValueError: nobody said how often a checkpoint is written, or a shard is held by one rank alone, or `replicas` names
+            ranks that there are not.
         RuntimeError: there is a default process group already.
     """
     environment.require_launcher()
@@ -66,9 +81,16 @@ def session(  # noqa: PLR0913  # what is trained, and how
     shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     entry = _take_entry() or Entry.make()
+    here = entry.environment
     if not unique_shards:
-        sharding.refuse_unique(trained.collect()["model"], entry.environment.world_size)
-    training = Training(entry, trained, wrappers, every)
+        sharding.refuse_unique(trained.collect()["model"], here.world_size)
+    declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
+    if checkpoints is not None:
+        require("checkpoints", checkpoints, "newest", "write", "read")
+    else:
+        checkpoints = Checkpoints(here.job_dir, here.rank, trained, declared)
+    rank = Rank.of(entry, trained, wrappers, declared, after_update)
+    training = Training(rank, checkpoints, every)
     training.begin()
     yield training
     training.end()
@@ -116,18 +138,16 @@ def _interval(checkpoint_every: int | None) -> int:
 class Training:
     """One rank of a running job. Made by `session` only."""
 
-    def __init__(self, entry: Entry, trained: Trained, wrappers: DataParallel, checkpoint_every: int) -> None:
-        self._entry = entry
-        self._environment = environment = entry.environment
-        self._trained = trained
+    def __init__(self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int) -> None:
+        self._rank = rank
+        self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
+        self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
+        self._checkpoints = checkpoints
         self._checkpoint_every = checkpoint_every
-        self._wrappers = wrappers
-        self._rank = rank = Rank.of(entry, trained, wrappers)
-        self._communicator, self._gate, self._processor = entry.communicator, entry.gate, entry.processor
-        self._step_log = StepLog(environment)
-        self._checkpoints = Checkpoints(environment.job_dir, environment.rank)
+        self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank)
-        self._membership = Membership(rank, self._attempts, self._checkpoints, self._step_log)
+        self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
+        self._on_pause: list[Callable[[], None]] = []
         self._trains = False
         self._checkpoint_due = False
         self._random_numbers: Own | None = None
@@ -155,6 +175,25 @@ class Training:
         """Calls back after each rebuild of the default process group, for code that keeps groups of its own: whoever asks there
         for a group by the same call as before is given the one that has taken its place."""
         self._membership.callbacks.append(callback)
+
+    def on_repeat(self, callback: Callable[[], None]) -> None:
+        """Calls back on every rank where a step is given up, before it is repeated, to drop what the script itself keeps of an
+        unfinished step, such as handles of asynchronous collectives. Other ranks are not to be reached in it."""
+        self._attempts.on_repeat.append(callback)
+
+    def on_pause(self, callback: Callable[[], None]) -> None:
+        """Calls back each time that training is going to stand still behind a step, as for a hot switch. Other ranks are not to
+        be reached in it; what comes next is a rebuild, or the next step."""
+        self._on_pause.append(callback)
+
+    def agree(self) -> None:
+        """All ranks have what they need for the update of this step: to be called by every rank inside `with step:` before the
+        first parameter changes, for an optimizer that is not torch's. A second call in a step does nothing.
+
+        Raises:
+            StepRepeated: the step is given up; ends at `with step:`.
+        """
+        self._attempts.before_update()
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
@@ -186,11 +225,36 @@ class Training:
         for number in range(self.step // steps, count):
             yield Epoch(number, self._turns((number + 1) * steps, count * steps))
 
+    def guard(self, train_step: Callable[Parameters, Result], total: int, *, missed: Result) -> Callable[Parameters, Result]:
+        """For a loop that is somebody else's: the function that does one step of it, with `with step:` around it. It is called
+        again with the same arguments where the step is repeated, and returns when the step is done.
+
+        Args:
+            train_step: one step of training, called by a loop that begins behind `Training.step`.
+            total: steps of the whole training.
+            missed: what is returned where this rank has taken the state of one that finished the step: it failed in its update.
+
+        Raises:
+            RuntimeError: it is called when all steps are done.
+        """
+
+        @wraps(train_step)
+        def guarded(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+            if self.step >= total:
+                raise RuntimeError(f"training.guard: all {total} steps are done; the loop begins behind `training.step`")
+            result = missed
+            for step in self._turns(self.step + 1, total):
+                with step:
+                    result = train_step(*args, **keywords)
+            return result
+
+        return guarded
+
     def _turns(self, end: int, total: int) -> Iterator[Step]:
         self._gate.expect(total)
         self._wrappers.begin_loop()
-        if self._membership.renewed and not self._trains:
-            self._communicator.refuse_other_groups()
+        if not self._trains:
+            self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)
             self._random_numbers = None
@@ -203,6 +267,16 @@ class Training:
                 self._complete(number, start)
             self._cross(end)
 
+    def _refuse_groups(self) -> None:
+        """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
+        if self._membership.renewed:
+            self._communicator.refuse_other_groups()
+        if self._rank.after_update is not None and self._communicator.has_late_groups:
+            raise RuntimeError(
+                "session(after_update): process groups were made inside the session; make them before it, behind "
+                "rekindle_training.init_process_group(), so that a replacement has them when `after_update` is called"
+            )
+
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._wrappers.watch()
@@ -210,7 +284,7 @@ class Training:
         if self._entry.met is None:
             self._entry.begin()
         else:
-            self._membership.join(self._entry.met)
+            self._obey(self._entry.met)
         while self.generation == 0:
             self._obey(self._gate.wait())
         self._wrappers.alone = self._membership.renewed
@@ -254,6 +328,8 @@ class Training:
             case Leave():
                 raise SystemExit(wish.exit_code)
             case Pause():
+                for callback in self._on_pause:
+                    callback()
                 self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
             case Stand():
                 self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
@@ -264,6 +340,7 @@ class Training:
         if not self._attempts.guarded:  # `with step:` has done so
             self._wrappers.settle()
             self._wrappers.agreed()
+            self._rank.tell_update()
         self._gate.complete(step)
         self._checkpoint_due = self._is_checkpoint(step)
         self._write_if_due()
@@ -278,7 +355,7 @@ class Training:
             return
         try:
             if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
-                self._trained.write(self._checkpoints, self.step)
+                self._checkpoints.write(self.step)
         except Exception as error:
             if not self._attempts.guarded:
                 raise

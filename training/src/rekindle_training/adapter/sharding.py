@@ -1,6 +1,7 @@
 """Tensors of which each rank holds a shard (`DTensor`, as FSDP2 makes them): what this rank holds, and who holds the same."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,44 @@ def refuse_unique(model: Mapping[str, torch.Tensor], world_size: int) -> None:
             "rank has the same shard, so a rank that is lost takes it along; shard over a mesh with a dimension of replicas "
             "(HSDP), or say session(unique_shards=True): all ranks begin again at the last checkpoint then"
         )
+
+
+def declared(replicas: Collection[int], rank: int, world_size: int, *, unique: bool) -> Ranks:
+    """What a script says of the ranks that hold the same as `rank`.
+
+    Raises:
+        ValueError: the rank is not among them, or one is none of the job's, or it is the only one and not to be `unique`.
+    """
+    named = frozenset(replicas)
+    if rank not in named or not named <= frozenset(range(world_size)):
+        raise ValueError(
+            f"session(replicas): rank {rank} names {sorted(named)}; accepted are 0 to {world_size - 1}, itself among them"
+        )
+    if len(named) == 1 and world_size > 1 and not unique:
+        raise ValueError(
+            f"session(replicas): rank {rank} names itself alone, so a rank that is lost takes its state along; have each part of "
+            "the state on two ranks, or say session(unique_shards=True): all ranks begin again at the last checkpoint then"
+        )
+    return named
+
+
+def refuse_contradiction(replicas: Sequence[Collection[int]]) -> None:
+    """Raises ValueError where two ranks disagree on whether they hold the same.
+
+    Args:
+        replicas: of each rank; empty: all.
+    """
+    named = [frozenset(held) or frozenset(range(len(replicas))) for held in replicas]
+    by_name = defaultdict(set)
+    for rank, held in enumerate(named):
+        by_name[held].add(rank)
+    for held, ranks in by_name.items():
+        if others := held - ranks:
+            rank, other = min(ranks), min(others)
+            raise ValueError(
+                f"session(replicas): rank {rank} names {sorted(held)}, and rank {other} names {sorted(named[other])}; ranks that "
+                "have the same state name each other"
+            )
 
 
 def _spread(state: Any) -> Iterator[DTensor]:

@@ -43,19 +43,23 @@ def refuse(model: torch.nn.Module, objects: Mapping[str, object]) -> None:
         TypeError: an object has no state, or a tensor of the model is of a kind that cannot be sent.
     """
     for name, thing in objects.items():
-        missing = [method for method in ("state_dict", "load_state_dict") if not callable(getattr(thing, method, None))]
-        if missing:
-            kind = getattr(thing, "__qualname__", type(thing).__qualname__)
-            raise TypeError(
-                f"session({name}): {kind} has no {' and no '.join(missing)}, so a replacement could not go on where it was; "
-                "give an object that has both"
-            )
+        require(name, thing, "state_dict", "load_state_dict")
     for name, tensor in _tensors(model):
         if kind := _unsendable(tensor):
             raise TypeError(
                 f"session(model): {name} is a {kind}, which a replacement could not be given; "
                 "keep it dense, or make it anew in `on_rebuild` and not as a buffer"
             )
+
+
+def require(name: str, thing: object, *methods: str) -> None:
+    """Raises TypeError where an object that was given to the session as `name` has not all of these."""
+    if missing := [method for method in methods if not callable(getattr(thing, method, None))]:
+        kind = getattr(thing, "__qualname__", type(thing).__qualname__)
+        raise TypeError(
+            f"session({name}): {kind} has no {' and no '.join(missing)}, so training could not go on where it was; "
+            f"give an object that has {', '.join(methods)}"
+        )
 
 
 def refuse_content(state: State) -> None:

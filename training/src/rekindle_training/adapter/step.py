@@ -74,11 +74,12 @@ class Attempts:
         self._rank = rank
         self._boundary = Boundary(rank.trained)
         self._now = _Attempt(0)
+        self.on_repeat: list[Callable[[], None]] = []
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
-                thing.register_step_pre_hook(self._before_update)
+                thing.register_step_pre_hook(self.before_update)
             elif isinstance(thing, torch.amp.GradScaler):  # which may leave the optimizer's step out
-                _call_before(thing, "step", self._before_update)
+                _call_before(thing, "step", self.before_update)
 
     # The loop's side.
 
@@ -161,9 +162,13 @@ class Attempts:
             return False  # the process ends, or the loop does
         done = error is None and (self._now.agreed or self._agree())
         self._now.inside = False
-        if not done:
+        if done:
+            self._tell_update()
+        else:
             self._now.failed = True
             self._rank.sharded.give_up_step()
+            for callback in self.on_repeat:
+                callback()
             if error is not None and not self._now.given_up:
                 self._note(f"step {self._now.number}", error)
             self._break_off()
@@ -179,7 +184,8 @@ class Attempts:
 
     # Before the update.
 
-    def _before_update(self, *_: object) -> None:
+    def before_update(self, *_: object) -> None:
+        """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
         if self._now.inside and not self._now.agreed and not self._agree():
             raise StepRepeated(f"step {self._now.number} is repeated")
 
@@ -217,6 +223,15 @@ class Attempts:
                 case Join() as join:
                     self._rank.gate.join(join)  # at the boundary: this step is finished or given up first
                     return join.rebuild.step >= self._now.number
+
+    def _tell_update(self) -> None:
+        """A rank that cannot has its update all the same; who joins the next generation tells it there."""
+        if self._rank.gate.broken:
+            return
+        try:
+            self._rank.tell_update()
+        except Exception as error:  # noqa: BLE001  # whatever the script's own code raises
+            self.failed_behind_step(error)
 
     # Failures.
 

@@ -8,7 +8,6 @@ import torch
 
 from rekindle_training import wire
 from rekindle_training.adapter import own, state
-from rekindle_training.adapter.checkpoint import Checkpoints
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.state import State, Stateful
 
@@ -19,7 +18,7 @@ LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
 @dataclass(frozen=True)
 class Trained:
     model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: Stateful
     data: Stateful | None = None
     """A position that differs from rank to rank, such as a sampler's."""
     shared: Mapping[str, Stateful] = field(default_factory=dict)
@@ -53,11 +52,3 @@ class Trained:
 
     def take_random_numbers(self) -> Own:
         return own.take(None, self.accelerator)
-
-    def write(self, checkpoints: Checkpoints, step: int) -> None:
-        checkpoints.write(step, self.collect(), pickle.dumps(self.take_own()))
-
-    def read(self, checkpoints: Checkpoints, step: int) -> None:
-        common, own_state = checkpoints.read(step, self.collect())
-        self.place(common)
-        self.put_own(pickle.loads(own_state))  # written by the same job
