@@ -1,7 +1,7 @@
 """`make faults`: jobs without a control plane lose ranks in every way; how they end, and how long it takes.
 
-Each run is a job of four gloo ranks with real processes. Its script has dropout, running statistics, autocast and a scaler, an
-average of the model, a schedule, data with a position and an evaluation every few steps. A fault is injected, or two, and what
+Each run is a job of four gloo ranks with real processes. Its script has DDP, gradients of two batches, dropout, running statistics,
+autocast and a scaler, an average of the model, a schedule, data with a position and an evaluation every few steps. A fault is injected, or two, and what
 each rank ends with is compared bit for bit with an undisturbed run.
 """
 
@@ -38,8 +38,9 @@ PACE = 0.025
 HEAD = """# Faults
 
 Written by `make faults`. Each row is so many jobs of four gloo ranks in one pod, started by `rekindle-train --standalone`,
-with real processes on one machine, in which what the row says was done. All have dropout, running statistics, autocast with a
-scaler, an average of the model, a schedule, data with a position, and an evaluation every few steps; those with HSDP have less.
+with real processes on one machine, in which what the row says was done. All have DDP over several buckets (but for collectives of
+their own), gradients of two batches, dropout, running statistics, autocast with a scaler, an average of the model, a schedule, data
+with a position, and an evaluation every few steps; those with HSDP have less.
 *Went on* counts the jobs whose ranks went on in their processes; the others began again at a checkpoint. *Equal* counts those of
 which every rank ended with the parameters, moments, averages, random numbers, position, schedule and scale of an undisturbed run,
 bit for bit. Seconds are from the first fault to the first step that all ranks have completed together behind the last one.
@@ -156,8 +157,9 @@ def _rank_and_survivor(job: Job, draw: random.Random) -> None:
 
 def kinds() -> Iterator[Kind]:
     """In the order of the table."""
-    kill = {"KIND": "kill"}
-    some, paced = _signal(signal.SIGKILL), {"PACE_MS": f"{PACE * 1000:g}"}
+    wrapped = {"WRAP": ""}
+    kill, paced = {**wrapped, "KIND": "kill"}, {**wrapped, "PACE_MS": f"{PACE * 1000:g}"}
+    some = _signal(signal.SIGKILL)
     yield Kind("kill -9 of a rank at some moment", paced, some)
     yield Kind("kill -9 of rank 0 at some moment", paced, _signal(signal.SIGKILL, 0))
     yield Kind("kill -9 of two ranks at once", paced, _signal(signal.SIGKILL, 1, 3))
@@ -168,7 +170,6 @@ def kinds() -> Iterator[Kind]:
         "at the beginning of a step": "1:5:beginning",
         "in an evaluation": "1:4:evaluating",
         "while the others wait in a collective": "1:5:backward",
-        "inside an asynchronous collective": "1:5:communicating",
         "between agreement and update": "1:5:agreed",
         "between the updates of two parameters": "1:5:updating",
         "behind the update": "1:5:updated",
@@ -177,6 +178,7 @@ def kinds() -> Iterator[Kind]:
     }
     for name, place in places.items():
         yield Kind(f"kill -9 of a rank {name}", {**kill, "FAULTS": place, "EVERY": "4"})
+    yield Kind("kill -9 of a rank inside an asynchronous collective of its own", {"KIND": "kill", "FAULTS": "1:5:communicating"})
     yield Kind("kill -9 of the rank that hands its state over", {**kill, "FAULTS": "1:5:backward,0:5:sending"})
     yield Kind("kill -9 of a survivor right behind the rebuild", {**kill, "FAULTS": "1:5:backward,2:5:rebuilt"})
     yield Kind("kill -9 of a rank, and soon of another one", paced, _rank_and_survivor)
@@ -192,11 +194,10 @@ def kinds() -> Iterator[Kind]:
         restarts=True,
     )
     for name, place in places.items():
-        yield Kind(f"an exception {name}", {"FAULTS": place, "EVERY": "4"})
-    yield Kind("an exception on two ranks", {"FAULTS": "0:5:communicating,3:5:backward"})
-    yield Kind("DDP: kill -9 of a rank at some moment", {**paced, "WRAP": ""}, some)
-    yield Kind("DDP: an exception in the step of its first layout", {"WRAP": "", "FAULTS": "2:1:backward"})
-    yield Kind("DDP: an exception behind a backward pass", {"WRAP": "", "FAULTS": "2:5:backward"})
+        yield Kind(f"an exception {name}", {**wrapped, "FAULTS": place, "EVERY": "4"})
+    yield Kind("an exception inside an asynchronous collective of its own", {"FAULTS": "1:5:communicating"})
+    yield Kind("an exception on two ranks", {**wrapped, "FAULTS": "0:5:beginning,3:5:backward"})
+    yield Kind("an exception in the step in which DDP finds its buckets", {**wrapped, "FAULTS": "2:1:backward"})
     yield Kind("HSDP 2x2: kill -9 of a rank at some moment", paced, some, script=SHARDED)
     yield Kind("HSDP 2x2: kill -9 between two layers' collectives", {**kill, "FAULTS": "1:5:backward"}, script=SHARDED)
     yield Kind("HSDP 2x2: an exception between two layers' collectives", {"FAULTS": "1:5:backward"}, script=SHARDED)

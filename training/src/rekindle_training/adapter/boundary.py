@@ -191,6 +191,8 @@ class Boundary:
         """Whether the copies are those of this moment."""
         if any(buffer.tensor._version != buffer.version for buffer in self._large_buffers):
             return False
+        if not self._small_buffers:
+            return True
         try:
             with torch.no_grad():
                 torch._foreach_copy_(

@@ -1,0 +1,50 @@
+"""`docs/training-guide.md`: what it shows runs, and goes on where a rank is lost."""
+
+import ast
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rekindle_training.launcher import arguments
+from tests.training.processes import Zygote
+from tests.training.test_standalone import Standalone
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "training-guide.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+SCRIPTS = {match[1]: block for block in BLOCKS if (match := re.match(r"# (\w+)\.py\n", block))}
+STRUCK = str(Path(__file__).with_name("struck.py"))
+
+
+@pytest.fixture
+async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    alone = Standalone(tmp_path / "job", zygote)
+    yield alone
+    await alone.end()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_a_script_of_the_guide_outlives_a_rank(name: str, alone: Standalone, tmp_path: Path) -> None:
+    """As it stands on the page."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(SCRIPTS[name])
+    printed = await alone.run("--spares=1", STRUCK, script=str(script), FAULTS="1:7:kill")
+    assert "repaired step=6" in printed
+
+
+def test_what_the_guide_shows_is_python() -> None:
+    """All of it, scripts and parts of scripts."""
+    assert len(SCRIPTS) > 1
+    for block in BLOCKS:
+        ast.parse(block)
+
+
+@pytest.mark.parametrize("flag", sorted(set(re.findall(r"^\| `(--[a-z-]+)", GUIDE, re.MULTILINE))))
+def test_a_flag_of_the_guide_is_one(flag: str) -> None:
+    """With the default that the guide says."""
+    stated = re.search(rf"`{flag}[^`]*` \((\w+)\)", GUIDE)
+    parsed = vars(arguments._parser().parse_args(["train.py"]))
+    assert flag[2:].replace("-", "_") in parsed
+    if stated is not None:
+        assert parsed[flag[2:].replace("-", "_")] == stated[1]
