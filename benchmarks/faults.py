@@ -1,28 +1,31 @@
 """`make faults`: jobs without a control plane lose ranks in every way; how they end, and how long it takes.
 
-Each run is a job of four gloo ranks with real processes. Its script has DDP, gradients of two batches, dropout, running statistics,
-autocast and a scaler, an average of the model, a schedule, data with a position and an evaluation every few steps. A fault is injected, or two, and what
-each rank ends with is compared bit for bit with an undisturbed run.
+Each run is a job of four gloo ranks with real processes. Its script has DDP, gradients of two batches, dropout, running
+statistics, autocast and a scaler, an average of the model, a schedule, data with a position and an evaluation every few steps. A
+fault is injected, or two, and what each rank ends with is compared bit for bit with an undisturbed run.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import platform
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
+
+from tests.training.processes import Zygote
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "faults.md"
@@ -38,9 +41,9 @@ PACE = 0.025
 HEAD = """# Faults
 
 Written by `make faults`. Each row is so many jobs of four gloo ranks in one pod, started by `rekindle-train --standalone`,
-with real processes on one machine, in which what the row says was done. All have DDP over several buckets (but for collectives of
-their own), gradients of two batches, dropout, running statistics, autocast with a scaler, an average of the model, a schedule, data
-with a position, and an evaluation every few steps; those with HSDP have less.
+with real processes on one machine, in which what the row says was done. All have DDP over several buckets (but for those with
+collectives of their own), gradients of two batches, dropout, running statistics, autocast with a scaler, an average of the model,
+a schedule, data with a position, and an evaluation every few steps; those with HSDP have less.
 *Went on* counts the jobs whose ranks went on in their processes; the others began again at a checkpoint. *Equal* counts those of
 which every rank ended with the parameters, moments, averages, random numbers, position, schedule and scale of an undisturbed run,
 bit for bit. Seconds are from the first fault to the first step that all ranks have completed together behind the last one.
@@ -203,27 +206,21 @@ def kinds() -> Iterator[Kind]:
     yield Kind("HSDP 2x2: an exception between two layers' collectives", {"FAULTS": "1:5:backward"}, script=SHARDED)
 
 
-def run(kind: Kind, folder: Path, draw: random.Random) -> Found:
-    """One job."""
+def run(kind: Kind, folder: Path, draw: random.Random, zygote: Zygote) -> Found:
+    """One job. Its launcher is a fork of a process that has loaded torch; processes that it starts cold are."""
     folder.mkdir()
-    command = [str(Path(sys.executable).with_name("rekindle-train")), "--standalone", f"--nproc-per-node={WORLD}"]
-    environment = {
-        **os.environ,
-        **kind.variables,
-        "REKINDLE_JOB_DIR": str(folder),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}",
-    }
-    with (folder / "output.log").open("w") as output:
-        process = subprocess.Popen([*command, *kind.flags, kind.script], env=environment, stdout=output, stderr=subprocess.STDOUT)
-        job, struck = Job(folder, process.pid), None
-        if kind.strike is not None:
-            kind.strike(job, draw)
-            struck = time.time()
-        try:
-            code = process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = -1
+    arguments = ["--standalone", f"--nproc-per-node={WORLD}", *kind.flags, kind.script]
+    variables = {**kind.variables, "REKINDLE_JOB_DIR": str(folder), "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}"}
+    process = asyncio.run(zygote.run("train", arguments, variables, folder / "output.log"))
+    job, struck = Job(folder, process.pid), None
+    if kind.strike is not None:
+        kind.strike(job, draw)
+        struck = time.time()
+    try:
+        code = asyncio.run(process.code(LIMIT))
+    except TimeoutError:
+        process.kill()
+        code = -1
     printed = (folder / "output.log").read_text()
     marks = [path.stat().st_mtime for path in folder.glob("struck-*")]
     return Found(
@@ -246,12 +243,12 @@ def _seconds(job: Job, fault: float | None) -> float | None:
 
 def measure(kind: Kind, runs: int, seed: int, keep: Path) -> tuple[str, bool]:
     """The row, and whether all is as it should be. Logs of jobs that are not equal are kept."""
-    with tempfile.TemporaryDirectory(prefix="rekindle-faults-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rekindle-faults-") as scratch, closing(Zygote()) as zygote:
         quiet = Kind("undisturbed", {**kind.variables, "FAULTS": "", "PACE_MS": "0"}, script=kind.script)
-        expected = run(quiet, Path(scratch) / "undisturbed", random.Random(seed)).final
+        expected = run(quiet, Path(scratch) / "undisturbed", random.Random(seed), zygote).final
         found = []
         for number in range(runs):
-            one = run(kind, Path(scratch) / f"{number}", random.Random(f"{seed}/{kind.name}/{number}"))
+            one = run(kind, Path(scratch) / f"{number}", random.Random(f"{seed}/{kind.name}/{number}"), zygote)
             found.append(one)
             if not _is_right(one, expected):
                 keep.mkdir(parents=True, exist_ok=True)

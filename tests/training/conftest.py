@@ -30,7 +30,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
     yield zygote
-    zygote.stop()
+    zygote.close()
 
 
 @pytest_asyncio.fixture

@@ -48,7 +48,7 @@ class Zygote:
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

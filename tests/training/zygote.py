@@ -12,7 +12,12 @@ import signal
 import sys
 from typing import Any
 
-PRELOADED = ("torch._dynamo", "rekindle_training.adapter.trained", "rekindle_training.examples.gpt_model")
+PRELOADED = (
+    "rekindle_training.launcher",
+    "torch._dynamo",
+    "rekindle_training.adapter.trained",
+    "rekindle_training.examples.gpt_model",
+)
 PROGRAMS = {"train": "rekindle_training.launcher.main", "manager": "rekindle_training.manager.main"}
 
 

@@ -14,4 +14,4 @@ class _Fields(logging.Formatter):
 def configure(program: str) -> None:
     output = logging.StreamHandler()
     output.setFormatter(_Fields(f"%(asctime)s {program} %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[output])
+    logging.basicConfig(level=logging.INFO, handlers=[output], force=True)  # a manager may be a fork of the launcher

@@ -1,6 +1,7 @@
 """How a process becomes a rank of the job, before it has anything of what is trained: it has met the others, and stands in the
 default process group."""
 
+import atexit
 import gc
 import os
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Entry:
         """A spare waits for its rank here."""
         communicator.warm()
         gc.collect()
+        atexit.register(gc.unfreeze)  # who counts at the end what was not freed, as nanobind does, would write it all down
         gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
         return cls.of(RankEnvironment.read())
 

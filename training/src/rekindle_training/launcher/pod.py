@@ -103,7 +103,9 @@ class Pod:
         self._spares: dict[str, _Spare] = {}
         """By their names."""
         self._announced, self._announce = os.pipe()
-        self._processes = Processes(preload=arguments.start_method == "fork" or arguments.spares > 0)
+        self._preloads = arguments.start_method == "fork" or arguments.spares > 0
+        """Torch is loaded once, for all that is forked."""
+        self._processes = Processes(preload=self._preloads)
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._port = 0 if arguments.standalone else arguments.master_port
         self._link: Link | None = None
@@ -186,8 +188,11 @@ class Pod:
         size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
         where = [f"--port={self._port}", f"--announce-fd={self._announce}"]
         patience = f"--stall-seconds={self._arguments.stall_seconds}"
-        command = (sys.executable, "-m", "rekindle_training.manager.main", "--standalone", patience, *where, *size)
-        self._processes.say(Start(MANAGER, Program(command), dict(os.environ), keep=(self._announce,)))
+        command = ("rekindle_training.manager.main", "--standalone", patience, *where, *size)
+        program = Program(command, interpreted=True, as_module=True)
+        if not self._preloads:
+            program = Program((sys.executable, "-m", *command))
+        self._processes.say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,)))
 
     def _await_manager(self) -> None:
         """Every manager announces its port, which is that of the first."""

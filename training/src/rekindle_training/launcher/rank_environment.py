@@ -9,8 +9,9 @@ from rekindle_training.launcher.arguments import Arguments
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""Read when torch is loaded. Its warnings of connections that break have a stack of C++ each; what follows is said by us."""
+BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""Read when torch and gRPC are loaded. Torch's warnings of connections that break have a stack of C++ each; what follows is said
+by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
 
 
 @dataclass(frozen=True)
