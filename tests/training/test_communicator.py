@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from rekindle_training.adapter import communicator as communicator_module
 from rekindle_training.adapter.communicator import Communicator, warm
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.gate import Join
+from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
 
 LIMIT = 60
@@ -59,7 +60,7 @@ def _rank(rank: int, port: int, does: Any, join_seconds: float, says: Connection
     environment = RankEnvironment.read(
         {"REKINDLE_PROCESS": "p", "RANK": f"{rank}", "WORLD_SIZE": f"{WORLD}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     )
-    communicator = Communicator(environment)
+    communicator = Communicator(environment, Gate())
     warm()
     communicator.watch()
     communicator.join(Join(1, Rebuild(store_port=port, store_prefix="one", world_size=WORLD, timeout_seconds=LIMIT)))
@@ -154,13 +155,24 @@ def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() 
         ranks.end()
 
 
+ENVIRONMENT = {"REKINDLE_PROCESS": "p", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
 def test_a_generation_that_was_cut_before_it_was_there_is_not_joined() -> None:
     """The manager may give it up while a rank is still on its way."""
-    environment = RankEnvironment.read(
-        {"REKINDLE_PROCESS": "p", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    )
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    communicator = Communicator(environment)
+    communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
     communicator.cut(2)
     with pytest.raises(RuntimeError, match="was given up"):
         communicator.join(Join(2, Rebuild(store_port=store.port, store_prefix="two", world_size=1, timeout_seconds=LIMIT)))
+
+
+def test_a_store_that_ends_while_it_is_reached_keeps_nobody_from_the_next_one() -> None:
+    """A manager that died is followed by another one, which invites to a store of its own."""
+    gate = Gate()
+    communicator = Communicator(RankEnvironment.read(ENVIRONMENT), gate)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        rebuild = Rebuild(store_port=silent.getsockname()[1], store_prefix="two", world_size=1, timeout_seconds=LIMIT)
+        gate.join(Join(2, rebuild))
+        with pytest.raises(RuntimeError, match="given up before its store was reached"):
+            communicator.join(Join(2, rebuild))

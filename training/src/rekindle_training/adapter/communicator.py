@@ -1,6 +1,8 @@
 """The default process group of a rank, from one generation to the next, with all connections that its collectives use."""
 
+import contextlib
 import os
+import queue
 import socket
 import sys
 import threading
@@ -17,7 +19,7 @@ from torch.distributed import distributed_c10d
 
 from rekindle_training.adapter import sockets
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.gate import Join
+from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
 
 AGREED = 1 + 2**-10
@@ -28,6 +30,8 @@ _OWN_GROUPS = "own groups"
 
 CONNECT_SECONDS = 10.0
 """To the store, which the manager holds."""
+LOOK_SECONDS = 0.05
+"""After so long without a connection it is asked whether it is still wanted."""
 JOIN_SECONDS = 8.0
 """From the moment in which all members are there until they are connected, at most; and a little more for each of them."""
 
@@ -87,8 +91,9 @@ class _OwnGroup:
 class Communicator:
     """Made by the session, one in each rank. `cut` may be called from any thread, everything else by the training loop."""
 
-    def __init__(self, environment: RankEnvironment) -> None:
+    def __init__(self, environment: RankEnvironment, gate: Gate) -> None:
         self._environment = environment
+        self._gate = gate
         self._accelerator = accelerator_module()
         self._lock = threading.Lock()
         self._generation = 0
@@ -260,12 +265,32 @@ class Communicator:
 
     def _store_at(self, port: int, seconds: float) -> dist.TCPStore:
         """A client for each manager's life: a new one asks the name service twice for names that only its logs would use."""
-        host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
         if self._store is None or self._store.port != port:
-            socket.create_connection((host, port), CONNECT_SECONDS).close()  # torch tries on and on where nobody listens
-            self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects)
+            self._store = self._connected_to(port)
         self._store.set_timeout(timedelta(seconds=seconds))
         return self._store
+
+    def _connected_to(self, port: int) -> dist.TCPStore:
+        """Torch tries on and on where nobody listens, as when a manager ends at this moment: its trying is left alone then."""
+        host = self._environment.master_addr
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+        connected: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
+
+        def connect() -> None:
+            connects = timedelta(seconds=CONNECT_SECONDS)
+            try:
+                connected.put(dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))
+            except Exception as error:  # noqa: BLE001  # it is raised by who waits for it
+                connected.put(error)
+
+        threading.Thread(target=connect, name="rekindle-connects", daemon=True).start()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                if isinstance(found := connected.get(timeout=LOOK_SECONDS), Exception):
+                    raise found
+                return found
+            if self._is_cut or self._gate.is_asked_to_join:
+                raise RuntimeError(f"generation {self._generation} was given up before its store was reached")
 
     @contextmanager
     def _recording(self) -> Iterator[None]:

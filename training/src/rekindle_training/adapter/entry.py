@@ -36,7 +36,8 @@ class Entry:
 
     @classmethod
     def of(cls, environment: RankEnvironment) -> "Entry":
-        made, gate = Communicator(environment), Gate()
+        gate = Gate()
+        made = Communicator(environment, gate)
         return cls(environment, made, gate, Processor(environment, gate, made.cut, made.begun))
 
     def begin(self) -> None:
@@ -68,7 +69,10 @@ class Entry:
         self.say_failed(failure, wish)
 
     def say_failed(self, failure: str, wish: Join) -> None:
-        """Ends the process of a job that begins: nothing is lost, and nobody could repair it."""
+        """Unless the manager has turned to another generation by itself. Ends the process of a job that begins: nothing is lost,
+        and nobody could repair it."""
+        if self.gate.is_asked_to_join:
+            return
         rank = self.environment.rank
         self.processor.failed(f"rank {rank}: {failure}", wish.generation)
         if self.starts(wish):

@@ -88,6 +88,11 @@ class Gate:
         return self._completed
 
     @property
+    def is_asked_to_join(self) -> bool:
+        """A generation that the loop has not turned to yet."""
+        return self._join is not None
+
+    @property
     def broken(self) -> bool:
         return self._broken_in >= self._generation
 
