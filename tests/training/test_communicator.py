@@ -174,5 +174,36 @@ def test_a_store_that_ends_while_it_is_reached_keeps_nobody_from_the_next_one() 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rebuild = Rebuild(store_port=silent.getsockname()[1], store_prefix="two", world_size=1, timeout_seconds=LIMIT)
         gate.join(Join(2, rebuild))
-        with pytest.raises(RuntimeError, match="given up before its store was reached"):
+        with pytest.raises(RuntimeError, match="given up while it was joined"):
             communicator.join(Join(2, rebuild))
+
+
+def test_a_generation_that_is_cut_while_its_store_is_reached_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank may have been lost in that moment: nobody else comes."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
+    reach = communicator._connected_to
+
+    def reached(port: int) -> dist.TCPStore:
+        connected = reach(port)
+        communicator.cut(2)
+        return connected
+
+    monkeypatch.setattr(communicator, "_connected_to", reached)
+    with pytest.raises(RuntimeError, match="was given up while it was joined"):
+        communicator.join(Join(2, Rebuild(store_port=store.port, store_prefix="two", world_size=2, timeout_seconds=5)))
+
+
+def test_who_connects_to_a_member_that_is_lost_is_not_waited_for() -> None:
+    """Gloo would do so for 40 seconds."""
+    communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
+    communicator._generation = 2
+    over = threading.Event()
+
+    def connect() -> None:
+        communicator.cut(2)
+        over.wait(LIMIT)
+
+    with pytest.raises(RuntimeError, match="was given up while it was joined"):
+        communicator._connects(connect)
+    over.set()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -88,6 +88,9 @@ class _OwnGroup:
         return self.made
 
 
+Connected = TypeVar("Connected")
+
+
 class Communicator:
     """Made by the session, one in each rank. `cut` may be called from any thread, everything else by the training loop."""
 
@@ -134,6 +137,8 @@ class Communicator:
             return self._own_groups[-1].again()
 
         distributed_c10d._new_group_with_tag = kept
+        if (gloo := dist.Backend._plugins.get("GLOO")) is not None:
+            dist.Backend._plugins["GLOO"] = gloo._replace(creator_fn=partial(self._connects, gloo.creator_fn))
         for way in ("send", "recv", "recv_anysource"):
             setattr(dist.ProcessGroup, way, _patient(getattr(dist.ProcessGroup, way)))
         os.register_at_fork(after_in_child=self._let_go)
@@ -221,6 +226,10 @@ class Communicator:
         with self._asking():
             return make(*args, **keywords)
 
+    def _connects(self, connect: Callable[..., Any], *args: Any) -> Any:
+        """Gloo waits 40 seconds for a member that is lost while they connect."""
+        return self._unless_given_up(lambda: connect(*args))
+
     def cut(self, generation: int) -> None:
         """Every collective of this generation that waits for another rank ends here with an exception, at once. One of a later
         generation is left alone, an earlier one than this is over."""
@@ -271,26 +280,33 @@ class Communicator:
         return self._store
 
     def _connected_to(self, port: int) -> dist.TCPStore:
-        """Torch tries on and on where nobody listens, as when a manager ends at this moment: its trying is left alone then."""
-        host = self._environment.master_addr
+        """Torch tries on and on where nobody listens, as when a manager ends at this moment."""
+        host, connects = self._environment.master_addr, timedelta(seconds=CONNECT_SECONDS)
         socket.create_connection((host, port), CONNECT_SECONDS).close()
-        connected: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
+        return self._unless_given_up(lambda: dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))
 
-        def connect() -> None:
-            connects = timedelta(seconds=CONNECT_SECONDS)
+    def _unless_given_up(self, connect: Callable[[], Connected]) -> Connected:
+        """Who connects cannot be woken. So a thread does, and is left alone where the generation is given up meanwhile.
+
+        Raises:
+            RuntimeError: the generation was given up, or what `connect` raises.
+        """
+        connected: queue.SimpleQueue[Connected | Exception] = queue.SimpleQueue()
+
+        def run() -> None:
             try:
-                connected.put(dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=connects))
+                connected.put(connect())
             except Exception as error:  # noqa: BLE001  # it is raised by who waits for it
                 connected.put(error)
 
-        threading.Thread(target=connect, name="rekindle-connects", daemon=True).start()
+        threading.Thread(target=run, name="rekindle-connects", daemon=True).start()
         while True:
             with contextlib.suppress(queue.Empty):
                 if isinstance(found := connected.get(timeout=LOOK_SECONDS), Exception):
                     raise found
                 return found
             if self._is_cut or self._gate.is_asked_to_join:
-                raise RuntimeError(f"generation {self._generation} was given up before its store was reached")
+                raise RuntimeError(f"generation {self._generation} was given up while it was joined")
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -310,8 +326,11 @@ class Communicator:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """The store, where members that make a group wait for each other."""
+        """The store, where members that make a group wait for each other. Raises RuntimeError where it was cut already: nobody
+        would end the wait."""
         with self._lock:
+            if self._is_cut:
+                raise RuntimeError(f"generation {self._generation} was given up while it was joined")
             self._asks += 1
         try:
             yield
