@@ -158,9 +158,10 @@ def children(process: int) -> list[int]:
 
 
 def free_port() -> int:
-    """None of those that the system gives to connections: one of them could take it before the manager listens."""
+    """None of those that the system gives to connections, nor that managers of other tests choose from: one of them could take
+    it before this job's manager listens."""
     first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.randrange(int(first) // 2, int(first))))
+            probe.bind(("127.0.0.1", random.randrange(int(first) // 4, int(first) // 2)))
             return int(probe.getsockname()[1])
