@@ -1,14 +1,17 @@
 """`rekindle-train` in torchrun's place: flags, environment, exit codes, signals. The ranks are small programs without torch."""
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,12 +36,13 @@ def launcher(tmp_path: Path) -> Iterator[Launch]:
     """Starts a launcher whose ranks run a program; none is left behind by a test that fails."""
     started: list[subprocess.Popen[str]] = []
 
-    def launch(program: str, *flags: str) -> "subprocess.Popen[str]":
+    def launch(program: str, *flags: str, **options: Any) -> "subprocess.Popen[str]":
         script = tmp_path / "rank.py"
         script.write_text(PREAMBLE + textwrap.dedent(program))
         command = [sys.executable, "-m", "rekindle_training.launcher.main", *flags, str(script), "--an-argument"]
-        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | JOB
-        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        variables |= {} if "--standalone" in flags else JOB
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         started.append(process)
         return process
 
@@ -200,6 +204,70 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> 
     process.terminate()
     assert lines(process) == ["told"]
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_the_launcher_was_told_to_ignore_is_not_passed_on(launcher: Launch) -> None:
+    """`nohup rekindle-train` outlives its terminal."""
+    program = """
+        say("ready")
+        sys.stdin.readline()
+        say("done")
+    """
+    process = launcher(
+        program, "--nnodes=2", stdin=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate("\n", timeout=ENDS_SECONDS)
+    assert (process.returncode, output) == (0, "done\n")
+
+
+def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(launcher: Launch) -> None:
+    """A rank that saves its work is not interrupted in that; of manager and spares nothing is to be read."""
+    program = """
+        def interrupted(*_):
+            say("interrupted")
+            signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+            say(f"ends {os.getpid()}")
+
+        rank = os.environ["RANK"]
+        signal.signal(signal.SIGINT, interrupted)
+        say("ready")
+        while True:
+            signal.pause()
+    """
+    ours, its = os.openpty()
+
+    def at_a_terminal() -> None:
+        fcntl.ioctl(its, termios.TIOCSCTTY, 0)
+
+    flags = ["--standalone", "--nproc-per-node=2", "--spares=1", "--start-method=fork"]
+    process = launcher(program, *flags, stdin=its, start_new_session=True, preexec_fn=at_a_terminal)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    os.write(ours, b"\x03")
+    told = sorted(process.stdout.readline() for _ in range(4))
+    for line in told[:2]:
+        os.kill(int(line.split()[1]), signal.SIGUSR1)
+    output, errors = process.communicate(timeout=ENDS_SECONDS)
+    os.close(ours)
+    os.close(its)
+    assert (told[2:], output) == (["interrupted\n"] * 2, "")
+    assert "Traceback" not in errors
+    assert [line.split()[2:] for line in errors.splitlines() if "listening" not in line] == [
+        ["rekindle-train", "INFO", "ending", "all", "ranks", "signal=SIGINT"]
+    ]
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_traceback_begins_with_the_script(launcher: Launch) -> None:
+    """Also where the process was forked and the script is run by what is there already."""
+    process = launcher("raise ValueError('mine')", "--nnodes=2", "--start-method=fork")
+    _, errors = process.communicate(timeout=ENDS_SECONDS)
+    first, second = [line for line in errors.splitlines() if "Traceback" in line or "File" in line]
+    assert first == "Traceback (most recent call last):"
+    assert "rank.py" in second
 
 
 def test_no_rank_outlives_its_launcher(launcher: Launch) -> None:

@@ -61,9 +61,11 @@ def is_loss(error: BaseException) -> bool:
 
 def warm() -> None:
     """Pays now, while nobody waits, what the first group and the first backward pass of a process cost."""
+    before = sys.excepthook
     dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
     dist.destroy_process_group()
+    sys.excepthook = before  # torch's says that this is rank 0
     weight = torch.ones(1, requires_grad=True)
     (weight * 2).sum().backward()
 

@@ -11,6 +11,24 @@ from pathlib import Path
 
 from rekindle_training import names
 
+DESCRIPTION = """\
+Starts a training script once for each accelerator of this pod, in torchrun's place and with its flags, and keeps
+training going: a rank that is killed, freezes or fails is replaced while the others wait where they are.
+
+    rekindle-train --standalone --nproc-per-node 4 --spares 1 train.py --batch-size 32
+    rekindle-train --nnodes 2 --nproc-per-node 8 train.py"""
+
+EPILOG = """\
+exit codes:
+  0            all ranks ended well
+  2            a flag that makes no sense; the message names it and what is accepted
+  128 + N      rekindle-train got signal N and ended the ranks, or signal N ended the rank whose failure ended the job
+  other        that of the rank whose failure ended the job
+
+environment:
+  REKINDLE_JOB_DIR           where checkpoints lie; by default the current directory
+  REKINDLE_CHECKPOINT_EVERY  steps between two of them, for scripts that do not say it"""
+
 
 class UsageInvalid(ValueError):
     """A flag that makes no sense, or not beside another one; the message names it and what is accepted."""
@@ -164,38 +182,94 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="rekindle-train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
+        prog="rekindle-train",
+        usage="%(prog)s [flags] training_script [arguments of the script]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawTextHelpFormatter,
+        allow_abbrev=False,
     )
-    _flag(parser, "--nnodes", default="1", help="pods of the job")
-    _flag(parser, "--nproc-per-node", default="1", help="ranks in each pod: a number, cpu, gpu or auto")
-    _flag(parser, "--node-rank", help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets")
-    _flag(parser, "--master-addr", default="127.0.0.1", help="where the job's manager listens; the environment goes before it")
-    _flag(parser, "--master-port", default=str(names.DEFAULT_MASTER_PORT))
-    _flag(parser, "--rdzv-endpoint", default="", help="the same as --master-addr and --master-port, HOST[:PORT]")
+    _flag(parser, "--nnodes", metavar="N", default="1", help="pods of the job (1)")
+    _flag(parser, "--nproc-per-node", metavar="N", default="1", help="ranks in each pod: a number, cpu, gpu or auto (1)")
+    _flag(parser, "--node-rank", metavar="N", help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets")
+    _flag(
+        parser,
+        "--master-addr",
+        metavar="HOST",
+        default="127.0.0.1",
+        help="where the job's manager listens; the environment goes before it (127.0.0.1)",
+    )
+    _flag(
+        parser,
+        "--master-port",
+        metavar="PORT",
+        default=str(names.DEFAULT_MASTER_PORT),
+        help=f"and on which port ({names.DEFAULT_MASTER_PORT})",
+    )
+    _flag(
+        parser,
+        "--rdzv-endpoint",
+        metavar="HOST:PORT",
+        default="",
+        help="the same as --master-addr and --master-port, HOST[:PORT]",
+    )
     _flag(parser, "--rdzv-backend", default="", help="static, c10d, rekindle: ranks meet in the job's manager")
     _flag(parser, "--rdzv-id", default="", help="name of the run; by default the job's id")
     _flag(parser, "--rdzv-conf", default="", help="accepted and not used: there is one rendezvous")
-    _flag(parser, "--max-restarts", default="0", help="standalone: how often all ranks begin again at the last checkpoint")
     _flag(
-        parser, "--stall-seconds", default="300", help="standalone: a rank for which the others wait longer is replaced; 0: never"
+        parser,
+        "--max-restarts",
+        metavar="N",
+        default="0",
+        help="standalone: how often all ranks begin again at the last checkpoint (0)",
     )
-    _flag(parser, "--spares", default="0", help="standalone: processes that wait, loaded, to take the place of a rank's")
+    _flag(
+        parser,
+        "--stall-seconds",
+        metavar="N",
+        default="300",
+        help="standalone: a rank for which the others wait longer is replaced; 0: never (300)",
+    )
+    _flag(
+        parser,
+        "--spares",
+        metavar="N",
+        default="0",
+        help="standalone: processes that wait, loaded, to take the place of a rank's (0)",
+    )
     _flag(parser, "--monitor-interval", default="0.1", help="accepted and not used: ends of processes are noticed at once")
-    _flag(parser, "--start-method", default="spawn", choices=("spawn", "fork"), help="fork: load torch once for all ranks")
-    _flag(parser, "--log-dir", help="folder for redirected output")
-    _flag(parser, "--redirects", short="-r", default="0", help="0 none, 1 stdout, 2 stderr, 3 both, to files in --log-dir")
-    _flag(parser, "--tee", short="-t", default="0", help="0 only")
+    _flag(
+        parser,
+        "--start-method",
+        default="spawn",
+        choices=("spawn", "fork"),
+        metavar="METHOD",
+        help="spawn, or fork: load torch once for all ranks (spawn)",
+    )
+    _flag(parser, "--log-dir", metavar="DIR", help="folder for redirected output")
+    _flag(
+        parser,
+        "--redirects",
+        metavar="N",
+        short="-r",
+        default="0",
+        help="0 none, 1 stdout, 2 stderr, 3 both, to files in --log-dir",
+    )
+    _flag(parser, "--tee", metavar="N", short="-t", default="0", help="0 only")
     _flag(parser, "--local-addr", default="", help="accepted and not used")
     parser.add_argument("--standalone", action="store_true", help="one machine, no control plane: starts a manager of its own")
     parser.add_argument("-m", "--module", action="store_true", help="run the training script as a module, like python -m")
-    parser.add_argument("--no-python", "--no_python", action="store_true", help="run the training script as a program")
-    parser.add_argument("training_script")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    parser.add_argument("--no-python", action="store_true", help="run the training script as a program")
+    parser.add_argument("--no_python", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("training_script", help="a script; with -m a module, with --no-python a program")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
     return parser
 
 
 def _flag(parser: argparse.ArgumentParser, name: str, short: str = "", **options: object) -> None:
     """torchrun takes every flag with dashes and with underscores."""
     underscored = "--" + name[2:].replace("-", "_")
-    spellings = dict.fromkeys(spelling for spelling in (short, name, underscored) if spelling)
-    parser.add_argument(*spellings, **options)  # type: ignore[arg-type]
+    spellings = [spelling for spelling in (short, name) if spelling]
+    flag = parser.add_argument(*spellings, **{"metavar": "..."} | options)  # type: ignore[arg-type]
+    if underscored != name:
+        parser.add_argument(underscored, dest=flag.dest, default=argparse.SUPPRESS, choices=flag.choices, help=argparse.SUPPRESS)

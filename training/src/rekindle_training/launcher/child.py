@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -97,12 +98,22 @@ def interpret(command: Sequence[str], *, as_module: bool) -> int:
         run()
     except SystemExit as end:
         return _exit_code(end)
-    except BaseException:  # noqa: BLE001  # this is the top of a process
-        sys.excepthook(*sys.exc_info())
-        return 1
+    except BaseException as error:  # noqa: BLE001  # this is the top of a process
+        traceback = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     finally:
         _finish()
     return 0
+
+
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+    """Without what ran the script, as the interpreter shows it."""
+    ours = (__file__, runpy.run_path.__code__.co_filename)
+    inner = traceback
+    while inner is not None and inner.tb_frame.f_code.co_filename in ours:
+        inner = inner.tb_next
+    return inner or traceback
 
 
 def _finish() -> None:

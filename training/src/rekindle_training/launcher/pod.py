@@ -13,12 +13,13 @@ import sys
 import threading
 import uuid
 from dataclasses import dataclass
-from types import FrameType
 
+from rekindle_training.launcher import signals
 from rekindle_training.launcher.arguments import Arguments
 from rekindle_training.launcher.link import Link
 from rekindle_training.launcher.processes import ZYGOTE, Processes
 from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
+from rekindle_training.launcher.signals import Signalled
 from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState
@@ -33,7 +34,6 @@ MANAGER_STARTS = 5
 """How often a manager is started before the pod gives up."""
 
 MANAGER = "manager"
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ class _Listens:
     """The manager, on this port."""
 
     port: int
-
-
-@dataclass(frozen=True)
-class _Signalled:
-    number: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class _StillStopped:
     """A manager that does not go on is ended, and followed by another one."""
 
 
-_PodEvent = Event | PodOrder | _Listens | _Signalled | _GraceOver | _SpareDue | _StillStopped
+_PodEvent = Event | PodOrder | _Listens | Signalled | _GraceOver | _SpareDue | _StillStopped
 
 
 @dataclass
@@ -123,15 +118,15 @@ class Pod:
         self._ending = False
 
     def run(self) -> int:
+        signals.listen(self._events)
         self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
-        with _signals_to(self._events):
-            if self._arguments.standalone:
-                self._start_manager()
-                threading.Thread(target=self._await_manager, daemon=True).start()
-            else:
-                self._begin()
-            while not self._over:
-                self._handle(self._events.get())
+        if self._arguments.standalone:
+            self._start_manager()
+            threading.Thread(target=self._await_manager, daemon=True).start()
+        else:
+            self._begin()
+        while not self._over:
+            self._handle(self._events.get())
         if self._link is not None:
             self._link.end()
         self._processes.end()
@@ -153,10 +148,11 @@ class Pod:
                 self._load_spares()
             case _StillStopped() if self._manager_stopped:
                 self._processes.say(Signal(MANAGER, signal.SIGKILL))
-            case _Signalled(number):
-                self._end(128 + number, number)
+            case Signalled(number, from_terminal):
+                log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
+                self._end(128 + number, None if from_terminal and number == signal.SIGINT else number)
             case _GraceOver(life) if life == self._restarts:
-                self._send(signal.SIGKILL)
+                self._end_grace()
 
     def _hear(self, event: Event) -> None:
         match event:
@@ -192,7 +188,7 @@ class Pod:
         program = Program(command, interpreted=True, as_module=True)
         if not self._preloads:
             program = Program((sys.executable, "-m", *command))
-        self._processes.say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,)))
+        self._processes.say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,), interruptible=False))
 
     def _await_manager(self) -> None:
         """Every manager announces its port, which is that of the first."""
@@ -229,7 +225,8 @@ class Pod:
         return all(rank.ended == 0 for rank in self._ranks) and not self._restarting
 
     def _tell(self) -> None:
-        if self._link is not None:
+        """The manager, but for that of a pod that ends: it would have to make something of it."""
+        if self._link is not None and not (self._ending and self._arguments.standalone):
             first = self._arguments.node_rank * self._arguments.nproc_per_node
             processes = [
                 ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
@@ -313,7 +310,8 @@ class Pod:
             name = f"spare-{self._started}"
             self._spares[name] = _Spare()
             program = self._program(forked=True)
-            self._processes.say(Start(name, program, self._environment(), redirects(self._arguments, name), is_spare=True))
+            where = redirects(self._arguments, name)
+            self._processes.say(Start(name, program, self._environment(), where, is_spare=True, interruptible=False))
 
     def _environment(self) -> dict[str, str]:
         return pod_environment(self._arguments, self._port, os.environ)
@@ -366,20 +364,30 @@ class Pod:
             self._restarts += 1
             self._start_ranks()
         elif self._ending or not any(self._failures):
-            self._give_grace()  # to the manager, which knows that training is complete
+            self._give_grace()  # to the manager, which knows when training is complete, and is told when it is not
+            if self._ending and self._manages:
+                self._processes.say(Signal(MANAGER, signal.SIGTERM))
 
-    def _end(self, code: int, number: int) -> None:
+    def _end(self, code: int, number: int | None) -> None:
+        """`number` is the signal that ranks are sent, if they have not got one already."""
         if not self._ending:
             self._ending, self._code = True, code
             self._restarting = False
             self._give_grace()
-        self._send(number)
+        if number is not None:
+            self._send(number)
+        self._when_all_ended()
 
     def _number(self, rank: _Rank) -> int:
         return self._arguments.node_rank * self._arguments.nproc_per_node + self._ranks.index(rank)
 
     def _give_grace(self) -> None:
         self._later(GRACE_SECONDS, _GraceOver(self._restarts))
+
+    def _end_grace(self) -> None:
+        self._send(signal.SIGKILL)
+        if self._manages and not self._restarting:
+            self._processes.say(Signal(MANAGER, signal.SIGKILL))
 
     def _later(self, seconds: float, event: _PodEvent) -> None:
         timer = threading.Timer(seconds, self._events.put, [event])
@@ -390,29 +398,8 @@ class Pod:
         for rank in self._ranks:
             if rank.lives:
                 self._processes.say(Signal(rank.process, number))
-        if self._manages and not self._restarting:
-            self._processes.say(Signal(MANAGER, number))
 
 
 def _exit_code(code: int) -> int:
     """A process that a signal ended counts as shells count it."""
     return code if code > 0 else 128 - code
-
-
-class _signals_to:  # noqa: N801  # reads as a `with` clause
-    """Signals become events while it is open."""
-
-    def __init__(self, events: queue.SimpleQueue[_PodEvent]) -> None:
-        self._events = events
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> None:
-        for number in PASSED_ON:
-            self._before[number] = signal.signal(number, self._caught)
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]  # what `signal` returned it takes again
-
-    def _caught(self, number: int, _: FrameType | None) -> None:
-        self._events.put(_Signalled(number))

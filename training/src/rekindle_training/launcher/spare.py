@@ -8,11 +8,13 @@ who makes another process, which inherits that environment. So what is read is a
 import _posixsubprocess
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from functools import wraps
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 from rekindle_training.launcher import child
@@ -28,6 +30,7 @@ def wait_for_rank(binding: Connection) -> None:
     global _spare  # of one process, as its environment is
     _spare = _Spare(binding)
     os.environ.__class__ = os.environb.__class__ = _Unbound
+    signal.signal(signal.SIGINT, _spare.interrupted)
     sys.addaudithook(lambda event, _: _spare.bind() if event in MAKES_A_PROCESS else None)
     make = _posixsubprocess.fork_exec  # which `multiprocessing` calls, and which says nothing to hooks
 
@@ -62,6 +65,11 @@ class _Spare:
             child.redirect(place.redirects)
             os.environ.update(place.environment)
             os.environ.__class__ = os.environb.__class__ = _Environ
+
+    def interrupted(self, number: int, frame: FrameType | None) -> None:
+        """Of a terminal's Ctrl-C, which goes to everybody, a spare has nothing to say."""
+        if self._is_bound():
+            signal.default_int_handler(number, frame)
 
     def _is_bound(self) -> bool:
         return not isinstance(os.environ, _Unbound)

@@ -27,6 +27,7 @@ AS_USUAL: child.Handlers = {
     **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD), signal.SIG_DFL),
 }
 """What a Python process does about them."""
+UNINTERRUPTED: child.Handlers = {**AS_USUAL, signal.SIGINT: signal.SIG_IGN}
 SPARE_SECONDS = 2.0
 """How long a spare that nobody needed may take to end."""
 
@@ -50,6 +51,8 @@ class Start:
     keep: Sequence[int] = ()
     is_spare: bool = False
     """It waits for a rank as soon as it needs one."""
+    interruptible: bool = True
+    """False: the launcher ends it when its time has come, and not the terminal, which interrupts everybody."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class _Zygote:
         if command.is_spare:
             binding, its = Pipe()
         try:
-            pid = child.fork(partial(self._become, command, binding, its), AS_USUAL)
+            pid = child.fork(partial(self._become, command, binding, its), AS_USUAL if command.interruptible else UNINTERRUPTED)
         except OSError as error:  # no memory, or too many processes
             print(f"rekindle-train: cannot start {command.name}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
             self.launcher.send(Ended(command.name, CANNOT_START))

@@ -125,7 +125,7 @@ class Processor:
                     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                         log.error("the manager refuses this process", extra={"reason": error.details()})  # noqa: TRY400
                         os._exit(REFUSED)
-                    log.warning("lost the manager, coming back", extra={"manager": address, "reason": str(error)})
+                    log.info("lost the manager, coming back", extra={"manager": address, "reason": error.code().name})
                 self._ended.wait(RETRY_SECONDS)
 
     def _converse(self, stub: RanksStub) -> None:
