@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from rekindle_training.adapter import communicator as communicator_module
 from rekindle_training.adapter.communicator import Communicator, warm
@@ -207,3 +208,53 @@ def test_who_connects_to_a_member_that_is_lost_is_not_waited_for() -> None:
     with pytest.raises(RuntimeError, match="was given up while it was joined"):
         communicator._connects(connect)
     over.set()
+
+
+class _Accelerators(Backend):
+    """In the place of NCCL or HCCL, which need their devices: a collective ends when it is aborted."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.aborted = threading.Event()
+
+    def getBackendName(self) -> str:  # noqa: N802  # torch's
+        return "devices"
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def _waits_on_an_accelerator(says: Connection) -> None:
+    made: list[_Accelerators] = []
+
+    def make(_store: dist.Store, rank: int, size: int, _timeout: Any) -> _Accelerators:
+        made.append(_Accelerators(rank, size))
+        return made[-1]
+
+    dist.Backend.register_backend("devices", make, devices=["cuda"])
+    communicator_module.accelerator_module = lambda: "cuda"
+    communicator_module._backend = lambda: "cpu:gloo,cuda:devices"
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    communicator = Communicator(RankEnvironment.read(ENVIRONMENT), Gate())
+    for generation in (1, 2):
+        rebuild = Rebuild(store_port=store.port, store_prefix=f"{generation}", world_size=1, timeout_seconds=LIMIT)
+        communicator.join(Join(generation, rebuild))
+    dist.new_group([0])
+    communicator.cut(1)
+    says.send([backend.aborted.is_set() for backend in made])
+    communicator.cut(2)
+    communicator._aborting.join(LIMIT)  # type: ignore[union-attr]
+    says.send([backend.aborted.is_set() for backend in made])
+
+
+def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation() -> None:
+    """Its library has connections of its own, which torch does not show."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_waits_on_an_accelerator, args=(there,), daemon=True)
+    process.start()
+    assert here.poll(LIMIT)
+    assert here.recv() == [False, False, False]
+    assert here.poll(LIMIT)
+    assert here.recv() == [False, True, True]
+    process.kill()

@@ -107,6 +107,7 @@ class Communicator:
         self._connections: dict[int, sockets.Ends] = {}
         self._kept: list[socket.socket] = []
         """What was cut, until all ranks have left it."""
+        self._aborting: threading.Thread | None = None
         self._store: dist.TCPStore | None = None
         self._asks = 0
         self._own_groups: list[_OwnGroup] = []
@@ -153,6 +154,8 @@ class Communicator:
         Raises:
             RuntimeError: the others could not be met, or it was cut meanwhile.
         """
+        if self._aborting is not None:
+            self._aborting.join()
         if dist.is_initialized():
             dist.destroy_process_group()
         with self._lock:
@@ -237,11 +240,25 @@ class Communicator:
         generation is left alone, an earlier one than this is over."""
         with self._lock:
             self._cut = max(self._cut, generation)
-            if self._is_cut:
-                self._kept += sockets.cut(self._connections)
-                if self._asks:
-                    self._kept += sockets.cut(self._of_the_store())
-                    self._store = None
+            if not self._is_cut:
+                return
+            self._kept += sockets.cut(self._connections)
+            if self._asks:
+                self._kept += sockets.cut(self._of_the_store())
+                self._store = None
+            if self._accelerator is not None:
+                self._aborting = threading.Thread(
+                    target=self._abort, args=(self._accelerator,), name="rekindle-aborts", daemon=True
+                )
+                self._aborting.start()
+
+    @staticmethod
+    def _abort(accelerator: str) -> None:
+        """What the accelerator's library waits for does not end with torch's connections."""
+        device = torch.device(accelerator)
+        for group in list(distributed_c10d._world.pg_map):
+            if device in group._device_types:
+                group._get_backend(device).abort()
 
     def agree(self) -> None:
         """Returns when every rank has called it.
