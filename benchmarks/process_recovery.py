@@ -3,9 +3,9 @@
     python -P -m benchmarks.process_recovery [--rounds 10] [--peers] [--only NAME]
 
 One machine, one run, one clock: four gloo ranks train the small GPT of the examples with DDP, on data that is decided by step and
-rank. Rank 1 writes down the time and strikes, between the forward and the backward pass of a step in which all others wait for it.
-Each system has the script of its own idiom in `benchmarks/peers/`, and the settings with which it is fast. The peers are installed
-on first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle needs them.
+rank. Rank 1 writes down the time and strikes between the forward and the backward pass, in which the others wait for it.
+Each system has a script in its idiom in `benchmarks/peers/`, and the settings with which it is fast. The peers are installed on
+first use, in pinned versions, into a virtual environment under ~/.cache/rekindle; nothing of Rekindle needs them.
 """
 
 import argparse
@@ -36,11 +36,20 @@ REQUIREMENTS = SCRIPTS / "requirements.txt"
 CACHE = Path("~/.cache/rekindle").expanduser()
 WORLD = 4
 STEPS = 60
+LONG = 400
 STRIKE_AT = 26
 CHECKPOINT_EVERY = 10
-LIMIT = 120.0
+LIMIT = 90.0
 """Seconds of one job. One that takes longer has not come back."""
 FAULTS = {"kill": "kill -9", "exception": "an exception", "stop": "SIGSTOP"}
+RESTARTS = ("--max-restarts", "3", "--monitor-interval", "0.1")
+STOPS = ("--shutdown-timeout", "1")
+WATCHES = (
+    *("--workers-stop-timeout", "1", "--ft-workload-check-interval", "0.1", "--ft-rank-heartbeat-timeout", "1"),
+    *("--ft-initial-rank-heartbeat-timeout", "60", "--ft-enable-nic-monitor", "false"),
+)
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A restart of torchrun has a store of its own."""
 
 console = Console(width=130)
 
@@ -119,52 +128,50 @@ def systems() -> Iterator[System]:
         ("Rekindle, no spare, forked", ("--start-method", "fork")),
         ("Rekindle, no spare, cold", ()),
     ):
-        yield System(name, "rekindle.py", f"`rekindle-train {' '.join(flags)}`".replace(" `", "`"), _rekindle(flags), stop="1 s, fixed")
-    restarts = ("--max-restarts", "3", "--monitor-interval", "0.1")
-    elastic = (*restarts, "--shutdown-timeout", "1")
+        configuration = f"`{' '.join(('rekindle-train', *_standalone(), *flags))}`"
+        yield System(name, "rekindle.py", configuration, _rekindle(flags), stop="1 s, fixed")
     yield System(
         "torchrun",
         "torchrun.py",
-        f"`torchrun {' '.join(elastic)}`, a checkpoint every {CHECKPOINT_EVERY} steps; for SIGSTOP gloo's timeout of 5 s, which has to "
-        "cover the start as well",
-        lambda python, script: [Program((python, "-m", "torch.distributed.run", *_standalone(), *elastic, script))],
+        f"`torchrun {' '.join((*_standalone(), *RESTARTS, *STOPS))}` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, "
+        "without which restarted ranks read gloo addresses of dead ones and do not come back; for SIGSTOP gloo's timeout of "
+        "5 s, which covers the start, too",
+        lambda python, script: [Program((*_torchrun(python), *_standalone(), *RESTARTS, *STOPS, script), OWN_STORE)],
         timeouts={"": 1800, "stop": 5},
         stop="gloo's timeout, 5 s",
     )
     yield System(
-        "NVRx in-process, a reserve rank",
+        "NVRx in-process, a rank in reserve",
         "nvrx_inprocess.py",
-        "`inprocess.Wrapper` with `MaxActiveWorldSize(4)`, `FillGaps()` and a fifth process; all intervals and `last_call_wait` 0.05 s, "
-        f"`soft_timeout` and `heartbeat_timeout` 2 s, `hard_timeout` 3 s; a checkpoint every {CHECKPOINT_EVERY} steps",
+        "`inprocess.Wrapper` with `MaxActiveWorldSize(4)`, `FillGaps()` and a fifth process; intervals and `last_call_wait` "
+        "0.05 s; `soft_timeout` and `heartbeat_timeout` 10 s, for SIGSTOP 2 s, `hard_timeout` half as much again; gloo's "
+        "timeout 1 s, since its abort ends collectives of NCCL only, and living ranks wait in those of gloo until then",
         _nvrx_inprocess,
         peer=True,
-        timeouts={"": 2},
-        stop="hard_timeout, 3 s",
+        timeouts={"": 10, "stop": 2},
+        stop="`hard_timeout`, 3 s",
     )
-    watched = ("--workers-stop-timeout", "1", "--ft-workload-check-interval", "0.1", "--ft-rank-heartbeat-timeout", "1")
-    watched += ("--ft-initial-rank-heartbeat-timeout", "60", "--ft-enable-nic-monitor", "false")
     yield System(
         "NVRx ft_launcher",
         "nvrx_ft_launcher.py",
-        f"`ft_launcher {' '.join((*restarts, *watched))}`, a checkpoint every {CHECKPOINT_EVERY} steps",
-        lambda python, script: [Program((str(Path(python).parent / "ft_launcher"), *_rendezvous(), *restarts, *watched, script))],
+        f"`ft_launcher {' '.join((*RESTARTS, *WATCHES))}`",
+        lambda python, script: [Program((str(Path(python).parent / "ft_launcher"), *_rendezvous(), *RESTARTS, *WATCHES, script))],
         peer=True,
         stop="heartbeats, 1 s",
     )
-    for name, groups, wants in (
-        ("torchft, goes on with three", WORLD, WORLD - 1),
-        ("torchft, a spare group", WORLD + 1, WORLD),
+    for name, groups, wants, mode in (
+        ("torchft, goes on with three", WORLD, WORLD - 1, "`DYNAMIC`"),
+        ("torchft, a spare group", WORLD + 1, WORLD, "`FIXED_WITH_SPARES`"),
     ):
         yield System(
             name,
             "torchft.py",
-            f"`torchft_lighthouse {' '.join(_lighthouse(wants))}`; {groups} groups of one rank, each below "
-            f"`torchrun {' '.join(elastic)}`; gloo's timeout 1 s"
-            + ("; `FIXED_WITH_SPARES`" if groups > WORLD else ""),
-            _torchft(groups, wants, elastic),
+            f"`torchft_lighthouse {' '.join(_lighthouse(wants))}`; {groups} groups of one rank, each under `torchrun "
+            f"{' '.join((*RESTARTS, *STOPS))}`; {mode}; gloo's timeout 1 s; {LONG} steps, not {STEPS}, "
+            "in which a rank comes back",
+            _torchft(groups, wants),
             peer=True,
-            steps=400,
-            timeouts={"": 1},
+            steps=LONG,
             stop="gloo's timeout, 1 s",
         )
 
@@ -178,6 +185,10 @@ def _rendezvous() -> tuple[str, ...]:
     return ("--nnodes", "1", "--nproc-per-node", str(WORLD), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{_ports()}")
 
 
+def _torchrun(python: str) -> tuple[str, ...]:
+    return (python, "-m", "torch.distributed.run")
+
+
 def _rekindle(flags: tuple[str, ...]) -> Callable[[str, str], list[Program]]:
     return lambda python, script: [Program((python, "-m", "rekindle_training.launcher.main", *_standalone(), *flags, script))]
 
@@ -185,9 +196,7 @@ def _rekindle(flags: tuple[str, ...]) -> Callable[[str, str], list[Program]]:
 def _nvrx_inprocess(python: str, script: str) -> list[Program]:
     """Each process started by itself, as by Slurm: torchrun would end all when one is lost, says its documentation."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_ports()), "WORLD_SIZE": str(WORLD + 1)}
-    return [
-        Program((python, "-u", script), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(WORLD + 1)
-    ]
+    return [Program((python, "-u", script), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(WORLD + 1)]
 
 
 def _lighthouse(wants: int) -> tuple[str, ...]:
@@ -197,11 +206,13 @@ def _lighthouse(wants: int) -> tuple[str, ...]:
     )
 
 
-def _torchft(groups: int, wants: int, elastic: tuple[str, ...]) -> Callable[[str, str], list[Program]]:
+def _torchft(groups: int, wants: int) -> Callable[[str, str], list[Program]]:
     def programs(python: str, script: str) -> list[Program]:
         port = _ports()
-        lighthouse = Program((str(Path(python).parent / "torchft_lighthouse"), "--bind", f"127.0.0.1:{port}", *_lighthouse(wants)))
-        start = (python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", *elastic, script)
+        lighthouse = Program(
+            (str(Path(python).parent / "torchft_lighthouse"), "--bind", f"127.0.0.1:{port}", *_lighthouse(wants))
+        )
+        start = (*_torchrun(python), "--standalone", "--nproc-per-node", "1", *RESTARTS, *STOPS, script)
         variables = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "NUM_REPLICA_GROUPS": str(groups)}
         return [lighthouse, *(Program(start, {**variables, "REPLICA_GROUP_ID": str(group)}) for group in range(groups))]
 
@@ -230,6 +241,7 @@ def run(system: System, fault: str, python: str, folder: Path) -> Recovery:
         **os.environ,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}",
         "PYTHONSAFEPATH": "1",  # a script here is called as what it imports
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -383,7 +395,9 @@ def floors(rounds: int) -> Iterator[str]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", str(rounds)], check=True, capture_output=True, text=True, timeout=300
     )
-    yield _floor("floor: gloo group built anew by four living processes, and state copied", json.loads(done.stdout.splitlines()[-1]))
+    yield _floor(
+        "floor: gloo group built anew by four living processes, and state copied", json.loads(done.stdout.splitlines()[-1])
+    )
     seconds = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -434,12 +448,17 @@ def main() -> None:
         rows += measure(system, options.rounds, python if system.peer else sys.executable, options.keep)
     console.print(
         f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.1f}; Python {platform.python_version()}, "
-        f"torch {torch.__version__}" + (f", {_versions()}" if options.peers else "") + f"; {WORLD} gloo ranks, DDP; checkpoints every "
+        f"torch {torch.__version__}"
+        + (f", {_versions()}" if options.peers else "")
+        + f"; {WORLD} gloo ranks, DDP; checkpoints every "
         f"{CHECKPOINT_EVERY} steps, the fault in step {STRIKE_AT}. Seconds.\n",
         soft_wrap=True,
     )
-    console.print("| system | fault of rank 1 | goes on, median | p95 | worst | n | struck step done | four ranks again | steps redone "
-                  "| equal bits | lines |\n|---|---|---|---|---|---|---|---|---|---|---|", soft_wrap=True)
+    console.print(
+        "| system | fault of rank 1 | goes on, median | p95 | worst | n | struck step done | four ranks again | steps redone "
+        "| equal bits | lines |\n|---|---|---|---|---|---|---|---|---|---|---|",
+        soft_wrap=True,
+    )
     for row in rows:
         console.print(row, soft_wrap=True)
     console.print()

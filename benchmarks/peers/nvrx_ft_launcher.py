@@ -4,7 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient  # type: ignore[import-not-found]
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.work import CHECKPOINT, EVERY, STEPS, batch, completed, network, strike, write_final

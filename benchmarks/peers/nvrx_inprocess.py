@@ -6,36 +6,34 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from nvidia_resiliency_ext import inprocess
+from nvidia_resiliency_ext import inprocess  # type: ignore[import-not-found]
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.work import CHECKPOINT, EVERY, STEPS, WORLD, batch, completed, network, strike, write_final
 
 model = network()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-port, timeout = int(os.environ["MASTER_PORT"]), float(os.environ["PEERS_TIMEOUT"])
+port, soft = int(os.environ["MASTER_PORT"]), float(os.environ["PEERS_TIMEOUT"])
 interval = timedelta(seconds=0.05)
 
 
-@inprocess.Wrapper(
+@inprocess.Wrapper(  # type: ignore[untyped-decorator]
     store_kwargs={"port": port + 2},
-    rank_assignment=inprocess.Compose(
-        inprocess.rank_assignment.MaxActiveWorldSize(WORLD), inprocess.rank_assignment.FillGaps()
-    ),
+    rank_assignment=inprocess.Compose(inprocess.rank_assignment.MaxActiveWorldSize(WORLD), inprocess.rank_assignment.FillGaps()),
     monitor_thread_interval=interval,
     monitor_process_interval=interval,
     heartbeat_interval=interval,
     progress_watchdog_interval=interval,
     last_call_wait=interval,
-    soft_timeout=timedelta(seconds=timeout),
-    hard_timeout=timedelta(seconds=1.5 * timeout),
-    heartbeat_timeout=timedelta(seconds=timeout),
+    soft_timeout=timedelta(seconds=soft),
+    hard_timeout=timedelta(seconds=1.5 * soft),
+    heartbeat_timeout=timedelta(seconds=soft),
     termination_grace_time=interval,
 )
 def train(base_store: dist.Store, wrapper: inprocess.CallWrapper) -> None:
     rank = int(os.environ["RANK"])
     store = dist.PrefixStore(str(wrapper.iteration), base_store)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=1))
     first = 1
     if CHECKPOINT.exists():
         snapshot = torch.load(CHECKPOINT)

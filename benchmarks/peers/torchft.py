@@ -6,14 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
-from torchft.manager import WorldSizeMode
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # type: ignore[import-not-found]
+from torchft.manager import WorldSizeMode  # type: ignore[import-not-found]
 
 from benchmarks.peers.work import STEPS, WORLD, batch, completed, network, strike, write_final
 
 replica = int(os.environ["REPLICA_GROUP_ID"])
 spares = int(os.environ["NUM_REPLICA_GROUPS"]) > WORLD
-timeout = timedelta(seconds=float(os.environ["PEERS_TIMEOUT"]))
 model = network()
 
 
@@ -27,7 +26,7 @@ def load_state_dict(state: dict[str, Any]) -> None:
 
 
 manager = Manager(
-    pg=ProcessGroupGloo(timeout=timeout),
+    pg=ProcessGroupGloo(timeout=timedelta(seconds=1)),
     min_replica_size=WORLD if spares else WORLD - 1,
     world_size_mode=WorldSizeMode.FIXED_WITH_SPARES if spares else WorldSizeMode.DYNAMIC,
     load_state_dict=load_state_dict,
