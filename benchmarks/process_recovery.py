@@ -36,7 +36,7 @@ REQUIREMENTS = SCRIPTS / "requirements.txt"
 CACHE = Path("~/.cache/rekindle").expanduser()
 WORLD = 4
 STEPS = 60
-LONG = 400
+LONG = 250
 STRIKE_AT = 26
 CHECKPOINT_EVERY = 10
 LIMIT = 90.0
@@ -135,7 +135,8 @@ def systems() -> Iterator[System]:
         "torchrun.py",
         f"`torchrun {' '.join((*_standalone(), *RESTARTS, *STOPS))}` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, "
         "without which restarted ranks read gloo addresses of dead ones and do not come back; for SIGSTOP gloo's timeout of "
-        "5 s, which covers the start, too",
+        "5 s, which covers the start, too, and torchrun then "
+        "waits 30 s for the stopped process, whatever `--shutdown-timeout` says",
         lambda python, script: [Program((*_torchrun(python), *_standalone(), *RESTARTS, *STOPS, script), OWN_STORE)],
         timeouts={"": 1800, "stop": 5},
         stop="gloo's timeout, 5 s",
@@ -334,16 +335,16 @@ def measure(system: System, rounds: int, python: str, keep: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="rekindle-recovery-") as scratch:
         undisturbed = run(system, "", python, Path(scratch) / "undisturbed").final
         if len(undisturbed) != 1:
-            shutil.copy(Path(scratch) / "undisturbed" / "output.log", keep / f"{_slug(system.name)}.log")
-            return [f"| {system.name} | none | did not run, see {_slug(system.name)}.log | | | | | | | | {lines} |"]
+            kept = _keep(Path(scratch) / "undisturbed", keep / f"{_slug(system.name)}.log")
+            return [f"| {system.name} | none | did not run, see {kept} | | | | | | | | {lines} |"]
         rows = []
         for fault, called in FAULTS.items():
             found = []
-            for number in range(rounds):
+            for number in range(rounds if fault == "kill" else max(rounds // 3, 1)):
                 folder = Path(scratch) / f"{fault}-{number}"
                 found.append(run(system, fault, python, folder))
-                if found[-1].goes_on is None:
-                    shutil.copy(folder / "output.log", keep / f"{_slug(system.name)}-{fault}-{number}.log")
+                if found[-1].goes_on is None or len(found[-1].final) != 1:
+                    _keep(folder, keep / f"{_slug(system.name)}-{fault}-{number}.log")
             label = f"{called} ({system.stop})" if fault == "stop" else called
             rows.append(_row(system.name, label, found, undisturbed, lines))
             console.print(rows[-1], soft_wrap=True, style="dim")
@@ -373,6 +374,11 @@ def p95(seconds: list[float]) -> float:
 def _median(values: Iterable[float | None]) -> str:
     seconds = [value for value in values if value is not None]
     return f"{median(seconds):.2f}" if seconds else "never"
+
+
+def _keep(folder: Path, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(folder / "output.log", path))
 
 
 def _slug(name: str) -> str:
@@ -435,12 +441,21 @@ def _versions() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10, help="jobs of each system and fault (default: 10)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=10,
+        help="jobs of each system with kill -9, and a third of it with other faults (default: 10)",
+    )
     parser.add_argument("--peers", action="store_true", help="systems of others, too, which are installed on first use")
     parser.add_argument("--only", default="", help="systems whose name this expression is found in; '^$': floors only")
-    parser.add_argument("--keep", type=Path, default=Path("recovery-logs"), help="where logs of jobs that do not go on are kept")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=Path("recovery-logs"),
+        help="where logs of jobs that do not go on, or whose ranks end apart, are kept",
+    )
     options = parser.parse_args()
-    options.keep.mkdir(parents=True, exist_ok=True)
     chosen = [system for system in systems() if re.search(options.only, system.name) and (options.peers or not system.peer)]
     python = peers_python() if any(system.peer for system in chosen) else sys.executable
     rows = list(floors(options.rounds))
