@@ -23,11 +23,11 @@ if CHECKPOINT.exists():
     first = snapshot["step"] + 1
 wrapped = DistributedDataParallel(model)
 for step in range(first, STEPS + 1):
+    optimizer.zero_grad()
     loss = wrapped(*batch(step, rank))
     strike(step, rank)
     loss.backward()
     optimizer.step()
-    optimizer.zero_grad()
     monitor.send_heartbeat()
     completed(step, rank)
     if rank == 0 and step % EVERY == 0:

@@ -42,11 +42,11 @@ def train(base_store: dist.Store, wrapper: inprocess.CallWrapper) -> None:
         first = snapshot["step"] + 1
     wrapped = DistributedDataParallel(model)
     for step in range(first, STEPS + 1):
+        optimizer.zero_grad()
         loss = wrapped(*batch(step, rank))
         strike(step, rank)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad()
         completed(step, rank)
         if rank == 0 and step % EVERY == 0:
             snapshot = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}

@@ -13,10 +13,10 @@ with rekindle_training.session(model, optimizer, checkpoint_every=EVERY) as trai
     wrapped = DistributedDataParallel(model)
     for step in training.steps(STEPS):
         with step:
+            optimizer.zero_grad()
             loss = wrapped(*batch(step, rank))
             strike(step, rank)
             loss.backward()
             optimizer.step()
-            optimizer.zero_grad()
             completed(step, rank)
     write_final(model, rank)
