@@ -36,7 +36,7 @@ REQUIREMENTS = SCRIPTS / "requirements.txt"
 CACHE = Path("~/.cache/rekindle").expanduser()
 WORLD = 4
 STEPS = 60
-LONG = 250
+LONG = 320
 STRIKE_AT = 26
 CHECKPOINT_EVERY = 10
 LIMIT = 90.0
@@ -50,6 +50,13 @@ WATCHES = (
 )
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """A restart of torchrun has a store of its own."""
+NOTES = """\
+- *Goes on* is the first step behind the fault that all which take part in it have completed, be it one that was done before;
+  *struck step done* the first one by which nothing is missing any more, *four ranks again* the first one of four. *Steps redone*
+  had been completed. *Lines* are of code, added to the plain script or in place of one of its; indentation does not count.
+- A restart from a checkpoint ends with other bits since DDP, made anew, sums one step in its first order of buckets; with
+  `find_unused_parameters=True`, which keeps that order, torchrun's are equal.
+"""
 
 console = Console(width=130)
 
@@ -476,7 +483,7 @@ def main() -> None:
     )
     for row in rows:
         console.print(row, soft_wrap=True)
-    console.print()
+    console.print("\n" + NOTES, soft_wrap=True, end="")
     for system in chosen:
         console.print(f"- {system.name}: {system.configuration}.", soft_wrap=True)
 
