@@ -463,6 +463,7 @@ def main() -> None:
         help="where logs of jobs that do not go on, or whose ranks end apart, are kept",
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a job is ended all the same
     chosen = [system for system in systems() if re.search(options.only, system.name) and (options.peers or not system.peer)]
     python = peers_python() if any(system.peer for system in chosen) else sys.executable
     rows = list(floors(options.rounds))
