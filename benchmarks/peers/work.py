@@ -1,0 +1,64 @@
+"""What all scripts have in common: the model, its data, the fault, and what is written down for the measurement."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+from rekindle_training.examples.gpt_model import ALPHABET, BATCH, CONTEXT, GPT
+
+FOLDER = Path(os.environ["PEERS_FOLDER"])
+STEPS = int(os.environ["PEERS_STEPS"])
+EVERY = int(os.environ["PEERS_CHECKPOINT_EVERY"])
+CHECKPOINT = FOLDER / "checkpoint.pt"
+WORLD = 4
+PACE = 0.02
+"""Seconds that each step waits: a step is about 40 ms, and two cores are not full of training while a process starts."""
+
+torch.set_num_threads(1)
+
+
+def network() -> GPT:
+    torch.manual_seed(0)
+    return GPT().eval()  # no dropout: what a system does with random numbers is not compared
+
+
+def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of this step and rank, whoever asks, as often as it is asked for."""
+    time.sleep(PACE)
+    draw = torch.Generator().manual_seed(1000 * step + rank)
+    text = torch.randint(len(ALPHABET), (BATCH, CONTEXT + 1), generator=draw)
+    return text[:, :-1], text[:, 1:]
+
+
+def strike(step: int, rank: int) -> None:
+    """The fault: rank 1, once in a job, between the forward and the backward pass, in which all others wait for it."""
+    fault = os.environ.get("PEERS_FAULT", "")
+    if not fault or rank != 1 or step < int(os.environ["PEERS_STRIKE_AT"]):
+        return
+    try:
+        with (FOLDER / "struck").open("x") as file:
+            json.dump({"step": step, "time": time.monotonic(), "pid": os.getpid()}, file)
+    except FileExistsError:
+        return
+    if fault == "exception":
+        raise ValueError("struck")
+    os.kill(os.getpid(), signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+
+
+def completed(step: int, rank: int, world: int = WORLD) -> None:
+    """Written when the step is done: by whom, and how many took part. The clock is the same for all processes of a machine."""
+    line = json.dumps({"step": step, "rank": rank, "world": world, "end": time.monotonic(), "pid": os.getpid()})
+    with (FOLDER / f"steps-{os.getpid()}").open("a") as file:
+        file.write(line + "\n")
+
+
+def write_final(model: torch.nn.Module, rank: int) -> None:
+    content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    path = FOLDER / f"final-{rank}"
+    path.with_suffix(".part").write_text(hashlib.sha256(content).hexdigest())
+    path.with_suffix(".part").rename(path)
