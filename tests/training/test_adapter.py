@@ -113,7 +113,7 @@ def test_the_loop_begins_with_the_random_numbers_that_it_is_to_have(
     model = torch.nn.Linear(1, 1)
     trained = Trained(model, torch.optim.SGD(model.parameters(), lr=1))
     rank = Rank.of(Entry.of(rank_environment(tmp_path)), trained, DataParallel(), None, None)
-    training = Training(rank, Checkpoints(tmp_path, 0, trained, None), 0)
+    training = Training(rank, Checkpoints(tmp_path, 0, 1, trained, None), 0)
     training._processor.generation = 1
     training._gate.complete(completed)
     training._gate.open()
@@ -152,6 +152,17 @@ def test_a_step_is_logged_with_who_where_and_when(tmp_path: Path) -> None:
         "rank": 2, "step": 7, "start": 1.5, "end": 2.5, "pod": "pod", "pod_uid": "uid", "node": "node", "generation": 3,
     }.items()  # fmt: skip
     assert json.loads(third)["step"] == 8
+
+
+def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its disk is full, or its folder is somebody else's; it is said once."""
+    (tmp_path / "steps").touch()
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        for step in (1, 2):
+            log.record(step, 0.0, 1.0, 1)
+        assert log.last_step() == 0
+    (said,) = caplog.records
+    assert "cannot be written, training goes on without it" in said.getMessage()
 
 
 def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from rekindle_training.adapter.checkpoint import Checkpoints
+from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.trained import Trained
 from tests.training.trained_ranks import adam, torch_optimizer, written_and_read
@@ -62,6 +62,31 @@ def test_optimizers_that_cannot_step_without_a_gradient_go_on_from_a_checkpoint(
 
 
 @pytest.mark.usefixtures("group")
+def test_a_checkpoint_of_other_objects_is_not_taken(tmp_path: Path) -> None:
+    """What the script has no more would be lost without a word, and what is new would have no state."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    Checkpoints(tmp_path, 0, 1, Trained(model, optimizer, shared={"state[0]": scheduler}), None).write(3)
+    for others in (Trained(model, optimizer), Trained(model, adam(model), shared={"state[0]": scheduler})):
+        with pytest.raises(
+            CheckpointUnreadable, match=r"step-00000003: rank 0: ValueError: written of other objects \(model: Linear"
+        ):
+            Checkpoints(tmp_path, 0, 1, others, None).read(3)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_checkpoint_of_another_number_of_ranks_is_not_taken(tmp_path: Path) -> None:
+    """Positions in the data would be lost."""
+    model = torch.nn.Linear(2, 2)
+    rank = Trained(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    Checkpoints(tmp_path, 0, 1, rank, None).write(3)
+    (tmp_path / "checkpoints" / "step-00000003" / "rank-00001.own").touch()
+    with pytest.raises(CheckpointUnreadable, match="written by 2 ranks, and there are 1"):
+        Checkpoints(tmp_path, 0, 1, rank, None).read(3)
+
+
+@pytest.mark.usefixtures("group")
 def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
     """By torch's own reader of distributed checkpoints, with the names that parameters have in the model, also of tied ones."""
     model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "last": torch.nn.Linear(2, 2)})
@@ -69,7 +94,7 @@ def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
     rank = Trained(model, adam(model))
     model["first"](model["last"](torch.ones(1, 2))).sum().backward()
     torch_optimizer(rank).step()
-    Checkpoints(tmp_path, 0, rank, None).write(3)
+    Checkpoints(tmp_path, 0, 1, rank, None).write(3)
     found = {"model": {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}}
     moment = {"state.first.weight.exp_avg": torch.zeros(2, 2)}
     dcp.load({**found, "optimizer": moment}, checkpoint_id=tmp_path / "checkpoints" / "step-00000003")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rekindle_training.launcher.arguments import UsageInvalid, parse
+from rekindle_training.launcher.pod import ends_again_and_again
 
 JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
 ENDS_SECONDS = 30
@@ -259,6 +260,41 @@ def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(
         ["rekindle-train", "INFO", "ending", "all", "ranks", "signal=SIGINT"]
     ]
     assert process.returncode == 128 + signal.SIGINT
+
+
+def test_a_manager_is_given_up_when_it_ends_again_and_again() -> None:
+    """And not for having ended as often in the whole life of a job."""
+    assert not ends_again_and_again([0.0, 1.0, 2.0, 3.0], 4.0)
+    assert ends_again_and_again([0.0, 1.0, 2.0, 3.0, 4.0], 5.0)
+    assert not ends_again_and_again([0.0, 100.0, 200.0, 300.0, 400.0], 401.0)
+
+
+def test_what_a_program_started_gets_its_signals_and_ends_with_it(launcher: Launch, tmp_path: Path) -> None:
+    """`--no-python` runs a shell, as a rule, and the shell the training."""
+    (tmp_path / "inner.py").write_text(
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'told\\n'), signal.pause()))\n"
+        "os.write(1, f'{os.getpid()}\\n'.encode())\n"
+        "while True: signal.pause()\n"
+    )
+    shell = tmp_path / "shell.sh"
+    shell.write_text(f"#!/bin/sh\n{sys.executable} {tmp_path / 'inner.py'}\nexit $?\n")
+    shell.chmod(0o755)
+    process = launcher("", "--nnodes=2", "--no-python", str(shell))
+    assert process.stdout is not None
+    inner = os.pidfd_open(int(process.stdout.readline()))
+    process.terminate()
+    assert lines(process) == ["told"]
+    assert select.select([inner], [], [], ENDS_SECONDS)[0] == [inner]
+    os.close(inner)
+
+
+def test_a_script_that_is_not_there_is_a_wrong_argument(launcher: Launch) -> None:
+    """It is said before anything is started."""
+    process = launcher("", "--nnodes=2", "missing.py")
+    _, errors = process.communicate(timeout=ENDS_SECONDS)
+    assert process.returncode == 2
+    assert errors.startswith("rekindle-train: training_script missing.py: there is no such file; accepted is a script")
 
 
 def test_a_traceback_begins_with_the_script(launcher: Launch) -> None:

@@ -12,7 +12,7 @@ from rekindle_training.launcher import zygote
 from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import Place
 from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, Waits
-from rekindle_training.manager import rank_process
+from rekindle_training.manager import rank_process, watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.repair import CannotRepair, Repair
@@ -108,6 +108,18 @@ async def test_a_rank_that_holds_training_up_is_lost() -> None:
     member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
     witness._watch._kill(0, "stopped")
     assert lost == [member]
+
+
+async def test_a_backup_that_is_stopped_is_not_the_rank_that_trains() -> None:
+    """They have the same number, in two pods."""
+    roster, pods = Roster(1), Pods()
+    pods.hear(pods.attach(), a_state(ProcessState(rank=0, process="a-member")))
+    pods.hear(pods.attach(), PodState(pod="backup", processes=[ProcessState(rank=0, process="a-backup", stopped=True)]))
+    assert watch.stopped(roster, pods) == {0}
+    member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
+    assert watch.stopped(roster, pods) == set()
+    member.lose()
+    assert watch.stopped(roster, pods) == {0}
 
 
 async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -> None:

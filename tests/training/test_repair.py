@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from rekindle_training.adapter.step import LONGEST_REASON, in_words
+from rekindle_training.adapter.words import LONGEST, in_words
 from rekindle_training.manager.repair import CannotRepair, plan
 from rekindle_wire.training_pb2 import Standing
 from tests.training.gateway_service import GatewayPeer
@@ -125,7 +125,7 @@ async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> 
     """Three repairs are tried; then the job ends with an error, and what failed stands in its log."""
     printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no")).outputs()
     assert printed.count("\nValueError: struck backward\n") == 4
-    assert "step 5 was tried 3 times" in printed
+    assert "training did not get beyond step 4 in 3 tries" in printed
 
 
 @pytest.mark.same_path("a checkpoint around a step that fails")
@@ -163,7 +163,7 @@ def test_what_failed_is_told_in_words_whatever_it_was(error: Exception, words: s
     """The manager is told no more than fits into a message, and nothing that cannot be sent."""
     told = in_words(error)
     assert told.startswith(words)
-    assert len(told.encode()) <= LONGEST_REASON
+    assert len(told.encode()) <= LONGEST
 
 
 async def test_a_switch_goes_on_behind_a_repair(job: Job, gateway: GatewayPeer, undisturbed: Undisturbed) -> None:

@@ -152,7 +152,8 @@ def test_a_step_travels_as_its_number() -> None:
 
 @pytest.mark.same_path("a rank leaves its loop in the middle of a step")
 @pytest.mark.parametrize(
-    ("place", "words"), [("leaving", "step 5 was tried 3 times"), ("breaking", "the loop was left in step 5")]
+    ("place", "words"),
+    [("leaving", "training did not get beyond step 4 in 3 tries"), ("breaking", "the loop was left in step 5")],
 )
 def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, tmp_path: Path) -> None:
     """With an exit code of 0, or by `break` while another rank has failed: nobody waits for it, nor does who replaces it get

@@ -105,5 +105,5 @@ def step(rank: Trained, number: int) -> None:
 
 
 def written_and_read(theirs: Trained, mine: Trained, folder: Path) -> None:
-    Checkpoints(folder, 0, theirs, None).write(3)
-    Checkpoints(folder, 0, mine, None).read(3)
+    Checkpoints(folder, 0, 1, theirs, None).write(3)
+    Checkpoints(folder, 0, 1, mine, None).read(3)

@@ -436,6 +436,7 @@ class Rebuild(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     TRANSFERS_FIELD_NUMBER: builtins.int
     OWN_STATE_FIELD_NUMBER: builtins.int
+    BEGINS_FIELD_NUMBER: builtins.int
     store_port: builtins.int
     store_prefix: builtins.str
     """Prefix of every key in the store; never used twice."""
@@ -445,6 +446,8 @@ class Rebuild(google.protobuf.message.Message):
     """Where all members go on, behind this step. Who stands before its update (VOTES) finishes it first."""
     own_state: builtins.bytes
     """For a replacement: the `own_state` of its predecessor. Who has one itself is sent none."""
+    begins: builtins.bool
+    """All begin here together, from the newest checkpoint if there is one."""
     @property
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     def __init__(
@@ -457,8 +460,9 @@ class Rebuild(google.protobuf.message.Message):
         step: builtins.int = ...,
         transfers: collections.abc.Iterable[Global___Transfer] | None = ...,
         own_state: builtins.bytes = ...,
+        begins: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begins", b"begins", "own_state", b"own_state", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
 
 Global___Rebuild: typing_extensions.TypeAlias = Rebuild
 
@@ -636,15 +640,19 @@ class Restart(google.protobuf.message.Message):
 
     RESTARTS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    UNTRAINED_FIELD_NUMBER: builtins.int
     restarts: builtins.int
     """As many as there were when this was decided; where there have been more since, nothing happens."""
     reason: builtins.str
+    untrained: builtins.bool
+    """No step was completed since the ranks began: nothing is lost, and another limit holds."""
     def __init__(
         self,
         *,
         restarts: builtins.int = ...,
         reason: builtins.str = ...,
+        untrained: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "restarts", b"restarts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason", "restarts", b"restarts", "untrained", b"untrained"]) -> None: ...
 
 Global___Restart: typing_extensions.TypeAlias = Restart

@@ -8,22 +8,32 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.words import in_words
 
 KEEP = 2
 _COMMON = "common"
 _NAME = re.compile(r"step-(\d{8})")
+
+
+T = TypeVar("T")
+
+
+class CheckpointUnreadable(RuntimeError):
+    """On some rank; the message names it, the checkpoint, and what is wrong. Raised by all ranks."""
 
 
 class CheckpointStore(Protocol):
@@ -42,12 +52,12 @@ class CheckpointStore(Protocol):
 class Checkpoints:
     """The checkpoints of one job, seen from one rank: a `CheckpointStore`."""
 
-    def __init__(self, job_dir: Path | None, rank: int, trained: Trained, declared: Ranks | None) -> None:
+    def __init__(self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None) -> None:
         """Args:
         declared: the ranks that have the same state as this one, where the tensors do not tell; None: they do.
         """
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
-        self._rank = rank
+        self._rank, self._world_size = rank, world_size
         self._trained = trained
         self._first = 0 if declared is None else min(declared)
         """Of those that have this rank's state, it writes what is no tensor."""
@@ -55,9 +65,16 @@ class Checkpoints:
 
     def newest(self) -> int:
         """The step of the newest complete checkpoint, 0 if there is none. Rank 0 looks, so that all ranks see the same."""
+        return self._newest_of(lambda _: True)
+
+    def older(self, step: int) -> int:
+        """The step of the newest complete one before this; 0 if there is none."""
+        return self._newest_of(lambda found: found < step)
+
+    def _newest_of(self, counts: Callable[[int], bool]) -> int:
         found = torch.zeros(1, dtype=torch.int64)
         if self._rank == 0:
-            found[0] = max(self._complete(), default=0)
+            found[0] = max(filter(counts, self._complete()), default=0)
         dist.broadcast(found, 0)
         return int(found.item())
 
@@ -70,21 +87,55 @@ class Checkpoints:
             scratch.mkdir(parents=True)
         dist.barrier()
         if self._rank == self._first:
-            _write_durably(scratch / (self._part + _COMMON), pickle.dumps((skeleton, [slot_of(tensor) for tensor in tensors])))
-        dcp.save(self._named(skeleton, tensors), checkpoint_id=scratch)
+            slots = [slot_of(tensor) for tensor in tensors]
+            _write_durably(scratch / (self._part + _COMMON), pickle.dumps((self._kinds(), skeleton, slots)))
+        _by_torch(lambda: dcp.save(self._named(skeleton, tensors), checkpoint_id=scratch))
         _write_durably(scratch / self._own_name(), pickle.dumps(self._trained.take_own()))
         dist.barrier()
         if self._rank == 0:
             self._publish(scratch, step)
 
     def read(self, step: int) -> None:
-        """Tensors that are alike are filled in place."""
+        """Tensors that are alike are filled in place.
+
+        Raises:
+            CheckpointUnreadable: on all ranks, if one cannot read its part; some of it may be in place.
+        """
         folder = self._folder / _name(step)
-        skeleton, slots = pickle.loads((folder / (self._part + _COMMON)).read_bytes())  # written by the same job
-        tensors = destinations(skeleton, slots, self._trained.collect())
-        dcp.load(self._named(skeleton, tensors), checkpoint_id=folder)
-        self._trained.place(put_together(skeleton, tensors))
-        self._trained.put_own(pickle.loads((folder / self._own_name()).read_bytes()))
+        skeleton, tensors, mine = self._together(folder, lambda: self._opened(folder))
+        self._together(folder, lambda: _by_torch(lambda: dcp.load(self._named(skeleton, tensors), checkpoint_id=folder)))
+        self._together(folder, lambda: self._trained.place(put_together(skeleton, tensors)))
+        self._trained.put_own(mine)
+
+    def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
+        wrote = len(list(folder.glob("rank-*.own")))
+        if wrote != self._world_size:
+            raise ValueError(f"written by {wrote} ranks, and there are {self._world_size}")
+        kinds, skeleton, slots = pickle.loads((folder / (self._part + _COMMON)).read_bytes())  # written by the same job
+        if kinds != (here := self._kinds()):
+            theirs, ours = (", ".join(f"{name}: {kind}" for name, kind in one.items()) for one in (kinds, here))
+            raise ValueError(f"written of other objects ({theirs}) than the session was given ({ours})")
+        mine: Own = pickle.loads((folder / self._own_name()).read_bytes())
+        return skeleton, destinations(skeleton, slots, self._trained.collect()), mine
+
+    def _kinds(self) -> dict[str, str]:
+        """What the session was given, by its name there."""
+        given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
+        return {name: type(thing).__name__ for name, thing in given.items()}
+
+    def _together(self, folder: Path, work: Callable[[], T]) -> T:
+        """What it returns here, once it has succeeded on all ranks."""
+        done: T | None = None
+        failure = ""
+        try:
+            done = work()
+        except Exception as error:  # noqa: BLE001  # pickle and whatever loads a state may raise anything
+            failure = f"rank {self._rank}: {in_words(error)}"
+        failures: list[str] = [""] * self._world_size
+        dist.all_gather_object(failures, failure)
+        if failed := [one for one in failures if one]:
+            raise CheckpointUnreadable(f"checkpoint {folder}: {failed[0]}")
+        return cast("T", done)
 
     def _named(self, skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
         """What others have as well under the same names, and what only replicas of this rank have under names of their own."""
@@ -114,6 +165,15 @@ class Checkpoints:
 
     def _own_name(self) -> str:
         return f"rank-{self._rank:05d}.own"
+
+
+def _by_torch(work: Callable[[], object]) -> None:
+    """Raises RuntimeError where it fails on some rank: torch says so on all of them, by what is no `Exception`."""
+    try:
+        work()
+    except CheckpointException as error:
+        rank, (failure, _) = min(error.failures.items())
+        raise RuntimeError(f"on rank {rank}: {in_words(failure)}") from None
 
 
 def _name(step: int) -> str:

@@ -54,9 +54,13 @@ def refuse_another() -> None:
         )
 
 
+class GivenUp(RuntimeError):
+    """A generation was cut before it was there."""
+
+
 def is_loss(error: BaseException) -> bool:
     """Whether a collective says that it lost another rank. Gloo's errors have no type of their own."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+    return isinstance(error, dist.DistError | GivenUp) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def warm() -> None:
@@ -163,11 +167,11 @@ class Communicator:
             self._connections.clear()
             self._kept.clear()
             if self._is_cut:
-                raise RuntimeError(f"generation {wish.generation} was given up before it was joined")
+                raise GivenUp(f"generation {wish.generation} was given up before it was joined")
         self._meet(wish.rebuild)
         self._make_again(early=True)
         if self._is_cut:
-            raise RuntimeError(f"generation {wish.generation} was given up while it was joined")
+            raise GivenUp(f"generation {wish.generation} was given up while it was joined")
 
     def complete(self) -> None:
         """The rest of the script's own groups, those that a replacement makes when it has its state. Raises as `join`."""
@@ -325,7 +329,7 @@ class Communicator:
                     raise found
                 return found
             if self._is_cut or self._gate.is_asked_to_join:
-                raise RuntimeError(f"generation {self._generation} was given up while it was joined")
+                raise GivenUp(f"generation {self._generation} was given up while it was joined")
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
@@ -349,7 +353,7 @@ class Communicator:
         would end the wait."""
         with self._lock:
             if self._is_cut:
-                raise RuntimeError(f"generation {self._generation} was given up while it was joined")
+                raise GivenUp(f"generation {self._generation} was given up while it was joined")
             self._asks += 1
         try:
             yield

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from rekindle_training import names
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.communicator import Communicator
+from rekindle_training.adapter.words import in_words
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.injection import Injection
-from rekindle_training.processor.gate import Gate, Join
+from rekindle_training.processor.gate import Gate, Join, Stand
 from rekindle_training.processor.processor import Processor
-from rekindle_wire.training_pb2 import Leave
+from rekindle_wire.training_pb2 import Leave, Standing
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Entry:
                     raise SystemExit(leave.exit_code)
                 case Join() as wish:
                     self._try(wish)
+                case Stand():
+                    self.processor.standing(self.gate.completed, Standing.LOST, "", self.gate.broken_in, ())
                 case _:
                     pass
 
@@ -62,21 +65,22 @@ class Entry:
         try:
             self.communicator.join(wish)
         except RuntimeError as error:
-            failure = f"{type(error).__name__}: {error}"
+            failure, lost = in_words(error), communicator.is_loss(error)
         else:
             self.met = wish
             return
-        self.say_failed(failure, wish)
+        self.say_failed(failure, wish, lost=lost)
 
-    def say_failed(self, failure: str, wish: Join) -> None:
-        """Unless the manager has turned to another generation by itself. Ends the process of a job that begins: nothing is lost,
-        and nobody could repair it."""
+    def say_failed(self, failure: str, wish: Join, *, lost: bool) -> None:
+        """Unless the manager has turned to another generation by itself. Ends the process of a job that begins, where the failure
+        is its own: nobody could repair it.
+
+        Args:
+            lost: other ranks were not to be reached, which is for the manager to decide about.
+        """
         if self.gate.is_asked_to_join:
             return
         rank = self.environment.rank
         self.processor.failed(f"rank {rank}: {failure}", wish.generation)
-        if self.starts(wish):
+        if wish.rebuild.begins and not lost:
             raise SystemExit(f"rekindle: rank {rank} could not start: {failure}")
-
-    def starts(self, wish: Join) -> bool:
-        return self.processor.generation == 0 and not wish.rebuild.transfers

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from rekindle_training.adapter import copying, own
-from rekindle_training.adapter.checkpoint import CheckpointStore
+from rekindle_training.adapter import communicator, copying, own
+from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore, CheckpointUnreadable
 from rekindle_training.adapter.digest import digest
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.sharding import refuse_contradiction
@@ -19,6 +19,7 @@ from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.tampering import Tampering
+from rekindle_training.adapter.words import in_words
 from rekindle_training.processor.gate import Join
 
 log = logging.getLogger(__name__)
@@ -35,23 +36,26 @@ class Membership:
         self._step_log = step_log
         self._tampering = Tampering(rank.environment.tamper)
         self.callbacks: list[Callable[[], None]] = []
-        self.lost = False
+        self.lost = True
         """What this rank has is the state of no step."""
         self.renewed = False
-        """It has the state of another rank, and what a process before it had for itself."""
+        """It has the state of another rank."""
+        self.took_own = False
+        """It has what a process before it had for itself."""
 
     def join(self, wish: Join) -> bool:
         """Whether this rank is a member now. One that is not has said so, and waits for another generation."""
-        failure = self._try(wish)
-        if failure is None:
+        failed = self._try(wish)
+        if failed is None:
             self._rank.gate.enter(wish.generation)
             self._rank.processor.joined(wish.generation)
             return True
         # Said here, behind the `except` block: its traceback would hold the old connections open.
-        self._rank.entry.say_failed(failure, wish)
+        failure, lost = failed
+        self._rank.entry.say_failed(failure, wish, lost=lost)
         return False
 
-    def _try(self, wish: Join) -> str | None:
+    def _try(self, wish: Join) -> tuple[str, bool] | None:
         try:
             self._stand_where_it_goes_on(wish)
             if self._rank.entry.met is not wish:
@@ -62,11 +66,14 @@ class Membership:
                 self._rank.communicator.complete()
             self._rank.wrappers.regroup()
             self._call_back()
-            if not self._rank.entry.starts(wish):
+            if not wish.rebuild.begins:
                 self._rank.tell_update()
         except Exception as error:
-            log.exception("could not join the new generation")
-            return f"{type(error).__name__}: {error}"
+            if lost := self._rank.gate.broken_by(wish.generation) or communicator.is_loss(error):
+                log.info("lost the other ranks on the way into generation %d", wish.generation)
+            else:
+                log.exception("could not join the new generation")
+            return in_words(error), lost
         return None
 
     @property
@@ -84,7 +91,7 @@ class Membership:
         own.put(numbers, None, trained.accelerator)
 
     def _stand_where_it_goes_on(self, wish: Join) -> None:
-        if self._rank.entry.starts(wish) or self._source(wish) is not None:
+        if wish.rebuild.begins or self._source(wish) is not None:
             return
         if wish.rebuild.step != self._rank.gate.completed:
             raise StateMismatch(
@@ -99,9 +106,10 @@ class Membership:
         return next((transfer.source for transfer in wish.rebuild.transfers if transfer.target == self._number), None)
 
     def _bring_up_to_date(self, wish: Join) -> None:
-        if self._rank.entry.starts(wish):
+        if wish.rebuild.begins:
             self._compare_replicas()
             self._restore_checkpoint()
+            self.lost = False
         for transfer in wish.rebuild.transfers:
             if transfer.source == self._number:
                 copying.send(self._tampering.of_state(self._rank.trained.collect()), transfer.target)
@@ -115,7 +123,9 @@ class Membership:
         if digest(self._tampering.of_state(self._rank.trained.collect()), hashes) != expected:
             raise StateMismatch(f"the state taken from rank {source} is not the state that rank {source} has")
         mine = pickle.loads(wish.rebuild.own_state) if wish.rebuild.own_state else self._attempts.own_behind(wish.rebuild.step)
-        self._rank.trained.put_own(mine, random_numbers=self._tampering.keeps_random_numbers)
+        if mine is not None:
+            self._rank.trained.put_own(mine, random_numbers=self._tampering.keeps_random_numbers)
+            self.took_own = True
         self._tampering.of_model(self._rank.trained.model)
         self._rank.gate.complete(wish.rebuild.step)
         self._attempts.forget()
@@ -127,9 +137,22 @@ class Membership:
         dist.all_gather_object(held, self._rank.replicas)
         refuse_contradiction(held)
 
-    def _restore_checkpoint(self) -> None:
+    def _read_newest(self) -> int:
+        """Of those that can be read; raises what the last one of them does. Returns its step, 0: there is none."""
         step = self._checkpoints.newest()
-        if step:
-            self._checkpoints.read(step)
+        while step:
+            try:
+                self._checkpoints.read(step)
+            except CheckpointUnreadable as error:
+                if not isinstance(self._checkpoints, Checkpoints) or not (older := self._checkpoints.older(step)):
+                    raise
+                log.warning("%s; the one behind step %d is read", error, older)
+                step = older
+            else:
+                return step
+        return 0
+
+    def _restore_checkpoint(self) -> None:
+        if step := self._read_newest():
             self._rank.gate.complete(step)
         self._rank.processor.lost_steps(max(self._step_log.last_step() - step, 0))

@@ -8,15 +8,15 @@ enters the loop at the right step.
 import logging
 import pickle
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import ParamSpec, Self, TypeVar
 
 import torch
 
 from rekindle_training import environment, names
-from rekindle_training.adapter import communicator, own, sharding
+from rekindle_training.adapter import communicator, forgotten, own, sharding
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
@@ -67,19 +67,23 @@ def session(  # noqa: PLR0913  # what is trained, and how
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
-        TypeError: something has no state that a replacement could be given, or not the methods that are asked for; the message
-            names it.
-        ValueError: nobody said how often a checkpoint is written, or a shard is held by one rank alone, or `replicas` names
-            ranks that there are not.
+        TypeError: something has no state that a replacement could be given, or not the methods that are asked for, or is wrapped;
+            the message names it.
+        ValueError: an optimizer updates what no module has, or nobody said how often a checkpoint is written, or a shard is held
+            by one rank alone, or `replicas` names ranks that there are not.
         RuntimeError: there is a default process group already.
     """
     environment.require_launcher()
     every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
     if _entry is None:
         communicator.refuse_another()
+    if not isinstance(state, Sequence):
+        raise TypeError(f"session(state): {type(state).__name__} is not accepted; give a list, as in state=[scheduler]")
+    forgotten.refuse_wrapped([("model", model), *((f"state[{index}]", thing) for index, thing in enumerate(state))])
     wrappers = DataParallel()
     shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
+    forgotten.refuse_strange_parameters(model, (optimizer, *state))
     entry = _take_entry() or Entry.make()
     here = entry.environment
     if not unique_shards:
@@ -88,12 +92,13 @@ def session(  # noqa: PLR0913  # what is trained, and how
     if checkpoints is not None:
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
-        checkpoints = Checkpoints(here.job_dir, here.rank, trained, declared)
+        checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared)
     rank = Rank.of(entry, trained, wrappers, declared, after_update)
     training = Training(rank, checkpoints, every)
     training.begin()
-    yield training
-    training.end()
+    with training.refusing_others((optimizer, *state)):
+        yield training
+        training.end()
 
 
 _entry: Entry | None = None
@@ -148,7 +153,7 @@ class Training:
         self._attempts = Attempts(rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._on_pause: list[Callable[[], None]] = []
-        self._trains = False
+        self._trains = self._loops = False
         self._checkpoint_due = False
         self._random_numbers: Own | None = None
         """With which a loop begins that goes on in the middle."""
@@ -251,6 +256,7 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
+        self._loops = True
         self._gate.expect(total)
         self._wrappers.begin_loop()
         if not self._trains:
@@ -288,15 +294,24 @@ class Training:
         while self.generation == 0:
             self._obey(self._gate.wait())
         self._wrappers.alone = self._membership.renewed
-        if self.step or self._membership.renewed:
+        if self.step or self._membership.took_own:
             self._random_numbers = self._trained.take_random_numbers()
+            self._attempts.leave_own(self.step)
+
+    def refusing_others(self, given: Iterable[object]) -> AbstractContextManager[None]:
+        """Inside, an optimizer that is not given may not train. Called by `session`."""
+        return forgotten.Optimizers(given, lambda: self._attempts.inside).watched()
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""
-        if self._attempts.failed:
+        if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
         while not self._has_left():
             self._cross(self.step)
+        if not self._loops:
+            log.warning(
+                "the session ends, and nothing was trained by training.steps, epochs or guard: nothing could be recovered"
+            )
         self._processor.end()
         self._step_log.close()
 

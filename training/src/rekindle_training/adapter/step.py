@@ -19,13 +19,11 @@ from rekindle_training.adapter.boundary import Boundary, CannotGoBack
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.words import in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
-
-LONGEST_REASON = 500
-"""Characters of an exception that the manager is told; all of it stands in this rank's log."""
 
 
 class StepRepeated(RuntimeError):
@@ -63,6 +61,7 @@ class _Attempt:
     """All ranks have all gradients, and the update may have begun."""
     given_up: bool = False
     failed: bool = False
+    interrupted: bool = False
     own_before_update: Own | None = None
     reason: str = ""
 
@@ -96,9 +95,19 @@ class Attempts:
         return self._now.failed
 
     @property
+    def inside(self) -> int:
+        """The step in whose scope the script is; 0: in none."""
+        return self._now.number if self._now.inside else 0
+
+    @property
     def guarded(self) -> bool:
-        """The loop says `with step:`."""
-        return self._now.entered
+        """The loop says `with step:`, or may say it in its first turn."""
+        return self._now.entered or self._now.number == 0
+
+    @property
+    def interrupted(self) -> bool:
+        """The script caught what ends a process, behind the scope that it left in its middle."""
+        return self._now.interrupted
 
     @property
     def place(self) -> "Standing.Place.ValueType":
@@ -122,9 +131,9 @@ class Attempts:
             self._boundary.go_back()
         self._now.failed = False
 
-    def own_behind(self, step: int) -> Own:
+    def own_behind(self, step: int) -> Own | None:
         """What only this rank has, as it is behind a step that failed here: its update changes nothing of it. A process that has
-        just begun has what the one before it left.
+        just begun has what the one before it left; None: as the script begins, since that one had not come to its first step.
 
         Raises:
             StateMismatch: that one left nothing of this step.
@@ -132,6 +141,8 @@ class Attempts:
         if (own := self._now.own_before_update if step == self._now.number else self._boundary.own) is not None:
             return own
         if (left := self._rank.legacy.behind(step)) is None:
+            if step == 0:
+                return None
             raise StateMismatch(
                 f"the process that had this rank left neither random numbers nor data position behind step {step}"
             )
@@ -159,7 +170,8 @@ class Attempts:
     def leave(self, error: BaseException | None) -> bool:
         """Whether the error ends here."""
         if error is not None and not isinstance(error, Exception):
-            return False  # the process ends, or the loop does
+            self._interrupt(error)
+            return False
         done = error is None and (self._now.agreed or self._agree())
         self._now.inside = False
         if done:
@@ -176,11 +188,21 @@ class Attempts:
             self._rank.communicator.cut(self._rank.processor.generation)  # nothing of what follows the scope reaches other ranks
         return error is not None
 
+    def _interrupt(self, error: BaseException) -> None:
+        """As a rule the process ends now, which is told soon enough. Where the script catches it, this step is not done."""
+        self._now.inside, self._now.failed, self._now.interrupted = False, True, True
+        self._now.reason = in_words(error)
+        self._break_off()
+
     def _remember(self) -> None:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
         self._rank.legacy.leave(self._now.number - 1, pickle.dumps(own))
         self._now.remembered = True
+
+    def leave_own(self, step: int) -> None:
+        """Of a rank that begins behind this step, for the process that follows it before the next one."""
+        self._rank.legacy.leave(step, pickle.dumps(self._rank.trained.take_own()))
 
     # Before the update.
 
@@ -245,15 +267,6 @@ class Attempts:
         else:
             self._now.reason = in_words(error)
             log.error("failed in %s", where, exc_info=error)
-
-
-def in_words(error: BaseException) -> str:
-    """What failed, in as many words as the manager is told."""
-    try:
-        words = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  # an exception of the script may do anything
-        words = type(error).__name__
-    return words[:LONGEST_REASON].encode(errors="replace").decode()
 
 
 def _call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:

@@ -5,11 +5,16 @@ process that starts after a million steps starts no later.
 """
 
 import json
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from rekindle_training.environment import RankEnvironment
+
+log = logging.getLogger(__name__)
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of a file, of which there are two: more than 50,000 steps each."""
@@ -32,10 +37,11 @@ class StepLog:
         if environment.job_dir is not None:
             self._path = environment.job_dir / "steps" / f"rank-{environment.rank:05d}.jsonl"
             self._older = self._path.with_suffix(".older")
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
-            if _end(self._path)[-1:] not in (b"", b"\n"):
-                self._write("\n")  # ends a line that a killed process left torn
+            with self._giving_up():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._open()
+                if _end(self._path)[-1:] not in (b"", b"\n"):
+                    self._write("\n")  # ends a line that a killed process left torn
 
     def last_step(self) -> int:
         """The last step that a process of this rank completed; 0 before the first. A torn line does not count."""
@@ -48,15 +54,26 @@ class StepLog:
         """`end` is when the next step could have begun: a checkpoint belongs to the step behind which it was written."""
         if self._file is None:
             return
-        if self._bytes > LARGEST:
-            self._file.close()
-            self._path.replace(self._older)
-            self._open()
-        self._write(f'{self._who}, "step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}}}\n')
+        with self._giving_up():
+            if self._bytes > LARGEST:
+                self._file.close()
+                self._path.replace(self._older)
+                self._open()
+            self._write(f'{self._who}, "step": {step}, "start": {start!r}, "end": {end!r}, "generation": {generation}}}\n')
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        with self._giving_up():
+            if self._file is not None:
+                self._file.close()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Evidence is not worth the training: where it cannot be written, the rest of it is left out."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("the step log %s cannot be written, training goes on without it: %s", self._path, error.strerror)
+            self._file = None
 
     def _open(self) -> None:
         self._file = self._path.open("a", buffering=1)

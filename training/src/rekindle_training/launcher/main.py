@@ -9,9 +9,10 @@ brings training back when a rank is lost.
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rekindle_training import logs
-from rekindle_training.launcher.arguments import UsageInvalid, parse
+from rekindle_training.launcher.arguments import Arguments, UsageInvalid, parse
 from rekindle_training.launcher.pod import Pod
 
 
@@ -19,10 +20,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.configure("rekindle-train")
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
+        _refuse_missing(arguments)
     except UsageInvalid as error:
         print(f"rekindle-train: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
         return 2
     return Pod(arguments).run()
+
+
+def _refuse_missing(arguments: Arguments) -> None:
+    script = arguments.command[0]
+    if arguments.runs_as == "script" and not Path(script).is_file():
+        raise UsageInvalid(f"training_script {script}: there is no such file; accepted is a script, or with -m a module")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import queue
 import signal
 import sys
 import threading
+import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rekindle_training.launcher import signals
@@ -30,8 +32,10 @@ GRACE_SECONDS = 5.0
 """How long a rank may take to end after SIGTERM. A frozen process ignores it, so SIGKILL follows."""
 SPARE_SECONDS = 3.0
 """How long after a spare was used the next one begins to load: not beside the recovery that used it."""
-MANAGER_STARTS = 5
-"""How often a manager is started before the pod gives up."""
+MANAGER_STARTS, MANAGER_STARTS_WITHIN = 5, 60.0
+"""How often a manager is started within so many seconds before the pod gives up."""
+UNTRAINED_RESTARTS = 3
+"""How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
 
 MANAGER = "manager"
 
@@ -104,12 +108,15 @@ class Pod:
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._port = 0 if arguments.standalone else arguments.master_port
         self._link: Link | None = None
-        self._managers = 0
+        self._managers: list[float] = []
+        """When each was started."""
         self._manages = False
         """A manager is running."""
         self._manager_stopped = False
         self._restarts = 0
         self._restarting = False
+        self._untrained = 0
+        """Restarts of ranks that had not completed a step."""
         self._failures: list[int] = []
         """Exit codes of ranks that failed and were not replaced, in their order."""
         self._code = 0
@@ -130,6 +137,8 @@ class Pod:
         if self._link is not None:
             self._link.end()
         self._processes.end()
+        if not self._code and any(self._failures):  # behind the end of training
+            self._code = _exit_code(self._failures[0])
         return self._code
 
     @property
@@ -150,7 +159,8 @@ class Pod:
                 self._processes.say(Signal(MANAGER, signal.SIGKILL))
             case Signalled(number, from_terminal):
                 log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
-                self._end(128 + number, None if from_terminal and number == signal.SIGINT else number)
+                reached_all = from_terminal and number == signal.SIGINT and self._arguments.runs_as != "program"
+                self._end(128 + number, None if reached_all else number)
             case _GraceOver(life) if life == self._restarts:
                 self._end_grace()
 
@@ -179,7 +189,7 @@ class Pod:
     # The manager of a pod that has no control plane.
 
     def _start_manager(self) -> None:
-        self._managers += 1
+        self._managers.append(time.monotonic())
         self._manages, self._manager_stopped = True, False
         size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
         where = [f"--port={self._port}", f"--announce-fd={self._announce}"]
@@ -211,7 +221,7 @@ class Pod:
         self._manages = False
         if self._ending or self._is_complete or (code == 0 and self._link is not None):
             return
-        if self._link is None or self._managers == MANAGER_STARTS:
+        if self._link is None or ends_again_and_again(self._managers, time.monotonic()):
             log.error("the manager ended, ending the ranks", extra={"code": code})
             self._end(_exit_code(code) if code else 1, signal.SIGTERM)
             return
@@ -232,7 +242,7 @@ class Pod:
                 ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
                 for local, rank in enumerate(self._ranks)
             ]
-            succeeds = self._managers > 1
+            succeeds = len(self._managers) > 1
             state = PodState(
                 protocol=PROTOCOL,
                 pod=self._name,
@@ -254,10 +264,13 @@ class Pod:
                 log.warning("ending a rank", extra={"reason": order.end.reason})
                 self._processes.say(Signal(order.end.process, signal.SIGKILL))
             case "restart" if order.restart.restarts == self._restarts:
-                self._restart(order.restart.reason)
+                self._restart(order.restart.reason, untrained=order.restart.untrained)
 
-    def _restart(self, reason: str) -> None:
-        if self._restarts == self._arguments.max_restarts:
+    def _restart(self, reason: str, *, untrained: bool) -> None:
+        """One that was killed before the first step says nothing against the script, and its death has cost no training."""
+        if untrained and self._untrained < UNTRAINED_RESTARTS and any(code < 0 for code in self._failures):
+            self._untrained += 1
+        elif self._restarts - self._untrained == self._arguments.max_restarts:
             log.error("training ends", extra={"reason": reason, "restarts": self._restarts})
             self._seeks_code = not self._failures
             self._end(_exit_code(self._failures[0]) if self._failures else 1, signal.SIGTERM)
@@ -321,7 +334,7 @@ class Pod:
         if forked:
             return Program(arguments.command, interpreted=True, as_module=arguments.runs_as == "module")
         python = {"script": (sys.executable, "-u"), "module": (sys.executable, "-u", "-m"), "program": ()}
-        return Program((*python[arguments.runs_as], *arguments.command))
+        return Program((*python[arguments.runs_as], *arguments.command), own_group=arguments.runs_as == "program")
 
     # Ends.
 
@@ -398,6 +411,11 @@ class Pod:
         for rank in self._ranks:
             if rank.lives:
                 self._processes.say(Signal(rank.process, number))
+
+
+def ends_again_and_again(starts: Sequence[float], now: float) -> bool:
+    """Whether a manager that was started so often, at these times in seconds, is started no more."""
+    return sum(now - start < MANAGER_STARTS_WITHIN for start in starts) >= MANAGER_STARTS
 
 
 def _exit_code(code: int) -> int:

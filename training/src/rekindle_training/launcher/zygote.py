@@ -38,6 +38,8 @@ class Program:
     interpreted: bool = False
     """A script or module, run with what the zygote has loaded; otherwise the command is executed."""
     as_module: bool = False
+    own_group: bool = False
+    """It may have made processes of its own, which get its signals and end with it."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class _Zygote:
     _spares: dict[str, Connection] = field(default_factory=dict)
     _waiting: set[str] = field(default_factory=set)
     """Those spares that have got as far as they can."""
+    _groups: set[int] = field(default_factory=set)
+    """Of them, those that lead a group of their own."""
     _ends: bool = False
 
     def run(self, *, preload: bool) -> int:
@@ -145,7 +149,7 @@ class _Zygote:
                     self._handle(ready)
             self._end_spares()
         for pid in self._names:
-            os.kill(pid, signal.SIGKILL)
+            self._signal(pid, signal.SIGKILL)
         for pid in self._names:
             os.waitpid(pid, 0)
         return 0
@@ -170,9 +174,16 @@ class _Zygote:
                 self._bind(command)
             case Signal(name, number):
                 for pid in [pid for pid, known in self._names.items() if known == name]:
-                    os.kill(pid, number)
+                    self._signal(pid, number)
             case End():
                 self._ends = True
+
+    def _signal(self, pid: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if pid in self._groups:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
 
     def _bind(self, command: Bind) -> None:
         if (binding := self._spares.pop(command.spare, None)) is None:  # it has ended in this moment
@@ -194,6 +205,10 @@ class _Zygote:
             self.launcher.send(Ended(command.name, CANNOT_START))
             return
         self._names[pid] = command.name
+        if command.program.own_group:
+            self._groups.add(pid)
+            with contextlib.suppress(OSError):  # it has done so itself
+                os.setpgid(pid, pid)
         if binding is not None and its is not None:
             its.close()
             self._spares[command.name] = binding
@@ -207,6 +222,8 @@ class _Zygote:
         for connection in (self.launcher, *self._spares.values(), *([zygotes] if zygotes else [])):
             connection.close()
         child.redirect(command.redirects)
+        if command.program.own_group:
+            os.setpgid(0, 0)
         if not command.program.interpreted:
             return child.execute(command.program.command, command.environment, command.keep)
         os.environ.clear()
@@ -239,12 +256,19 @@ class _Zygote:
                 return
             if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                self._signal_rest(found.si_pid)
                 name = self._names.pop(found.si_pid, "")
                 if (binding := self._spares.pop(name, None)) is not None:
                     binding.close()
                 self.launcher.send(Ended(name, code))
             else:
                 self.launcher.send(Stopped(self._names.get(found.si_pid, ""), found.si_code == os.CLD_STOPPED))
+
+    def _signal_rest(self, pid: int) -> None:
+        """What a program that has ended leaves behind."""
+        if pid in self._groups:
+            self._signal(pid, signal.SIGKILL)
+            self._groups.remove(pid)
 
     def _hear(self, binding: Connection) -> None:
         name = next((name for name, known in self._spares.items() if known is binding), None)

@@ -132,8 +132,14 @@ class Conductor:
                 self._begin(HotSwitch(switched, self._means))
         finally:
             self._repairing = None
-            if self._alone is not None:
-                self._alone.consider()
+            self._consider_again()
+
+    def _consider_again(self) -> None:
+        """What came while nothing else could be begun."""
+        if self._alone is not None:
+            self._alone.consider()
+        if (standing := self._roster.standing) is not None and not self._roster.vacant:
+            self.stands(standing)
 
     def _end_training(self, reason: str) -> None:
         if self._alone is not None:
@@ -149,14 +155,19 @@ class Conductor:
         store = await self._means.store
         while True:
             await self._roster.until(lambda: self._roster.ready_to_start)
+            begins = Plan(begins=True)
             try:
-                await procedures.rebuild(self._roster, store, dict(self._roster.starting), Plan(), self._means.rebuild_timeout)
-            except (RankLost, RebuildFailed, StepFailed) as error:
+                await procedures.rebuild(self._roster, store, dict(self._roster.starting), begins, self._means.rebuild_timeout)
+            except (RankLost, StepFailed) as error:
                 log.warning("training did not start", extra={"reason": error})
+            except RebuildFailed as error:
+                self._end_training(f"training did not start: {error}")
 
     async def _report_progress(self) -> None:
         await self._roster.until(lambda: self._roster.training)
         members = self._roster.members.values()
+        if (behind := min(member.stepped for member in members) - 1) > 0 and not self._roster.took_over:
+            log.info("training went on from its checkpoint", extra={"behind": behind})
         self._means.reports.progress(min(member.stepped for member in members), max(member.steps_lost for member in members))
 
     async def _take_over(self) -> None:

@@ -96,10 +96,14 @@ class Pods:
         """The process ends where it is."""
         self._order(identity, PodOrder(end=End(process=identity, reason=reason)))
 
-    def restart(self, reason: str) -> None:
-        """All ranks begin again, as long as restarts are left; otherwise the job ends."""
+    def restart(self, reason: str, *, untrained: bool) -> None:
+        """All ranks begin again, as long as restarts are left; otherwise the job ends.
+
+        Args:
+            untrained: no step was completed since they began.
+        """
         for pod in self._pods:
-            self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason)))
+            self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, untrained=untrained)))
 
     def _order(self, about: str, order: PodOrder) -> None:
         log.info("told a pod", extra={"order": order.WhichOneof("kind"), "about": about})

@@ -52,6 +52,8 @@ class Plan:
     step: int = 0
     transfers: tuple[tuple[int, int], ...] = ()
     own_states: Mapping[int, bytes] = field(default_factory=dict)
+    begins: bool = False
+    """There is nothing to go on from but a checkpoint, which all read."""
 
 
 async def pause(roster: Roster) -> Standstill:
@@ -135,6 +137,7 @@ def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: floa
         step=plan.step,
         transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
         own_state=plan.own_states.get(rank, b"") if rank in replaced else b"",
+        begins=plan.begins,
     )
     return ManagerMessage(generation=roster.generation, rebuild=invitation)
 

@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 LOST_SECONDS = 1.0
 """A process whose stream broke and that has not come back by then is lost; a living one comes back within 0.5 s."""
 
+LOST_OTHERS = "lost the other ranks"
+
 Outbox = asyncio.Queue[ManagerMessage | None]
 
 
@@ -42,6 +44,8 @@ class RankProcess:
         self.stepped = 0
         """The first step that it completed in this generation, or under this manager; 0 before that."""
         self.steps_lost = 0
+        self.stands = False
+        """Its step failed, or what follows one: it waits for another generation."""
         self.finished = False
         """It said goodbye: its training is complete."""
         self.dismissed = False
@@ -137,11 +141,18 @@ class RankProcess:
             case "goodbye":
                 self.finished = True
             case "standing":
-                self.step, self.paused = message.standing.step, False
-                self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or 'lost the other ranks'}"))
+                self.step, self.paused, self.stands = message.standing.step, False, True
+                self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or LOST_OTHERS}"))
             case "failed":
                 log.warning("a rank could not join", extra={"rank": self.rank, "reason": message.failed.reason})
                 self._fail(RebuildFailed(message.failed.reason))
+
+    def completes_no_step(self, error: Exception) -> None:
+        """Another rank of its generation stands, so that no step is completed any more."""
+        self._unanswered.pop("stepped", None)
+        for future in self._expected.pop("stepped", []):
+            if not future.done():
+                future.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
         """Whatever it fails in, it can still say where it stands."""

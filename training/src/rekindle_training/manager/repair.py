@@ -159,7 +159,7 @@ class Repair:
     def _count(self, error: Exception) -> None:
         self._failed += 1
         if self._failed == ATTEMPTS:
-            raise CannotRepair(f"step {self._behind + 1} was tried {ATTEMPTS} times: {error}") from None
+            raise CannotRepair(f"training did not get beyond step {self._behind} in {ATTEMPTS} tries: {error}") from None
 
 
 def _log(standing: Mapping[int, Standing], found: Plan) -> None:

@@ -8,10 +8,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from rekindle_training import names
-from rekindle_training.manager.rank_process import Outbox, RankProcess
+from rekindle_training.manager.rank_process import LOST_OTHERS, Outbox, RankProcess, StepFailed
 from rekindle_wire.training_pb2 import Hello, RankMessage
 
 log = logging.getLogger(__name__)
+
+GONE_CODE = 1
 
 Members = dict[int, RankProcess]
 """Processes by rank."""
@@ -33,6 +35,8 @@ class Roster:
         """Ranks were members of a generation when this manager met them."""
         self.torn = False
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
+        self.stepped = False
+        """A step was completed since all began together."""
         self.members: Members = {}
         self.starting: Members = {}
         self.backups: Members = {}
@@ -74,6 +78,11 @@ class Roster:
         gone = {rank for rank, member in self.members.items() if member.lost and not member.finished}
         return frozenset(range(self.world_size)) - (self.members.keys() - gone)
 
+    @property
+    def standing(self) -> RankProcess | None:
+        """One that waits for another generation, if there is one."""
+        return next((member for member in self.members.values() if member.stands and not member.dismissed), None)
+
     def knows(self, identity: str) -> bool:
         return identity in self._known
 
@@ -87,7 +96,7 @@ class Roster:
         self.torn = False
         self.members = dict(members)
         for process in members.values():
-            process.generation, process.stepped = self.generation, 0
+            process.generation, process.stepped, process.stands = self.generation, 0, False
             self._forget(process)
         self._change()
 
@@ -105,7 +114,10 @@ class Roster:
         if message.generation != process.generation:
             return
         process.hear(kind := message.WhichOneof("kind") or "", message)
+        self.stepped |= kind == "stepped"
         if kind == "standing" and self.members.get(process.rank) is process:
+            for member in self.members.values():
+                member.completes_no_step(StepFailed(f"rank {process.rank}: {message.standing.reason or LOST_OTHERS}"))
             self.on_standing(process)
         self._change()
 
@@ -118,6 +130,7 @@ class Roster:
         for process in list(self._known.values()):
             if process.rank == rank and process.identity != identity and not process.lost:
                 process.lose()
+                process.leave(self.generation, "its launcher says that it has ended", GONE_CODE)  # to who lives all the same
         self._change()
 
     def ended(self, identity: str) -> None:

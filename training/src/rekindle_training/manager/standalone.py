@@ -46,9 +46,11 @@ class Standalone:
 
     def give_up(self, reason: str) -> None:
         """Only the last checkpoint is left to go on from."""
+        if self.given_up:
+            return
         self.given_up = True
         log.error("training cannot go on", extra={"reason": reason})
-        self._pods.restart(reason)
+        self._pods.restart(reason, untrained=not (self._roster.stepped or self._roster.took_over))
 
     async def watch(self) -> None:
         """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
@@ -58,7 +60,7 @@ class Standalone:
         for process in self._pods.processes:
             self._roster.follow(process.rank, "" if process.HasField("ended") else process.process)
         if self._pods.restarts > self._restarts:
-            self._restarts, self.given_up = self._pods.restarts, False
+            self._restarts, self.given_up, self._roster.stepped = self._pods.restarts, False, False
         self.consider()
 
     async def _look_at_losses(self) -> None:

@@ -30,11 +30,18 @@ async def keep(watch: "Watch", roster: Roster, pods: Pods) -> None:
     """Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        watch.look_at_stopped(frozenset(process.rank for process in pods.processes if process.stopped))
+        watch.look_at_stopped(stopped(roster, pods))
         if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
             watch.look({rank: (member.step, member.collectives) for rank, member in roster.members.items()})
         else:
             watch.rest()
+
+
+def stopped(roster: Roster, pods: Pods) -> frozenset[int]:
+    """Ranks whose processes are stopped; a backup's, beside one that trains, is another matter."""
+    living = {rank: member.identity for rank, member in roster.members.items() if not member.lost}
+    found = (process for process in pods.processes if process.stopped)
+    return frozenset(process.rank for process in found if living.get(process.rank, process.process) == process.process)
 
 
 class Watch:

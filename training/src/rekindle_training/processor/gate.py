@@ -96,6 +96,10 @@ class Gate:
     def broken(self) -> bool:
         return self._broken_in >= self._generation
 
+    def broken_by(self, generation: int) -> bool:
+        """Somebody has found by now that this generation failed."""
+        return self._broken_in >= generation
+
     @property
     def broken_in(self) -> int:
         """The generation of the failure of which the loop speaks."""

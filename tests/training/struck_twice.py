@@ -1,0 +1,103 @@
+"""A training script that is struck where `STRIKES` says, each time once: `PLACE:RANK:KIND`, with commas between them.
+
+KIND is `kill`, `raise` or `interrupt`. A strike waits for the one before it, wherever that is, and falls into what follows.
+"""
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import rekindle_training
+from rekindle_training.adapter.communicator import Communicator
+
+FOLDER = Path(os.environ["REKINDLE_JOB_DIR"])
+STRIKES = [tuple(strike.split(":")) for strike in os.environ.get("STRIKES", "").split(",") if strike]
+STEPS = int(os.environ.get("STEPS", "8"))
+
+
+def struck(index: int) -> Path:
+    return FOLDER / f"struck-{index}"
+
+
+def strike(place: str) -> None:
+    for index, (where, rank, kind) in enumerate(STRIKES):
+        if (where, rank) != (place, os.environ["RANK"]) or struck(index).exists():
+            continue
+        if index:
+            wait_for(struck(index - 1))
+        struck(index).touch()
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise {"raise": ValueError, "interrupt": KeyboardInterrupt}[kind](f"struck {place}")
+
+
+def wait_for(*files: Path) -> None:
+    while not all(file.exists() for file in files):
+        time.sleep(0.005)
+
+
+def given_up(rank: int, step: int) -> Path:
+    return FOLDER / f"given-up-{rank}-{step}"
+
+
+def striking(place: Callable[[Any], str], method: str) -> None:
+    called = getattr(Communicator, method)
+
+    def replaced(communicator: Communicator, *arguments: Any) -> Any:
+        strike(place(communicator))
+        return called(communicator, *arguments)
+
+    setattr(Communicator, method, replaced)
+
+
+striking(lambda communicator: f"meeting {communicator._generation}", "_meet")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+if os.environ.get("ENTERS") == "early":
+    rekindle_training.init_process_group()
+
+
+def tell() -> None:
+    """As an optimizer that is spread over ranks does."""
+    if struck(0).exists():
+        strike("telling")
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= 4
+
+
+with rekindle_training.session(
+    model, optimizer, checkpoint_every=int(os.environ.get("EVERY", "0")), after_update=tell if os.environ.get("TELLS") else None
+) as training:
+    training.on_repeat(lambda: given_up(training.rank, training.step + 1).touch())
+    strike("begun")
+    torch.manual_seed(1 + training.rank)
+    for step in training.steps(STEPS):
+        try:
+            with step:
+                strike(f"step {step}")
+                loss = model(torch.randn(2, 4)).pow(2).mean()
+                loss.backward()
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    dist.all_reduce(parameter.grad)
+                strike(f"gradients {step}")
+                optimizer.step()
+                optimizer.zero_grad()
+        except BaseException:
+            if not os.environ.get("CATCHES"):
+                raise
+        if os.environ.get("LAST") == f"{training.rank}:{step}" and training.generation > 1:
+            wait_for(*(given_up(rank, step + 1) for rank in range(training.world_size) if rank != training.rank))
+    content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+    os.write(1, f"final {training.rank} {hashlib.sha256(content).hexdigest()[:16]} {torch.rand(1).item()!r}\n".encode())
+if os.environ.get("FAILS"):
+    raise OSError("no room on the disk")

@@ -1,0 +1,80 @@
+"""What a script trains and its session was not given: refused with words, before a replacement would lack it."""
+
+import re
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from rekindle_training.adapter.forgotten import Optimizers, refuse_strange_parameters, refuse_wrapped
+
+
+def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(2, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_an_optimizer_that_updates_in_step_after_step_is_refused() -> None:
+    """A second one, or another than the one that was given."""
+    (_, given), (_, forgotten) = trained(), trained()
+    step = [1]
+    with Optimizers([given], lambda: step[0]).watched():
+        given.step()
+        forgotten.step()
+        forgotten.step()
+        step[0] = 2
+        given.step()
+        with pytest.raises(TypeError, match="SGD updates, and was not given to the session"):
+            forgotten.step()
+    forgotten.step()
+
+
+def test_an_optimizer_of_one_step_or_outside_of_steps_is_nobody_s_affair() -> None:
+    """As one that looks for a disturbance of the input."""
+    _, given = trained()
+    step = [0]
+    with Optimizers([given], lambda: step[0]).watched():
+        for step[0] in (1, 2, 3):
+            trained()[1].step()
+        step[0] = 0
+        _, elsewhere = trained()
+        for _ in range(3):
+            elsewhere.step()
+
+
+class Keeps:
+    """An optimizer around one of torch's."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+    def step(self) -> None:
+        self.inner.step()
+
+
+def test_what_an_optimizer_keeps_inside_may_update() -> None:
+    """The session was given what is around it."""
+    _, inner = trained()
+    keeps = Keeps(inner)
+    step = [0]
+    with Optimizers([keeps], lambda: step[0]).watched():
+        for step[0] in (1, 2):
+            keeps.step()
+
+
+def test_an_optimizer_of_other_tensors_than_the_model_s_is_refused() -> None:
+    """The session was given another model than the one that is trained."""
+    model, optimizer = trained()
+    other, _ = trained()
+    with pytest.raises(ValueError, match=r"session\(optimizer\): SGD updates 2 tensors that are no parameters of the model"):
+        refuse_strange_parameters(other, [optimizer])
+    refuse_strange_parameters(other, [optimizer, model])
+
+
+@pytest.mark.usefixtures("group")
+def test_a_wrapped_model_is_refused() -> None:
+    """It would be bound to the first process group."""
+    model, _ = trained()
+    wrapped = DistributedDataParallel(model)
+    with pytest.raises(TypeError, match=re.escape("session(model): give the bare module and wrap it in DistributedDataParallel")):
+        refuse_wrapped([("model", wrapped)])

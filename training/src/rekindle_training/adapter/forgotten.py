@@ -1,0 +1,80 @@
+"""What a script trains and did not give to its session: found where it can be, and refused. A replacement would not have it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+def refuse_wrapped(things: Iterable[tuple[str, object]]) -> None:
+    """Args:
+        things: what is given, with its name.
+
+    Raises:
+        TypeError: one is wrapped, and would be bound to the first process group.
+    """
+    for name, thing in things:
+        if isinstance(thing, DistributedDataParallel):
+            raise TypeError(f"session({name}): give the bare module and wrap it in DistributedDataParallel inside the session")
+
+
+def refuse_strange_parameters(model: torch.nn.Module, given: Iterable[object]) -> None:
+    """Raises ValueError where one of torch's optimizers updates a tensor that no module has."""
+    things = list(given)
+    known = {id(one) for module in (model, *things) if isinstance(module, torch.nn.Module) for one in module.parameters()}
+    for optimizer in things:
+        if isinstance(optimizer, torch.optim.Optimizer) and (
+            strange := [one for one in _updated(optimizer) if id(one) not in known]
+        ):
+            raise ValueError(
+                f"session(optimizer): {type(optimizer).__name__} updates {len(strange)} tensors that are no parameters of the "
+                "model nor of a module in `state`, so a replacement would not have them; give the module that is trained"
+            )
+
+
+class Optimizers:
+    """Those that the session was given. Where all of them are torch's, another one that updates in step after step was forgotten.
+    One that the session was given may keep others inside, and one that is made in a step ends with it."""
+
+    def __init__(self, given: Iterable[object], step: Callable[[], int]) -> None:
+        """`step` is the number of the step that is being executed; 0: none is."""
+        self._given = list(given)
+        self._step = step
+        self._strange: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        """In which step they were first seen."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, updates of one that was forgotten raise TypeError."""
+        if not all(_is_plain(one) for one in self._given):
+            yield
+            return
+        hook = register_optimizer_step_pre_hook(self._steps)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _steps(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        step = self._step()
+        if step and not any(optimizer is one for one in self._given) and self._strange.setdefault(optimizer, step) != step:
+            raise TypeError(
+                f"{type(optimizer).__name__} updates, and was not given to the session: a replacement would not have its state; "
+                "add it to session(state=[...])"
+            )
+
+
+def _is_plain(thing: object) -> bool:
+    """It has no other optimizer inside."""
+    kind = type(thing)
+    if isinstance(thing, torch.optim.Optimizer):
+        return kind.__module__.startswith("torch.optim.")
+    return kind.__module__.startswith("torch.") or not hasattr(thing, "step")
+
+
+def _updated(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
