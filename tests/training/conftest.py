@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import EXAMPLE, STEPS, WORLD, Job
 from tests.training.processes import Zygote
+from tests.training.standalone import Standalone
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +49,22 @@ async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIter
     yield job
     await job.end()
     print(job.outputs())
+
+
+@pytest_asyncio.fixture
+async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    """Without a control plane; not started yet."""
+    alone = Standalone(tmp_path / "alone", zygote)
+    yield alone
+    await alone.end()
+
+
+@pytest_asyncio.fixture
+async def beside(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
+    """Another one, to compare it with."""
+    beside = Standalone(tmp_path / "beside", zygote)
+    yield beside
+    await beside.end()
 
 
 @pytest.fixture

@@ -1,30 +1,12 @@
 """A model that is wrapped in DistributedDataParallel, once, between the session and its loop: all ranks sum as before a fault."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.training.processes import Zygote
+from tests.training.standalone import Standalone, last_words
 from tests.training.test_repair import at_places
-from tests.training.test_standalone import Standalone, last_words
 
 BEFORE_AND_BEHIND_THE_FIRST_LAYOUT = "1:1:backward,2:2:backward,3:6:updated"
 EVERYBODY = "0:5:beginning,1:5:beginning,2:5:beginning,3:5:beginning"
-
-
-@pytest.fixture
-async def job(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "job", zygote)
-    yield job
-    await job.end()
-
-
-@pytest.fixture
-async def undisturbed(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "undisturbed", zygote)
-    yield job
-    await job.end()
 
 
 @pytest.mark.parametrize("kind", ["raise", "kill"])
@@ -38,23 +20,23 @@ async def undisturbed(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalon
         the_same_graph_in_each_step="static_graph gradient_as_bucket_view",
     ),
 )
-async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, job: Standalone, undisturbed: Standalone) -> None:
+async def test_sums_are_those_of_an_undisturbed_run(options: str, kind: str, alone: Standalone, beside: Standalone) -> None:
     """To the bit, on survivors and replacements, before and behind the first layout of the buckets that DDP finds by itself."""
-    printed = await job.run("--spares=1", KIND=kind, FAULTS=BEFORE_AND_BEHIND_THE_FIRST_LAYOUT, WRAP=options)
+    printed = await alone.run("--spares=1", KIND=kind, FAULTS=BEFORE_AND_BEHIND_THE_FIRST_LAYOUT, WRAP=options)
     assert printed.count("repaired step=") == 3
-    assert last_words(printed) == last_words(await undisturbed.run(WRAP=options))
+    assert last_words(printed) == last_words(await beside.run(WRAP=options))
 
 
 @pytest.mark.same_path("DDP's buckets are carried")
-async def test_a_checkpoint_has_the_layout_of_the_buckets(job: Standalone, undisturbed: Standalone) -> None:
+async def test_a_checkpoint_has_the_layout_of_the_buckets(alone: Standalone, beside: Standalone) -> None:
     """All ranks that begin again at it sum as training has summed there."""
-    printed = await job.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="3", WRAP="")
+    printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="3", WRAP="")
     assert "all ranks begin again at the last checkpoint" in printed
-    assert last_words(printed) == last_words(await undisturbed.run(WRAP=""))
+    assert last_words(printed) == last_words(await beside.run(WRAP=""))
 
 
 @pytest.mark.same_path("DDP's buckets are carried")
-async def test_a_replacement_that_wraps_another_number_of_models_says_so(job: Standalone) -> None:
+async def test_a_replacement_that_wraps_another_number_of_models_says_so(alone: Standalone) -> None:
     """At its loop, and does not wait there for sums that nobody makes with it."""
-    printed = await job.run("--spares=1", code=1, KIND="kill", FAULTS="1:5:backward", WRAP="", REPLACEMENTS="bare")
+    printed = await alone.run("--spares=1", code=1, KIND="kill", FAULTS="1:5:backward", WRAP="", REPLACEMENTS="bare")
     assert "RuntimeError: 1 models more are wrapped in DistributedDataParallel on the ranks that train" in printed

@@ -3,15 +3,13 @@
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from subprocess import run
 
 import pytest
 
 from rekindle_training import examples
-from tests.training.processes import Zygote
-from tests.training.test_standalone import Standalone
+from tests.training.standalone import Standalone
 
 pytestmark = pytest.mark.xdist_group("the example with DDP")
 """They compare with one run of the plain version."""
@@ -20,13 +18,6 @@ EXAMPLES = Path(examples.__path__[0])
 STRUCK = str(Path(__file__).with_name("struck.py"))
 DDP = str(EXAMPLES / "ddp.py")
 RANKS = 2
-
-
-@pytest.fixture
-async def job(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "job", zygote)
-    yield job
-    await job.end()
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +35,24 @@ def final(folder: Path) -> list[bytes]:
     return [file.read_bytes() for file in files]
 
 
-async def test_an_undisturbed_run_is_the_plain_one(job: Standalone, plain: list[bytes]) -> None:
+async def test_an_undisturbed_run_is_the_plain_one(alone: Standalone, plain: list[bytes]) -> None:
     """Bit for bit, with the same batches in the same order. Its log has its own lines and ours."""
-    printed = await job.run(script=DDP, ranks=RANKS)
-    assert final(job.folder) == plain
+    printed = await alone.run(script=DDP, ranks=RANKS)
+    assert final(alone.folder) == plain
     others = [line for line in printed.splitlines() if not re.search(r" rekindle-\w+ (INFO|WARNING) |^epoch \d accuracy ", line)]
     assert not others
 
 
 @pytest.mark.parametrize("kind", ["kill", "raise"])
-async def test_a_step_is_repeated_with_the_same_batches(kind: str, job: Standalone, plain: list[bytes]) -> None:
+async def test_a_step_is_repeated_with_the_same_batches(kind: str, alone: Standalone, plain: list[bytes]) -> None:
     """In the middle of an epoch, where the workers of the loader are ahead of training."""
-    printed = await job.run("--spares=1", STRUCK, script=DDP, ranks=RANKS, FAULTS=f"1:5:{kind},0:13:{kind}")
+    printed = await alone.run("--spares=1", STRUCK, script=DDP, ranks=RANKS, FAULTS=f"1:5:{kind},0:13:{kind}")
     assert printed.count("repaired step=") == 2
-    assert final(job.folder) == plain
+    assert final(alone.folder) == plain
 
 
-async def test_a_restart_goes_on_in_the_middle_of_an_epoch(job: Standalone, plain: list[bytes]) -> None:
+async def test_a_restart_goes_on_in_the_middle_of_an_epoch(alone: Standalone, plain: list[bytes]) -> None:
     """From a checkpoint, with the batches behind it."""
-    printed = await job.run("--max-restarts=1", STRUCK, script=DDP, ranks=RANKS, FAULTS="0:8:kill,1:8:kill")
+    printed = await alone.run("--max-restarts=1", STRUCK, script=DDP, ranks=RANKS, FAULTS="0:8:kill,1:8:kill")
     assert "all ranks begin again at the last checkpoint" in printed
-    assert final(job.folder) == plain
+    assert final(alone.folder) == plain

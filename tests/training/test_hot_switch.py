@@ -13,7 +13,7 @@ from tests.training.gateway_service import GatewayPeer
 from tests.training.job import RANKS_PER_POD, WORLD, Job
 from tests.training.processes import Zygote
 from tests.training.ranks import ScriptedRank
-from tests.training.test_standalone import Standalone
+from tests.training.standalone import Standalone
 
 
 async def prepared(job: Job, gateway: GatewayPeer, pod_rank: int = 1) -> None:

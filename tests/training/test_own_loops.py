@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from subprocess import run
 
@@ -11,10 +10,9 @@ import pytest
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
-from tests.training.processes import Zygote
+from tests.training.standalone import Standalone
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
-from tests.training.test_standalone import Standalone
 
 pytestmark = pytest.mark.xdist_group("own loops")
 """They compare with one run of the plain version."""
@@ -22,13 +20,6 @@ pytestmark = pytest.mark.xdist_group("own loops")
 EXAMPLES = Path(examples.__path__[0])
 STRUCK = str(Path(__file__).with_name("struck_megatron.py"))
 OWN_LOOP = str(Path(__file__).with_name("own_loop.py"))
-
-
-@pytest.fixture
-async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    alone = Standalone(tmp_path / "job", zygote)
-    yield alone
-    await alone.end()
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,16 @@
 """Faults in rare moments: in the first steps of a recovery, in its meeting, before the first step, behind the last one."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.training.processes import Zygote
-from tests.training.test_standalone import Standalone, last_words
+from tests.training.standalone import Standalone, last_words
 
 SCRIPT = str(Path(__file__).with_name("struck_twice.py"))
 
 Finals = Callable[[], Awaitable[list[str]]]
-
-
-@pytest.fixture
-async def job(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "job", zygote)
-    yield job
-    await job.end()
 
 
 @pytest.fixture(scope="module")
@@ -35,95 +28,97 @@ def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> Finals:
     return undisturbed
 
 
-async def test_a_step_that_fails_while_another_rank_ends_the_one_before_is_repeated(job: Standalone, undisturbed: Finals) -> None:
+async def test_a_step_that_fails_while_another_rank_still_ends_the_last_is_repeated(
+    alone: Standalone, undisturbed: Finals
+) -> None:
     """Its rank has completed the step that the repair waits for, and others have not."""
     strikes = "step 5:1:raise,step 6:3:raise"
-    printed = await job.run("--spares=1", script=SCRIPT, STRIKES=strikes, LAST="0:5")
+    printed = await alone.run("--spares=1", script=SCRIPT, STRIKES=strikes, LAST="0:5")
     assert last_words(printed) == await undisturbed()
     assert printed.count("training goes on behind=") == 2
 
 
 @pytest.mark.parametrize("second", ["0", "1", "3"])
 async def test_who_is_lost_while_a_replacement_that_enters_early_meets_the_others_is_replaced(
-    second: str, job: Standalone, undisturbed: Finals
+    second: str, alone: Standalone, undisturbed: Finals
 ) -> None:
     """It has no state yet, and says so."""
     strikes = f"step 5:1:kill,meeting 2:{second}:kill"
-    printed = await job.run("--spares=2", script=SCRIPT, STRIKES=strikes, ENTERS="early")
+    printed = await alone.run("--spares=2", script=SCRIPT, STRIKES=strikes, ENTERS="early")
     assert last_words(printed) == await undisturbed()
 
 
-async def test_a_replacement_that_has_its_state_when_the_rebuild_fails_is_not_the_beginning_of_a_job(job: Standalone) -> None:
+async def test_a_replacement_that_has_its_state_when_the_rebuild_fails_is_not_the_beginning_of_a_job(alone: Standalone) -> None:
     """The next rebuild has nothing to hand over."""
     strikes = "step 5:1:kill,telling:0:raise"
-    printed = await job.run("--spares=1", script=SCRIPT, STRIKES=strikes, TELLS="yes")
+    printed = await alone.run("--spares=1", script=SCRIPT, STRIKES=strikes, TELLS="yes")
     assert len({line.split()[2] for line in last_words(printed)}) == 1
     assert "repaired" in printed
 
 
-async def test_a_rank_that_is_killed_before_the_loop_is_replaced(job: Standalone, undisturbed: Finals) -> None:
+async def test_a_rank_that_is_killed_before_the_loop_is_replaced(alone: Standalone, undisturbed: Finals) -> None:
     """It had no random numbers of a step to leave: they are those with which the script begins."""
-    printed = await job.run("--spares=1", script=SCRIPT, STRIKES="begun:1:kill")
+    printed = await alone.run("--spares=1", script=SCRIPT, STRIKES="begun:1:kill")
     assert last_words(printed) == await undisturbed()
     assert "a spare takes a rank" in printed
 
 
 async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_replaced(
-    tmp_path: Path, zygote: Zygote, job: Standalone
+    tmp_path: Path, zygote: Zygote, alone: Standalone
 ) -> None:
     """It leaves what its checkpoint had for it."""
     expected = []
     for folder, strikes in (("undisturbed", ""), ("job", "begun:1:kill")):
-        job.folder = tmp_path / folder
-        await job.run(script=SCRIPT, STEPS="4", EVERY="4")
-        (job.folder / "output.log").unlink()
-        expected.append(last_words(await job.run("--spares=1", script=SCRIPT, EVERY="4", STRIKES=strikes)))
+        alone.folder = tmp_path / folder
+        await alone.run(script=SCRIPT, STEPS="4", EVERY="4")
+        (alone.folder / "output.log").unlink()
+        expected.append(last_words(await alone.run("--spares=1", script=SCRIPT, EVERY="4", STRIKES=strikes)))
     assert expected[0] == expected[1]
     assert "went on from its checkpoint behind=4" in (tmp_path / "undisturbed" / "output.log").read_text()
 
 
 @pytest.mark.parametrize("enters", ["early", "late"])
 async def test_a_rank_that_is_killed_while_the_job_begins_costs_no_restart(
-    enters: str, job: Standalone, undisturbed: Finals
+    enters: str, alone: Standalone, undisturbed: Finals
 ) -> None:
     """Nothing was trained yet, so that all begin again; the others do not end the job for it."""
-    printed = await job.run(script=SCRIPT, STRIKES="meeting 1:1:kill", ENTERS=enters)
+    printed = await alone.run(script=SCRIPT, STRIKES="meeting 1:1:kill", ENTERS=enters)
     assert last_words(printed) == await undisturbed()
     assert "Traceback" not in printed
 
 
-async def test_a_step_whose_interruption_is_caught_is_repeated(job: Standalone, undisturbed: Finals) -> None:
+async def test_a_step_whose_interruption_is_caught_is_repeated(alone: Standalone, undisturbed: Finals) -> None:
     """As a failure is: this rank has not updated."""
-    printed = await job.run(script=SCRIPT, STRIKES="gradients 5:2:interrupt", CATCHES="yes")
+    printed = await alone.run(script=SCRIPT, STRIKES="gradients 5:2:interrupt", CATCHES="yes")
     assert last_words(printed) == await undisturbed()
     assert "KeyboardInterrupt" in printed
 
 
-async def test_failures_behind_the_end_of_training_are_the_exit_code(job: Standalone) -> None:
+async def test_failures_behind_the_end_of_training_are_the_exit_code(alone: Standalone) -> None:
     """Also where all ranks fail at once, and the manager has seen training complete."""
-    printed = await job.run(code=1, script=SCRIPT, STEPS="1", FAILS="yes")
+    printed = await alone.run(code=1, script=SCRIPT, STEPS="1", FAILS="yes")
     assert "training is complete" in printed
 
 
 @pytest.mark.parametrize("damage", ["common", "*.own", "*.distcp", ".metadata"])
 async def test_a_damaged_checkpoint_leads_to_the_one_before(
-    damage: str, tmp_path: Path, job: Standalone, undisturbed: Finals
+    damage: str, tmp_path: Path, alone: Standalone, undisturbed: Finals
 ) -> None:
     """All ranks read the same one, and it is said which cannot be read."""
-    await job.run(script=SCRIPT, STEPS="6", EVERY="2")
-    newest = job.folder / "checkpoints" / "step-00000006"
+    await alone.run(script=SCRIPT, STEPS="6", EVERY="2")
+    newest = alone.folder / "checkpoints" / "step-00000006"
     for file in newest.glob(damage):
         file.write_bytes(file.read_bytes()[:5])
-    (job.folder / "output.log").unlink()
-    printed = await job.run(script=SCRIPT, EVERY="2")
+    (alone.folder / "output.log").unlink()
+    printed = await alone.run(script=SCRIPT, EVERY="2")
     assert last_words(printed) == await undisturbed()
     assert f"{newest}: rank " in printed
     assert "the one behind step 4 is read" in printed
 
 
-async def test_a_checkpoint_that_nobody_can_read_ends_the_job(job: Standalone) -> None:
+async def test_a_checkpoint_that_nobody_can_read_ends_the_job(alone: Standalone) -> None:
     """Training does not begin anew over it."""
-    await job.run(script=SCRIPT, STEPS="2", EVERY="2")
-    (job.folder / "checkpoints" / "step-00000002" / "common").write_bytes(b"")
-    printed = await job.run(code=1, script=SCRIPT, EVERY="2")
+    await alone.run(script=SCRIPT, STEPS="2", EVERY="2")
+    (alone.folder / "checkpoints" / "step-00000002" / "common").write_bytes(b"")
+    printed = await alone.run(code=1, script=SCRIPT, EVERY="2")
     assert "could not start: CheckpointUnreadable" in printed

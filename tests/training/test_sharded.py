@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,13 @@ import pytest
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job, children
-from tests.training.processes import Zygote
+from tests.training.standalone import Standalone, last_words
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
-from tests.training.test_standalone import Standalone, last_words
 
 SCRIPT = str(Path(__file__).with_name("sharded.py"))
 OWN_GROUPS = str(Path(__file__).with_name("own_groups.py"))
 BOTH_THAT_HAVE_ONE_SHARD = "1:5:behind,3:5:behind"
-
-
-@pytest.fixture
-async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "job", zygote)
-    yield job
-    await job.end()
-
-
-@pytest.fixture
-async def undisturbed(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "undisturbed", zygote)
-    yield job
-    await job.end()
 
 
 @pytest.mark.parametrize("kind", ["raise", "kill"])
@@ -49,22 +33,22 @@ async def undisturbed(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalon
         one_rank_after_the_other="1:5:behind,1:6:behind,2:6:backward",
     ),
 )
-async def test_a_sharded_step_is_repeated(faults: str, kind: str, alone: Standalone, undisturbed: Standalone) -> None:
+async def test_a_sharded_step_is_repeated(faults: str, kind: str, alone: Standalone, beside: Standalone) -> None:
     """Each rank ends with the shards of parameters and moments that it has in an undisturbed run, to the bit."""
     printed = await alone.run("--spares=1", script=SCRIPT, KIND=kind, FAULTS=faults)
     assert "repaired step=" in printed
-    assert last_words(printed) == last_words(await undisturbed.run(script=SCRIPT))
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT))
 
 
 @pytest.mark.same_path("nobody has a shard any more")
 @pytest.mark.parametrize("wishes", [{"FAULTS": BOTH_THAT_HAVE_ONE_SHARD}, {"FAULTS": "1:5:behind", "UNIQUE": "accepted"}])
 async def test_a_shard_that_nobody_has_any_more_is_the_checkpoint_s(
-    wishes: dict[str, Any], alone: Standalone, undisturbed: Standalone
+    wishes: dict[str, Any], alone: Standalone, beside: Standalone
 ) -> None:
     """All begin again there, which is said, and end as if nothing had happened."""
     printed = await alone.run("--max-restarts=1", script=SCRIPT, KIND="kill", EVERY="3", **wishes)
     assert "all ranks begin again at the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
-    assert last_words(printed) == last_words(await undisturbed.run(script=SCRIPT, **{**wishes, "FAULTS": ""}))
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, **{**wishes, "FAULTS": ""}))
 
 
 async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
@@ -76,9 +60,9 @@ async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
     assert "or say session(unique_shards=True)" in printed
 
 
-async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, undisturbed: Standalone) -> None:
+async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside: Standalone) -> None:
     """The ranks of a pod pass to a backup, which builds its shards with the others and takes their content over."""
-    expected = last_words(await undisturbed.run(script=SCRIPT))
+    expected = last_words(await beside.run(script=SCRIPT))
     job.script, job.arguments = SCRIPT, []
     job.environment["PACE_MS"] = "200"
     await prepared(job, gateway, pod_rank=1)
@@ -88,11 +72,11 @@ async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, undistu
     assert sorted(line for line in job.outputs().splitlines() if line.startswith("final ")) == expected
 
 
-async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, undisturbed: Standalone) -> None:
+async def test_a_group_of_the_script_s_own_is_asked_for_again(alone: Standalone, beside: Standalone) -> None:
     """Survivors get it in `on_rebuild` by the same call by which a replacement makes it, and nobody waits for the other."""
     printed = await alone.run("--spares=1", script=OWN_GROUPS, FAULTS="1:3,2:6")
     assert printed.count("repaired step=") == 2
-    assert last_words(printed) == last_words(await undisturbed.run(script=OWN_GROUPS))
+    assert last_words(printed) == last_words(await beside.run(script=OWN_GROUPS))
 
 
 async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) -> None:

@@ -4,15 +4,15 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.training.job import WORLD, children
-from tests.training.processes import Process, Zygote
-from tests.training.test_repair import SCRIPT, at_places
+from tests.training.processes import Zygote
+from tests.training.standalone import Standalone, last_words
+from tests.training.test_repair import at_places
 
 NO_TORCH = """
 import os, signal, sys, time
@@ -20,60 +20,6 @@ import os, signal, sys, time
 def say(text):  # in one write: all ranks share the file
     os.write(1, f"{text}\\n".encode())
 """
-
-
-@dataclass
-class Standalone:
-    folder: Path
-    zygote: Zygote
-    started: list[Process] = field(default_factory=list)
-
-    async def start(self, *flags: str, script: str = SCRIPT, ranks: int = WORLD, **environment: str) -> Process:
-        self.folder.mkdir(exist_ok=True)
-        argv = ["--standalone", f"--nproc-per-node={ranks}", "--start-method=fork", *flags, script]
-        variables = {"REKINDLE_JOB_DIR": str(self.folder), **environment}
-        process = await self.zygote.run("train", argv, variables, self.folder / "output.log")
-        self.started.append(process)
-        return process
-
-    async def run(self, *flags: str, code: int = 0, script: str = SCRIPT, ranks: int = WORLD, **environment: str) -> str:
-        """To its end; what was printed."""
-        assert await (await self.start(*flags, script=script, ranks=ranks, **environment)).code() == code
-        return self.printed
-
-    @property
-    def printed(self) -> str:
-        output = self.folder / "output.log"
-        return output.read_text() if output.exists() else ""
-
-    async def prints(self, text: str) -> None:
-        async with asyncio.timeout(60):
-            while text not in self.printed:
-                await asyncio.sleep(0.01)
-
-    def manager(self) -> int:
-        """The first process that the pod started."""
-        (zygote,) = children(self.started[-1].pid)
-        return children(zygote)[0]
-
-    async def end(self) -> None:
-        for process in self.started:
-            process.kill()
-            await process.code()
-        if self.started:
-            print(self.printed)
-
-
-@pytest.fixture
-async def job(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    job = Standalone(tmp_path / "job", zygote)
-    yield job
-    await job.end()
-
-
-def last_words(printed: str) -> list[str]:
-    """Of each rank: what it ended with."""
-    return sorted(line for line in printed.splitlines() if line.startswith("final "))
 
 
 Undisturbed = Callable[[], Awaitable[list[str]]]
@@ -114,32 +60,32 @@ def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> Undisturbed
         ),
     ],
 )
-async def test_a_rank_that_is_killed_is_replaced(faults: str, job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_rank_that_is_killed_is_replaced(faults: str, alone: Standalone, undisturbed: Undisturbed) -> None:
     """A spare takes its place, at the same step and to the same bits, wherever it was killed; without one another process."""
-    printed = await job.run("--spares=1", KIND="kill", FAULTS=faults)
+    printed = await alone.run("--spares=1", KIND="kill", FAULTS=faults)
     assert last_words(printed) == await undisturbed()
     assert "a spare takes a rank" in printed
     assert "repaired" in printed
 
 
 @pytest.mark.same_path("a rank is lost in another way")
-async def test_a_rank_is_replaced_where_no_spare_waits(job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_rank_is_replaced_where_no_spare_waits(alone: Standalone, undisturbed: Undisturbed) -> None:
     """Its process is started cold."""
-    assert last_words(await job.run(KIND="kill", FAULTS="1:5:backward")) == await undisturbed()
+    assert last_words(await alone.run(KIND="kill", FAULTS="1:5:backward")) == await undisturbed()
 
 
 @pytest.mark.same_path("a rank is lost in another way")
-async def test_a_rank_that_is_stopped_is_replaced(job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_rank_that_is_stopped_is_replaced(alone: Standalone, undisturbed: Undisturbed) -> None:
     """The launcher is told of it by the kernel, and who holds all others up is killed."""
-    printed = await job.run("--spares=1", KIND="stop", FAULTS="1:5:backward")
+    printed = await alone.run("--spares=1", KIND="stop", FAULTS="1:5:backward")
     assert "reason=stopped" in printed
     assert last_words(printed) == await undisturbed()
 
 
 @pytest.mark.same_path("a rank is lost in another way")
-async def test_a_rank_that_is_stuck_is_replaced(job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_rank_that_is_stuck_is_replaced(alone: Standalone, undisturbed: Undisturbed) -> None:
     """Its process lives and speaks; the others have begun a collective more, and wait."""
-    printed = await job.run("--spares=1", "--stall-seconds=1", KIND="spin", FAULTS="1:5:backward")
+    printed = await alone.run("--spares=1", "--stall-seconds=1", KIND="spin", FAULTS="1:5:backward")
     assert "the others have waited for it in step 5" in printed
     assert last_words(printed) == await undisturbed()
 
@@ -151,48 +97,48 @@ async def test_a_rank_that_is_stuck_is_replaced(job: Standalone, undisturbed: Un
         for moment in ("progress step=1", "told a pod order=replace", "rebuilding generation=2")
     ],
 )
-async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_manager_that_is_killed_is_followed_by_another(moment: str, alone: Standalone, undisturbed: Undisturbed) -> None:
     """Between two faults, while a rank is replaced, while some ranks have joined the next generation and some have not: the next
     manager learns from the ranks and the launcher what is to be done."""
-    launcher = await job.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="50")
-    await job.prints(moment)
-    os.kill(job.manager(), signal.SIGKILL)
+    launcher = await alone.start("--spares=1", KIND="kill", FAULTS="1:5:backward,2:9:updated", PACE_MS="50")
+    await alone.prints(moment)
+    os.kill(alone.manager(), signal.SIGKILL)
     assert await launcher.code() == 0
-    assert last_words(job.printed) == await undisturbed()
-    assert "the manager ended, starting another one" in job.printed
+    assert last_words(alone.printed) == await undisturbed()
+    assert "the manager ended, starting another one" in alone.printed
 
 
 @pytest.mark.same_path("the manager of a job without a control plane is killed")
-async def test_a_manager_that_is_stopped_is_followed_by_another(job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_a_manager_that_is_stopped_is_followed_by_another(alone: Standalone, undisturbed: Undisturbed) -> None:
     """It would hear of no fault: after a moment it is ended."""
-    launcher = await job.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="50")
-    await job.prints("progress step=1")
-    os.kill(job.manager(), signal.SIGSTOP)
+    launcher = await alone.start(KIND="kill", FAULTS="1:9:backward", PACE_MS="50")
+    await alone.prints("progress step=1")
+    os.kill(alone.manager(), signal.SIGSTOP)
     assert await launcher.code() == 0
-    assert last_words(job.printed) == await undisturbed()
-    assert "the manager ended, starting another one" in job.printed
+    assert last_words(alone.printed) == await undisturbed()
+    assert "the manager ended, starting another one" in alone.printed
 
 
 EVERYBODY = ",".join(f"{rank}:5:updated" for rank in range(WORLD))
 
 
 @pytest.mark.same_path("all ranks are lost")
-async def test_all_ranks_begin_again_at_the_checkpoint(job: Standalone, undisturbed: Undisturbed) -> None:
+async def test_all_ranks_begin_again_at_the_checkpoint(alone: Standalone, undisturbed: Undisturbed) -> None:
     """Where no rank is left that has the state, as often as --max-restarts allows."""
-    printed = await job.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="2")
+    printed = await alone.run("--max-restarts=1", KIND="kill", FAULTS=EVERYBODY, EVERY="2")
     assert "all ranks begin again at the last checkpoint" in printed
     assert last_words(printed) == await undisturbed()
 
 
 @pytest.mark.same_path("all ranks are lost")
-async def test_without_restarts_the_loss_of_all_ranks_ends_the_job(job: Standalone) -> None:
+async def test_without_restarts_the_loss_of_all_ranks_ends_the_job(alone: Standalone) -> None:
     """As torchrun's default; the exit code is that of the first rank that failed."""
-    assert "no rank is left" in await job.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS=EVERYBODY)
+    assert "no rank is left" in await alone.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS=EVERYBODY)
 
 
-async def test_a_rank_that_is_killed_again_and_again_ends_the_job(job: Standalone) -> None:
+async def test_a_rank_that_is_killed_again_and_again_ends_the_job(alone: Standalone) -> None:
     """Three times in one step it is replaced, then that is the script's doing."""
-    printed = await job.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS="2:5:backward", ONCE="no")
+    printed = await alone.run(code=128 + signal.SIGKILL, KIND="kill", FAULTS="2:5:backward", ONCE="no")
     assert "training did not get beyond step 4 in 3 tries" in printed
     assert "training ends" in printed
 
@@ -200,13 +146,13 @@ async def test_a_rank_that_is_killed_again_and_again_ends_the_job(job: Standalon
 # What the launcher does by itself, with scripts that need no torch.
 
 
-async def test_a_script_that_fails_before_its_session_ends_the_job(job: Standalone, tmp_path: Path) -> None:
+async def test_a_script_that_fails_before_its_session_ends_the_job(alone: Standalone, tmp_path: Path) -> None:
     """On one rank, while the others are on their way: nobody waits for a session that one of them will never enter."""
     (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsys.exit(7) if os.environ["RANK"] == "1" else time.sleep(100)')
-    assert "rank 1 ended with 7, and no other one trains" in await job.run(code=7, script=str(tmp_path / "rank.py"))
+    assert "rank 1 ended with 7, and no other one trains" in await alone.run(code=7, script=str(tmp_path / "rank.py"))
 
 
-async def test_a_spare_waits_where_its_rank_is_read(job: Standalone, tmp_path: Path) -> None:
+async def test_a_spare_waits_where_its_rank_is_read(alone: Standalone, tmp_path: Path) -> None:
     """What the script does before it reads its rank is done ahead; from there on the spare is the rank, in every variable."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 say(f"loaded {{os.getpid()}}")
@@ -217,13 +163,13 @@ while environment["TORCHELASTIC_RESTART_COUNT"] == "0" and not os.path.exists({s
     time.sleep(0.01)
 sys.exit(3 if environment["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
 """)
-    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
     async with asyncio.timeout(60):
-        while job.printed.count("loaded") < 2 or "rank" not in job.printed:
+        while alone.printed.count("loaded") < 2 or "rank" not in alone.printed:
             await asyncio.sleep(0.01)
     (tmp_path / "fails").touch()
     assert await launcher.code() == 0
-    words = [line.split() for line in job.printed.splitlines() if line.startswith(("loaded", "rank "))]
+    words = [line.split() for line in alone.printed.splitlines() if line.startswith(("loaded", "rank "))]
     loaded = [word[1] for word in words if word[0] == "loaded"]
     first, second = ([word[2:], word[1]] for word in words if word[0] == "rank")
     assert first[0] == ["0", "0"]
@@ -247,7 +193,7 @@ os.waitpid(pid, 0)""",
     ],
     ids=["subprocess", "system", "multiprocessing", "posix_spawn", "fork", "bytes", "restart count"],
 )
-async def test_a_spare_knows_its_rank_before_anybody_hears_of_it(way: str, job: Standalone, tmp_path: Path) -> None:
+async def test_a_spare_knows_its_rank_before_anybody_hears_of_it(way: str, alone: Standalone, tmp_path: Path) -> None:
     """A process that it makes, and whoever reads the environment in another way, wait for it as well."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import multiprocessing.util, subprocess
@@ -258,17 +204,17 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         time.sleep(0.01)
     sys.exit(3)
 """)
-    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
     async with asyncio.timeout(60):
-        while job.printed.count("loaded") < 2 or "heard" not in job.printed:
+        while alone.printed.count("loaded") < 2 or "heard" not in alone.printed:
             await asyncio.sleep(0.01)
     (tmp_path / "fails").touch()
     assert await launcher.code() == 0
-    assert job.printed.count("heard 0\n") == 2
-    assert "a spare takes a rank" in job.printed
+    assert alone.printed.count("heard 0\n") == 2
+    assert "a spare takes a rank" in alone.printed
 
 
-async def test_a_spare_that_is_stopped_is_left_alone(job: Standalone, tmp_path: Path) -> None:
+async def test_a_spare_that_is_stopped_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
     """A process is started in its place."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 say(f"loaded {{os.getpid()}}.")
@@ -278,20 +224,20 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         time.sleep(0.01)
     sys.exit(3)
 """)
-    launcher = await job.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
+    launcher = await alone.start("--spares=1", "--max-restarts=1", script=str(tmp_path / "rank.py"), ranks=1)
     async with asyncio.timeout(60):
-        while job.printed.count("loaded") < 2 or "rank " not in job.printed:
+        while alone.printed.count("loaded") < 2 or "rank " not in alone.printed:
             await asyncio.sleep(0.01)
-    pids = {word: re.findall(rf"^{word} (\d+)\.$", job.printed, re.MULTILINE) for word in ("loaded", "rank")}
+    pids = {word: re.findall(rf"^{word} (\d+)\.$", alone.printed, re.MULTILINE) for word in ("loaded", "rank")}
     (spare,) = set(pids["loaded"]) - set(pids["rank"])
     os.kill(int(spare), signal.SIGSTOP)
-    await job.prints("a spare is not used while it is stopped")
+    await alone.prints("a spare is not used while it is stopped")
     (tmp_path / "fails").touch()
     assert await launcher.code() == 0
-    assert "a spare takes a rank" not in job.printed
+    assert "a spare takes a rank" not in alone.printed
 
 
-async def test_threads_are_waited_for_at_the_end_of_a_forked_rank(job: Standalone, tmp_path: Path) -> None:
+async def test_threads_are_waited_for_at_the_end_of_a_forked_rank(alone: Standalone, tmp_path: Path) -> None:
     """As the interpreter does: what they do when the script is over is not lost."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import threading
@@ -299,55 +245,55 @@ threading.Thread(target=lambda: (threading.main_thread().join(), say("work is do
 if os.environ["RANK"] == "1":
     sys.exit(0)
 """)
-    assert (await job.run(script=str(tmp_path / "rank.py"), ranks=2)).count("work is done") == 2
+    assert (await alone.run(script=str(tmp_path / "rank.py"), ranks=2)).count("work is done") == 2
 
 
-async def test_forked_ranks_draw_other_numbers(job: Standalone, tmp_path: Path) -> None:
+async def test_forked_ranks_draw_other_numbers(alone: Standalone, tmp_path: Path) -> None:
     """Where the script seeds nothing, as in fresh processes."""
     (tmp_path / "rank.py").write_text(f"""{NO_TORCH}
 import numpy, random
 say(f"drawn {{numpy.random.rand()}} {{random.random()}}")
 """)
-    printed = await job.run(script=str(tmp_path / "rank.py"), ranks=2)
+    printed = await alone.run(script=str(tmp_path / "rank.py"), ranks=2)
     drawn = [line.split()[1:] for line in printed.splitlines() if line.startswith("drawn")]
     assert len({number for numbers in drawn for number in numbers}) == 4
 
 
-async def test_output_that_cannot_be_written_is_said(job: Standalone, tmp_path: Path) -> None:
+async def test_output_that_cannot_be_written_is_said(alone: Standalone, tmp_path: Path) -> None:
     """With the file, in a sentence."""
     (tmp_path / "rank.py").write_text("")
     (tmp_path / "taken").touch()
-    printed = await job.run(f"--log-dir={tmp_path / 'taken'}", "-r3", code=127, script=str(tmp_path / "rank.py"), ranks=1)
+    printed = await alone.run(f"--log-dir={tmp_path / 'taken'}", "-r3", code=127, script=str(tmp_path / "rank.py"), ranks=1)
     assert f"rekindle-train: cannot write to {tmp_path / 'taken'}/none/0/stdout.log: Not a directory" in printed
 
 
-async def test_a_script_that_ends_in_a_spare_is_said(job: Standalone, tmp_path: Path) -> None:
+async def test_a_script_that_ends_in_a_spare_is_said(alone: Standalone, tmp_path: Path) -> None:
     """It never asks for its rank, so that no spare of it can wait; the job goes on without."""
     (tmp_path / "rank.py").write_text(
         f"""{NO_TORCH}
-while b"RANK" in os.environ._data and "a spare ended" not in open({str(job.folder / "output.log")!r}).read():
+while b"RANK" in os.environ._data and "a spare ended" not in open({str(alone.folder / "output.log")!r}).read():
     time.sleep(0.01)
 """
     )
-    printed = await job.run("--spares=1", script=str(tmp_path / "rank.py"), ranks=1)
+    printed = await alone.run("--spares=1", script=str(tmp_path / "rank.py"), ranks=1)
     assert "a spare ended before it was needed" in printed
 
 
-async def test_a_launcher_whose_helper_is_killed_ends(job: Standalone, tmp_path: Path) -> None:
+async def test_a_launcher_whose_helper_is_killed_ends(alone: Standalone, tmp_path: Path) -> None:
     """All processes end with the one that made them, and the exit code says so."""
     (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); time.sleep(100)')
-    launcher = await job.start(script=str(tmp_path / "rank.py"), ranks=1)
-    await job.prints("there")
+    launcher = await alone.start(script=str(tmp_path / "rank.py"), ranks=1)
+    await alone.prints("there")
     os.kill(children(launcher.pid)[0], signal.SIGKILL)
     assert await launcher.code() == 128 + signal.SIGKILL
 
 
-async def test_an_interrupted_job_ends_with_its_manager_and_spares(job: Standalone, tmp_path: Path) -> None:
+async def test_an_interrupted_job_ends_with_its_manager_and_spares(alone: Standalone, tmp_path: Path) -> None:
     """SIGTERM reaches all of them, and nothing is left."""
     (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); os.environ["RANK"]; time.sleep(100)')
-    launcher = await job.start("--spares=2", script=str(tmp_path / "rank.py"), ranks=1)
+    launcher = await alone.start("--spares=2", script=str(tmp_path / "rank.py"), ranks=1)
     async with asyncio.timeout(60):
-        while job.printed.count("there") < 3:
+        while alone.printed.count("there") < 3:
             await asyncio.sleep(0.01)
     (zygote,) = children(launcher.pid)
     pods = children(zygote)

@@ -2,26 +2,17 @@
 
 import ast
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from rekindle_training.launcher import arguments
-from tests.training.processes import Zygote
-from tests.training.test_standalone import Standalone
+from tests.training.standalone import Standalone
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "training-guide.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 SCRIPTS = {match[1]: block for block in BLOCKS if (match := re.match(r"# (\w+)\.py\n", block))}
 STRUCK = str(Path(__file__).with_name("struck.py"))
-
-
-@pytest.fixture
-async def alone(tmp_path: Path, zygote: Zygote) -> AsyncIterator[Standalone]:
-    alone = Standalone(tmp_path / "job", zygote)
-    yield alone
-    await alone.end()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
