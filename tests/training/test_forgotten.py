@@ -11,13 +11,15 @@ from rekindle_training.adapter.forgotten import Optimizers, refuse_strange_param
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Linear(2, 2)
-    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def test_an_optimizer_that_updates_in_step_after_step_is_refused() -> None:
     """A second one, or another than the one that was given."""
     (_, given), (_, forgotten) = trained(), trained()
     step = [1]
+    for parameter in forgotten.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
     with Optimizers([given], lambda: step[0]).watched():
         given.step()
         forgotten.step()
@@ -43,23 +45,38 @@ def test_an_optimizer_of_one_step_or_outside_of_steps_is_nobody_s_affair() -> No
 
 
 class Keeps:
-    """An optimizer around one of torch's."""
+    """What a script trains, as one object with a state."""
 
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner = inner
-
-    def step(self) -> None:
-        self.inner.step()
+    def __init__(self) -> None:
+        self.model, self.optimizer = trained()
 
 
-def test_what_an_optimizer_keeps_inside_may_update() -> None:
-    """The session was given what is around it."""
-    _, inner = trained()
-    keeps = Keeps(inner)
+class HasMore(torch.nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.parametrize("holder", [Keeps(), HasMore(2, 2)], ids=["an object", "a module's extra state"])
+def test_what_an_object_of_the_script_carries_may_update(holder: object) -> None:
+    """The session was given what is around it, and its tensors may be its own."""
+    (model, given), (_, carried) = trained(), trained()
     step = [0]
-    with Optimizers([keeps], lambda: step[0]).watched():
+    with Optimizers([model, given, holder], lambda: step[0]).watched():
         for step[0] in (1, 2):
-            keeps.step()
+            carried.step()
+    refuse_strange_parameters([model, carried, holder])
+
+
+def test_an_optimizer_without_a_state_of_tensors_that_are_not_trained_may_update() -> None:
+    """Nothing of it is left behind a step."""
+    model, given = trained()
+    disturbance = torch.zeros(2, requires_grad=True)
+    disturbance.grad = torch.ones(2)
+    finds = torch.optim.SGD([disturbance], lr=0.1)
+    step = [0]
+    with Optimizers([model, given], lambda: step[0]).watched():
+        for step[0] in (1, 2):
+            finds.step()
 
 
 def test_an_optimizer_of_other_tensors_than_the_model_s_is_refused() -> None:
@@ -67,8 +84,8 @@ def test_an_optimizer_of_other_tensors_than_the_model_s_is_refused() -> None:
     model, optimizer = trained()
     other, _ = trained()
     with pytest.raises(ValueError, match=r"session\(optimizer\): SGD updates 2 tensors that are no parameters of the model"):
-        refuse_strange_parameters(other, [optimizer])
-    refuse_strange_parameters(other, [optimizer, model])
+        refuse_strange_parameters([other, optimizer])
+    refuse_strange_parameters([other, optimizer, model])
 
 
 @pytest.mark.usefixtures("group")

@@ -1,10 +1,13 @@
 """Faults in rare moments: in the first steps of a recovery, in its meeting, before the first step, behind the last one."""
 
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from tests.training.job import children
 from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
 
@@ -77,6 +80,34 @@ async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_re
     assert "went on from its checkpoint behind=4" in (tmp_path / "undisturbed" / "output.log").read_text()
 
 
+@pytest.mark.parametrize("place", ["reading", "read"])
+async def test_a_rank_that_is_killed_while_a_checkpoint_is_read_costs_no_restart(
+    place: str, alone: Standalone, undisturbed: Finals
+) -> None:
+    """Before all have read it they begin again; behind that the rank has left what is its own."""
+    await alone.run(script=SCRIPT, STEPS="4", EVERY="4")
+    (alone.folder / "output.log").unlink()
+    printed = await alone.run("--spares=1", script=SCRIPT, EVERY="4", STRIKES=f"{place}:1:kill")
+    assert last_words(printed) == await undisturbed()
+
+
+async def test_who_leaves_the_loop_by_an_interruption_does_not_let_the_others_wait(alone: Standalone) -> None:
+    """They end with words, since training is complete on some ranks only."""
+    printed = await alone.run(code=1, script=SCRIPT, STRIKES="gradients 5:2:interrupt", CATCHES="and leaves")
+    assert "training cannot go on" in printed
+
+
+async def test_a_job_of_which_all_is_lost_at_once_counts_its_restarts(alone: Standalone) -> None:
+    """Also where the manager is lost with the ranks, and its successor has seen no step."""
+    job = await alone.start(script=SCRIPT, STEPS="100000")
+    await alone.prints("report: progress")
+    (zygote,) = children(job.pid)
+    for process in children(zygote):
+        os.kill(process, signal.SIGKILL)
+    assert await job.code() == 128 + signal.SIGKILL
+    assert "begin again" not in alone.printed
+
+
 @pytest.mark.parametrize("enters", ["early", "late"])
 async def test_a_rank_that_is_killed_while_the_job_begins_costs_no_restart(
     enters: str, alone: Standalone, undisturbed: Finals
@@ -114,6 +145,8 @@ async def test_a_damaged_checkpoint_leads_to_the_one_before(
     assert last_words(printed) == await undisturbed()
     assert f"{newest}: rank " in printed
     assert "the one behind step 4 is read" in printed
+    names = {entry.name for entry in (alone.folder / "checkpoints").iterdir()}
+    assert names == {"step-00000006", "step-00000006.damaged", "step-00000008"}
 
 
 async def test_a_checkpoint_that_nobody_can_read_ends_the_job(alone: Standalone) -> None:

@@ -18,11 +18,13 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from rekindle_training.adapter.legacy import Legacy
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
+from rekindle_training.adapter.state import State
 from rekindle_training.adapter.trained import Trained
-from rekindle_training.adapter.words import in_words
+from rekindle_training.adapter.words import FAILURES, in_words
 
 KEEP = 2
 _COMMON = "common"
@@ -52,13 +54,16 @@ class CheckpointStore(Protocol):
 class Checkpoints:
     """The checkpoints of one job, seen from one rank: a `CheckpointStore`."""
 
-    def __init__(self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None) -> None:
+    def __init__(  # noqa: PLR0913  # who writes what where
+        self, job_dir: Path | None, rank: int, world_size: int, trained: Trained, declared: Ranks | None, legacy: Legacy
+    ) -> None:
         """Args:
+        legacy: where a rank leaves what it has read for itself, should it end before its first step.
         declared: the ranks that have the same state as this one, where the tensors do not tell; None: they do.
         """
         self._folder = (job_dir or Path.cwd()) / "checkpoints"
         self._rank, self._world_size = rank, world_size
-        self._trained = trained
+        self._trained, self._legacy = trained, legacy
         self._first = 0 if declared is None else min(declared)
         """Of those that have this rank's state, it writes what is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
@@ -104,8 +109,19 @@ class Checkpoints:
         folder = self._folder / _name(step)
         skeleton, tensors, mine = self._together(folder, lambda: self._opened(folder))
         self._together(folder, lambda: _by_torch(lambda: dcp.load(self._named(skeleton, tensors), checkpoint_id=folder)))
-        self._together(folder, lambda: self._trained.place(put_together(skeleton, tensors)))
+        self._together(folder, lambda: self._place(step, put_together(skeleton, tensors), mine))
+
+    def set_aside(self, damaged: Sequence[int]) -> None:
+        """These steps have no checkpoint any more; what could not be read is kept under another name."""
+        for step in damaged if self._rank == 0 else ():
+            folder = self._folder / _name(step)
+            shutil.rmtree(aside := folder.with_suffix(".damaged"), ignore_errors=True)
+            folder.rename(aside)
+
+    def _place(self, step: int, common: State, mine: Own) -> None:
+        self._trained.place(common)
         self._trained.put_own(mine)
+        self._legacy.leave(step, pickle.dumps(mine))
 
     def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
         wrote = len(list(folder.glob("rank-*.own")))
@@ -129,7 +145,7 @@ class Checkpoints:
         failure = ""
         try:
             done = work()
-        except Exception as error:  # noqa: BLE001  # pickle and whatever loads a state may raise anything
+        except FAILURES as error:  # pickle and whatever loads a state may raise anything
             failure = f"rank {self._rank}: {in_words(error)}"
         failures: list[str] = [""] * self._world_size
         dist.all_gather_object(failures, failure)

@@ -285,11 +285,16 @@ class Communicator:
         except RuntimeError:  # one is being made, or left
             return 0
 
-    def leave(self) -> None:
-        """The normal end: nobody closes a connection that another rank still reads from."""
-        if dist.is_initialized():
+    def leave(self, *, together: bool) -> None:
+        """The normal end is together: nobody closes a connection that another rank still reads from. Otherwise who waits for this
+        rank is told now that it does not come."""
+        if not dist.is_initialized():
+            return
+        if together:
             dist.barrier()
-            dist.destroy_process_group()
+        else:
+            self.cut(self._generation)
+        dist.destroy_process_group()
 
     @property
     def _is_cut(self) -> bool:

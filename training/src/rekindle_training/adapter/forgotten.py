@@ -9,6 +9,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rekindle_training.adapter.state import has_extra_state
+
 
 def refuse_wrapped(things: Iterable[tuple[str, object]]) -> None:
     """Args:
@@ -22,10 +24,12 @@ def refuse_wrapped(things: Iterable[tuple[str, object]]) -> None:
             raise TypeError(f"session({name}): give the bare module and wrap it in DistributedDataParallel inside the session")
 
 
-def refuse_strange_parameters(model: torch.nn.Module, given: Iterable[object]) -> None:
+def refuse_strange_parameters(given: Iterable[object]) -> None:
     """Raises ValueError where one of torch's optimizers updates a tensor that no module has."""
     things = list(given)
-    known = {id(one) for module in (model, *things) if isinstance(module, torch.nn.Module) for one in module.parameters()}
+    if not all(map(_is_plain, things)):
+        return
+    known = _parameters(things)
     for optimizer in things:
         if isinstance(optimizer, torch.optim.Optimizer) and (
             strange := [one for one in _updated(optimizer) if id(one) not in known]
@@ -37,12 +41,13 @@ def refuse_strange_parameters(model: torch.nn.Module, given: Iterable[object]) -
 
 
 class Optimizers:
-    """Those that the session was given. Where all of them are torch's, another one that updates in step after step was forgotten.
-    One that the session was given may keep others inside, and one that is made in a step ends with it."""
+    """Those that the session was given. Where all that it was given is torch's, another one that updates in step after step was
+    forgotten, if it has a state or updates what the session trains: what is the script's own may carry others inside."""
 
     def __init__(self, given: Iterable[object], step: Callable[[], int]) -> None:
         """`step` is the number of the step that is being executed; 0: none is."""
         self._given = list(given)
+        self._trained = _parameters(self._given)
         self._step = step
         self._strange: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         """In which step they were first seen."""
@@ -50,7 +55,7 @@ class Optimizers:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, updates of one that was forgotten raise TypeError."""
-        if not all(_is_plain(one) for one in self._given):
+        if not all(map(_is_plain, self._given)):
             yield
             return
         hook = register_optimizer_step_pre_hook(self._steps)
@@ -61,7 +66,9 @@ class Optimizers:
 
     def _steps(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         step = self._step()
-        if step and not any(optimizer is one for one in self._given) and self._strange.setdefault(optimizer, step) != step:
+        if not step or any(optimizer is one for one in self._given) or self._strange.setdefault(optimizer, step) == step:
+            return
+        if any(optimizer.state.values()) or any(id(one) in self._trained for one in _updated(optimizer)):
             raise TypeError(
                 f"{type(optimizer).__name__} updates, and was not given to the session: a replacement would not have its state; "
                 "add it to session(state=[...])"
@@ -69,11 +76,14 @@ class Optimizers:
 
 
 def _is_plain(thing: object) -> bool:
-    """It has no other optimizer inside."""
-    kind = type(thing)
-    if isinstance(thing, torch.optim.Optimizer):
-        return kind.__module__.startswith("torch.optim.")
-    return kind.__module__.startswith("torch.") or not hasattr(thing, "step")
+    """What its state has in it is known: nothing of another object."""
+    if isinstance(thing, torch.nn.Module):
+        return not any(map(has_extra_state, thing.modules()))
+    return type(thing).__module__.startswith(("torch.optim.", "torch.amp."))
+
+
+def _parameters(things: Iterable[object]) -> set[int]:
+    return {id(one) for module in things if isinstance(module, torch.nn.Module) for one in module.parameters()}
 
 
 def _updated(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -19,7 +19,7 @@ from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.step import Attempts
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.tampering import Tampering
-from rekindle_training.adapter.words import in_words
+from rekindle_training.adapter.words import FAILURES, in_words
 from rekindle_training.processor.gate import Join
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Membership:
             self._call_back()
             if not wish.rebuild.begins:
                 self._rank.tell_update()
-        except Exception as error:
+        except FAILURES as error:
             if lost := self._rank.gate.broken_by(wish.generation) or communicator.is_loss(error):
                 log.info("lost the other ranks on the way into generation %d", wish.generation)
             else:
@@ -139,7 +139,7 @@ class Membership:
 
     def _read_newest(self) -> int:
         """Of those that can be read; raises what the last one of them does. Returns its step, 0: there is none."""
-        step = self._checkpoints.newest()
+        step, damaged = self._checkpoints.newest(), []
         while step:
             try:
                 self._checkpoints.read(step)
@@ -147,10 +147,13 @@ class Membership:
                 if not isinstance(self._checkpoints, Checkpoints) or not (older := self._checkpoints.older(step)):
                     raise
                 log.warning("%s; the one behind step %d is read", error, older)
+                damaged.append(step)
                 step = older
             else:
-                return step
-        return 0
+                break
+        if isinstance(self._checkpoints, Checkpoints):
+            self._checkpoints.set_aside(damaged)
+        return step
 
     def _restore_checkpoint(self) -> None:
         if step := self._read_newest():

@@ -27,6 +27,7 @@ from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Go, Join, Pause, Stand, Wish
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -83,20 +84,20 @@ def session(  # noqa: PLR0913  # what is trained, and how
     wrappers = DataParallel()
     shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
-    forgotten.refuse_strange_parameters(model, (optimizer, *state))
+    forgotten.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
     here = entry.environment
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
     declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
+    rank = Rank.of(entry, trained, wrappers, declared, after_update)
     if checkpoints is not None:
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
-        checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared)
-    rank = Rank.of(entry, trained, wrappers, declared, after_update)
+        checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.legacy)
     training = Training(rank, checkpoints, every)
     training.begin()
-    with training.refusing_others((optimizer, *state)):
+    with training.refusing_others((model, optimizer, *state)):
         yield training
         training.end()
 
@@ -317,7 +318,7 @@ class Training:
 
     def _has_left(self) -> bool:
         try:
-            self._communicator.leave()
+            self._communicator.leave(together=not self._attempts.interrupted)
         except RuntimeError as error:
             if not self._attempts.guarded:
                 raise
@@ -371,7 +372,7 @@ class Training:
         try:
             if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
                 self._checkpoints.write(self.step)
-        except Exception as error:
+        except FAILURES as error:
             if not self._attempts.guarded:
                 raise
             self._attempts.failed_behind_step(error)

@@ -19,7 +19,7 @@ from rekindle_training.adapter.boundary import Boundary, CannotGoBack
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
-from rekindle_training.adapter.words import in_words
+from rekindle_training.adapter.words import FAILURES, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -153,7 +153,7 @@ class Attempts:
         self._boundary.forget()
         self._now.failed = False
 
-    def failed_behind_step(self, error: Exception) -> None:
+    def failed_behind_step(self, error: BaseException) -> None:
         """What all ranks do at the boundary, such as a checkpoint, has failed here."""
         self._note(f"what follows step {self._now.number}", error)
         self._break_off()
@@ -169,7 +169,7 @@ class Attempts:
 
     def leave(self, error: BaseException | None) -> bool:
         """Whether the error ends here."""
-        if error is not None and not isinstance(error, Exception):
+        if error is not None and not isinstance(error, FAILURES):
             self._interrupt(error)
             return False
         done = error is None and (self._now.agreed or self._agree())
@@ -252,7 +252,7 @@ class Attempts:
             return
         try:
             self._rank.tell_update()
-        except Exception as error:  # noqa: BLE001  # whatever the script's own code raises
+        except FAILURES as error:
             self.failed_behind_step(error)
 
     # Failures.

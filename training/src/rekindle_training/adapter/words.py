@@ -1,4 +1,9 @@
-"""What is said of an exception to who is not here."""
+"""By what training fails, and what is said of it to who is not here."""
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+FAILURES = (Exception, CheckpointException)
+"""Torch's failed checkpoint is no `Exception`."""
 
 LONGEST = 500
 """Characters that the manager is told; all of it stands in this rank's log."""

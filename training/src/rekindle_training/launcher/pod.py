@@ -24,7 +24,7 @@ from rekindle_training.launcher.rank_environment import place, pod_environment, 
 from rekindle_training.launcher.signals import Signalled
 from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
 from rekindle_wire import PROTOCOL
-from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState
+from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState, Restart
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ SPARE_SECONDS = 3.0
 """How long after a spare was used the next one begins to load: not beside the recovery that used it."""
 MANAGER_STARTS, MANAGER_STARTS_WITHIN = 5, 60.0
 """How often a manager is started within so many seconds before the pod gives up."""
+END_SECONDS = 1.0
+"""The manager may hear of a loss from other ranks, before the launcher hears of the end."""
 UNTRAINED_RESTARTS = 3
 """How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
 
@@ -55,6 +57,13 @@ class _GraceOver:
 
 
 @dataclass(frozen=True)
+class _Restart:
+    """By now the ends that led to this order are known."""
+
+    order: Restart
+
+
+@dataclass(frozen=True)
 class _SpareDue:
     """There is time to load another one."""
 
@@ -64,7 +73,7 @@ class _StillStopped:
     """A manager that does not go on is ended, and followed by another one."""
 
 
-_PodEvent = Event | PodOrder | _Listens | Signalled | _GraceOver | _SpareDue | _StillStopped
+_PodEvent = Event | PodOrder | _Listens | Signalled | _GraceOver | _SpareDue | _StillStopped | _Restart
 
 
 @dataclass
@@ -153,14 +162,21 @@ class Pod:
                 self._obey(event)
             case _Listens(port):
                 self._meet(port)
-            case _SpareDue():
-                self._load_spares()
-            case _StillStopped() if self._manager_stopped:
-                self._processes.say(Signal(MANAGER, signal.SIGKILL))
             case Signalled(number, from_terminal):
                 log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
                 reached_all = from_terminal and number == signal.SIGINT and self._arguments.runs_as != "program"
                 self._end(128 + number, None if reached_all else number)
+            case _:
+                self._notice_time(event)
+
+    def _notice_time(self, event: object) -> None:
+        match event:
+            case _SpareDue():
+                self._load_spares()
+            case _StillStopped() if self._manager_stopped:
+                self._processes.say(Signal(MANAGER, signal.SIGKILL))
+            case _Restart(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
+                self._restart(order)
             case _GraceOver(life) if life == self._restarts:
                 self._end_grace()
 
@@ -264,11 +280,21 @@ class Pod:
                 log.warning("ending a rank", extra={"reason": order.end.reason})
                 self._processes.say(Signal(order.end.process, signal.SIGKILL))
             case "restart" if order.restart.restarts == self._restarts:
-                self._restart(order.restart.reason, untrained=order.restart.untrained)
+                if order.restart.untrained and not self._was_killed:
+                    self._later(END_SECONDS, _Restart(order.restart))
+                else:
+                    self._restart(order.restart)
 
-    def _restart(self, reason: str, *, untrained: bool) -> None:
+    @property
+    def _was_killed(self) -> bool:
+        """A rank, by a signal; a shell says it its own way."""
+        lowest = 128 if self._arguments.runs_as == "program" else 255
+        return any(code < 0 or code > lowest for code in self._failures)
+
+    def _restart(self, order: Restart) -> None:
         """One that was killed before the first step says nothing against the script, and its death has cost no training."""
-        if untrained and self._untrained < UNTRAINED_RESTARTS and any(code < 0 for code in self._failures):
+        reason = order.reason
+        if order.untrained and self._untrained < UNTRAINED_RESTARTS and self._was_killed:
             self._untrained += 1
         elif self._restarts - self._untrained == self._arguments.max_restarts:
             log.error("training ends", extra={"reason": reason, "restarts": self._restarts})

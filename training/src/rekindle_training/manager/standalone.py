@@ -50,7 +50,8 @@ class Standalone:
             return
         self.given_up = True
         log.error("training cannot go on", extra={"reason": reason})
-        self._pods.restart(reason, untrained=not (self._roster.stepped or self._roster.took_over))
+        roster, pods = self._roster, self._pods
+        pods.restart(reason, untrained=not (roster.stepped or roster.took_over or pods.succeeds))
 
     async def watch(self) -> None:
         """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
