@@ -57,6 +57,15 @@ bit for bit. Seconds are from the first fault to the first step that all ranks h
 console = Console(width=130)
 
 
+def _wait_for(condition: Callable[[], bool]) -> None:
+    """Raises TimeoutError where a job does not come to it: it has failed, and nobody waits for ever."""
+    latest = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > latest:
+            raise TimeoutError(f"the job did not come to its fault within {LIMIT:g} s")
+        time.sleep(0.001)
+
+
 @dataclass(frozen=True)
 class Job:
     """A running job, as a fault from outside sees it."""
@@ -84,14 +93,12 @@ class Job:
 
     def some_moment(self, draw: random.Random) -> None:
         """Returns at some moment in which training is under way."""
-        while not all(self.steps(rank) for rank in range(WORLD)):
-            time.sleep(0.002)
+        _wait_for(lambda: all(self.steps(rank) for rank in range(WORLD)))
         time.sleep(draw.uniform(0, PACE * STEPS))
 
     def struck(self) -> None:
         """Returns when the script has struck."""
-        while not list(self.folder.glob("struck-*")):
-            time.sleep(0.001)
+        _wait_for(lambda: any(self.folder.glob("struck-*")))
 
 
 Strike = Callable[[Job, random.Random], None]
@@ -145,8 +152,7 @@ def _manager_and_rank(job: Job, draw: random.Random) -> None:
 
 
 def _spare_and_rank(job: Job, draw: random.Random) -> None:
-    while not job.steps(0):
-        time.sleep(0.002)
+    _wait_for(lambda: bool(job.steps(0)))
     os.kill(job.spare(), signal.SIGKILL)
     _signal(signal.SIGKILL)(job, draw)
 
@@ -213,10 +219,10 @@ def run(kind: Kind, folder: Path, draw: random.Random, zygote: Zygote) -> Found:
     variables = {**kind.variables, "REKINDLE_JOB_DIR": str(folder), "PYTHONPATH": f"{ROOT}:{ROOT / 'training' / 'src'}"}
     process = asyncio.run(zygote.run("train", arguments, variables, folder / "output.log"))
     job, struck = Job(folder, process.pid), None
-    if kind.strike is not None:
-        kind.strike(job, draw)
-        struck = time.time()
     try:
+        if kind.strike is not None:
+            kind.strike(job, draw)
+            struck = time.time()
         code = asyncio.run(process.code(LIMIT))
     except TimeoutError:
         process.kill()

@@ -303,6 +303,7 @@ def _finals(folder: Path) -> list[Path]:
 def _end(folder: Path) -> None:
     """All processes of the job, in whatever session: they have its folder in their environment."""
     mark = f"PEERS_FOLDER={folder}\0".encode()
+    found: list[int] = []
     for _ in range(100):
         found = [pid for pid in _processes() if mark in _environment(pid)]
         for pid in found:
@@ -313,6 +314,7 @@ def _end(folder: Path) -> None:
         if not found:
             return
         time.sleep(0.02)
+    raise TimeoutError(f"processes of a job do not end, and would be measured with the next one: {found}")
 
 
 def _processes() -> list[int]:

@@ -149,7 +149,7 @@ async def test_a_rank_that_is_killed_again_and_again_ends_the_job(alone: Standal
 
 async def test_a_script_that_fails_before_its_session_ends_the_job(alone: Standalone, tmp_path: Path) -> None:
     """On one rank, while the others are on their way: nobody waits for a session that one of them will never enter."""
-    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsys.exit(7) if os.environ["RANK"] == "1" else time.sleep(100)')
+    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsys.exit(7) if os.environ["RANK"] == "1" else signal.pause()')
     assert "rank 1 ended with 7, and no other one trains" in await alone.run(code=7, script=str(tmp_path / "rank.py"))
 
 
