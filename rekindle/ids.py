@@ -54,6 +54,9 @@ def gateway_queue(instance: str) -> str:
 class Workflows:
     TRAINING_JOB = "TrainingJob"
     HOT_SWITCH = "HotSwitch"
+    ONLINE_RETRY = "OnlineRetry"
+    IN_PLACE = "InPlaceRecovery"
+    PROCESS_RESCHEDULING = "ProcessRescheduling"
     JOB_RESCHEDULING = "JobRescheduling"
 
 

@@ -21,7 +21,7 @@ from rekindle.model.fault import (
     FaultyRanks,
     Sighting,
 )
-from rekindle.model.recovery import Incident, Outcome
+from rekindle.model.recovery import Handled, Incident, Outcome
 from rekindle.model.state import JobState, Standing
 from rekindle.policy.cases import Case
 from workflows import attachments
@@ -244,7 +244,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     replaced. Processes that a restart ended are of no matter any more, however it went on."""
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
-    handled = {fault_id for verdict in incident.ladder for fault_id in verdict.handled}
+    handled = {one for verdict in incident.ladder for one in verdict.handled}
     about = _occurrences(case.faults)
     switched = [one for verdict in incident.ladder for one in verdict.switched]
     moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]
@@ -258,7 +258,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             return True  # also one that was seen behind it: a restart brings another manager
         if not recovered:
             return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
-        if fault.id in handled or _occurrence(fault) in about:
+        if Handled.of(fault) in handled or _occurrence(fault) in about:
             return True
         if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
             return True

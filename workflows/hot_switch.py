@@ -19,6 +19,7 @@ from rekindle.model.fault import Fault
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
+    Handled,
     Mode,
     ModeRequest,
     Outcome,
@@ -31,7 +32,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.policy import orders
 from rekindle.policy.clients import Identity, identity
-from workflows import steps
+from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
 from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded
@@ -139,11 +140,8 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        # Where others choose the node, it may be one that is to be avoided: the pod would move on and on between two of them.
-        if scheduled.sub_healthy or scheduled.node in (*avoid, backup.old.node):
-            raise Ends(
-                Outcome.IGNORED, f"no spare: the backup pod was put on {scheduled.node}, which it is to avoid", policy=IGNORE
-            )
+        if wrong := hand_over.put_wrong(scheduled, backup, avoid):
+            raise Ends(Outcome.IGNORED, wrong, policy=IGNORE)
         self.backup = backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": scheduled.node})})
         return self.backup
 
@@ -233,7 +231,7 @@ class HotSwitch(ModeWorkflow):
             return self._ended(Ends(Outcome.IGNORED, reason, policy=IGNORE))
         self.undo.clear()
         async with self.phase("backup pod takes over the rank"):
-            late = await self._promote(backup)
+            late, self.left_behind = await hand_over.promoted(self.context.job, backup)
         return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
 
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:
@@ -246,7 +244,7 @@ class HotSwitch(ModeWorkflow):
                 swap = await steps.swap(job.id, backup.old, backup.backup)
             except ActivityError as error:
                 raise _escalate(f"the old pod could not be deleted: {error.cause}") from error
-            if swap.old_deleted and not await self._is_gone(backup.old):
+            if swap.old_deleted and not await hand_over.is_gone(job, backup.old):
                 raise _escalate(f"the old pod {backup.old.name} was not gone within {seconds(job.limits.old_pod_deleted)}")
         async with self.phase("training resumes"):
             return await self._training_resumes(latest), swap.message
@@ -321,32 +319,6 @@ class HotSwitch(ModeWorkflow):
         assert self.backup is not None
         started = await steps.await_running(self.context.job.id, (self.backup.backup,), workflow.now())
         return started.running and not self._real_faults()
-
-    async def _promote(self, backup: Backup) -> str:
-        """The old pod is seen gone, and the marks of the backup go. Training runs: what fails here is a note, not a failure."""
-        note = "" if await self._is_gone(backup.old) else await self._delete_again(backup)
-        self.left_behind = (backup.old,) if note else ()
-        try:
-            await steps.promote(self.context.job.id, backup.old, backup.backup)
-        except ActivityError as error:
-            return f"clean-up is incomplete: {error.cause}"
-        return note
-
-    async def _delete_again(self, backup: Backup) -> str:
-        """A pod that was promoted and the one before it must not carry one rank: the job could not be recovered any more."""
-        try:
-            await steps.swap(self.context.job.id, backup.old, backup.backup)
-        except ActivityError as error:
-            return f"the old pod {backup.old.name} is left behind: {error.cause}"
-        return "" if await self._is_gone(backup.old) else f"pod {backup.old.name} is still terminating"
-
-    async def _is_gone(self, pod: PodRef) -> bool:
-        """False also where the cluster does not say."""
-        job = self.context.job
-        try:
-            return not await steps.await_gone(job.id, (pod,), workflow.now() + job.limits.old_pod_deleted)
-        except ActivityError:
-            return False
 
     # ---- undo
 
@@ -441,7 +413,7 @@ class HotSwitch(ModeWorkflow):
             look_at=self._node_to_look_at(),
             switched=(moved,),
             left_behind=self.left_behind,
-            handled=tuple(fault.id for fault in self.faults if self._is_left_behind(fault)),
+            handled=tuple(Handled.of(fault) for fault in self.faults if self._is_left_behind(fault)),
         )
 
 

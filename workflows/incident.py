@@ -13,7 +13,7 @@ from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultKind, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import cases, nodes
+from rekindle.policy import cases, ladder, nodes
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -120,14 +120,21 @@ class IncidentRun:
         return any(not fault.backup for fault in not_among(cases.counting(self._known.state, workflow.now()), self._met))
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
-        """The next one of the ladder; a verdict may name it. A real fault that ended a hot switch continues below it."""
+        """The next one of the ladder for all that is broken by now; a verdict may name it. What a real fault interrupted is
+        followed by the cheapest that mends that."""
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
         if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or _was_interrupted(last)):
             return None
-        left = [mode for mode in self.case.plan.modes if mode not in self._situation.tried]
-        return last.next_mode if last.next_mode in left else next(iter(left), None)
+        left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
+        named = None if last.mode is Mode.HOT_SWITCH and _was_interrupted(last) else last.next_mode
+        return named if named in left else next(iter(left), None)
+
+    def _mending(self) -> tuple[Mode, ...]:
+        broken = [fault for fault in cases.counting(self._known.state, workflow.now()) if not fault.backup]
+        kinds = tuple(dict.fromkeys(fault.kind for fault in broken))
+        return ladder.for_real_faults(self._known.state, kinds).modes if kinds else ()
 
     async def _run_mode(self, mode: Mode) -> Verdict:
         """A failure of ours becomes a verdict too."""

@@ -2,7 +2,7 @@
 
 It happens once an incident, run by the first mode that repairs processes: online retry, in-place recovery, process rescheduling,
 elastic training or a dump. Each of them begins with `open_recovery`; the ones behind the first skip what is open already. Hot
-switch and job rescheduling need none of it, and no other mode is there yet.
+switch and job rescheduling need none of it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.model.job import Job, TrainingSide
 from rekindle.model.recovery import Attachment, Mode, Order, Outcome, Report, ReportKind, Situation
-from rekindle.policy import opening, orders
+from rekindle.policy import faulty, opening, orders
 from workflows import steps
 from workflows.mode import Ends, ModeWorkflow, seconds
 
@@ -107,7 +107,7 @@ class _Opening:
     def _announcement(self, leaving: tuple[int, ...]) -> Order:
         situation = self.situation
         faults = situation.announced or opening.announcement(self.job, situation)
-        if opening.is_retryable(faults):
+        if faulty.is_retryable(faults):
             return orders.retryable_fault(self.job.id, situation.attempt, faults)
         return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)
 
@@ -182,7 +182,7 @@ class _Opening:
         return self._is_cut() and self.mode.attachment is not None
 
     def _no_answer(self) -> str:
-        if opening.is_nobody_left(self.job, self.mode.faults):
+        if faulty.is_nobody_left(self.job, self.mode.faults):
             return "every pod is lost"
         return self.mode.lost_manager
 

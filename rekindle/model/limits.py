@@ -63,6 +63,17 @@ class Limits(Written):
     next_order: timedelta = Field(default=timedelta(seconds=30), gt=timedelta(0))
     """How long a MindIO client waits for an order after its report: MINDIO_WAIT_MINDX_TIME of the job."""
 
+    retry: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Online retry: from `retry` until the report that training goes on. Source: ClusterD, 15 minutes."""
+
+    repair: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Recovery of processes: from `recover` until the report that training goes on; a process may have to load. Source: ClusterD,
+    15 minutes."""
+
+    replacement_scheduled: timedelta = Field(default=timedelta(seconds=270), gt=timedelta(0))
+    """Process rescheduling: from the creation of a new pod until it has a node, while training stands. Beyond it: no spare.
+    Source: ClusterD, 30 to 270 s."""
+
     report_lost: timedelta = Field(default=timedelta(seconds=3), gt=timedelta(0))
     """MindIO: after an outage in which a report of the opening may have been lost, until it goes on without it. Source: ours; the
     client answers within 0.2 s, and an outage of 15 s has cost 18 s of its patience."""

@@ -17,6 +17,9 @@ class Mode(StrEnum):
     """A way to recover. The value is what people read, in the Temporal UI and in output."""
 
     HOT_SWITCH = "hot switch"
+    ONLINE_RETRY = "online retry"
+    IN_PLACE = "in-place recovery"
+    PROCESS_RESCHEDULING = "process rescheduling"
     JOB_RESCHEDULING = "job rescheduling"
 
 
@@ -262,6 +265,18 @@ class Situation(Value):
         return self.model_copy(update=dict(changes))
 
 
+class Handled(Value):
+    """One occurrence of a fault: what has come back, or has grown, since is another one."""
+
+    source: str
+    id: str
+    accepted_at: datetime | None
+
+    @classmethod
+    def of(cls, fault: Fault) -> Self:
+        return cls(source=fault.source, id=fault.id, accepted_at=fault.accepted_at)
+
+
 class VerdictChanges(TypedDict, total=False):
     """The fields of `Verdict` that are changed behind a mode, for `with_`."""
 
@@ -272,7 +287,8 @@ class VerdictChanges(TypedDict, total=False):
     next_mode: Mode | None
     look_at: str
     switched: tuple[Switched, ...]
-    handled: tuple[str, ...]
+    handled: tuple[Handled, ...]
+    left_behind: tuple[PodRef, ...]
     unread: tuple[Report, ...]
     situation: Situation | None
 
@@ -294,8 +310,8 @@ class Verdict(Value):
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
-    handled: tuple[str, ...] = ()
-    """Ids of the faults that the mode has dealt with, beyond those that it was started for."""
+    handled: tuple[Handled, ...] = ()
+    """The faults that the mode has dealt with, beyond those that it was started for."""
 
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""

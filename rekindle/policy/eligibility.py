@@ -3,9 +3,13 @@
 from collections.abc import Callable
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import few
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import PROCESS_RECOVER_ENABLE
+from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
+from rekindle.model.recovery import FaultRank, Strategy
 from rekindle.model.state import JobState
+from rekindle.policy import faulty
 
 
 class Readiness(Value):
@@ -18,6 +22,10 @@ class Readiness(Value):
     lost_manager: str
     """How the manager of a MindIO job was lost, in words; empty: it was not."""
 
+
+MOST_REPLACED = 10
+"""Pods that one process rescheduling replaces at most: where more are lost, the whole job starts again. Source: ours, as the
+replaced system's bound for sub-healthy pods."""
 
 Check = Callable[[Job, int, Readiness], str]
 
@@ -111,6 +119,56 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     job, ready = state.job, readiness(state)
     checks = JOB_CHECKS if job.observe else (*JOB_CHECKS, *READY_CHECKS)
     return tuple(reason for check in checks if (reason := check(job, pod_rank, ready)))
+
+
+# ---- recovery of processes
+
+
+def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why the step cannot just be repeated for what is faulty; empty: it can."""
+    needs_more = () if faulty.is_retryable(_faulty(state)) else ("not all of its faults may go away when the step is repeated",)
+    return (*_process_level(state, Strategy.RETRY), *needs_more)
+
+
+def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why the faulty processes cannot start again in their pods; empty: they can."""
+    lost = faulty.lost_pods(state.job, _real_faults(state))
+    gone = (f"pod ranks {few([str(rank) for rank in lost])} lost their pod",) if lost else ()
+    return (*_process_level(state, faulty.IN_PLACE), *gone)
+
+
+def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why no other pods can take over the ranks of those that are faulty; empty: they can."""
+    pods = faulty.pods_of(state.job, _faulty(state))
+    reasons = {
+        "with MindIO, pods are replaced by its scheduler": state.job.training_side is TrainingSide.MINDIO,
+        f"{len(pods)} pods are faulty, accepted are at most {MOST_REPLACED}": len(pods) > MOST_REPLACED,
+        "every pod is faulty": len(pods) >= state.job.pods,
+    }
+    return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+
+
+def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
+    """Its stream may be away for a moment: the opening waits for it."""
+    job, ready = state.job, readiness(state)
+    checks = {
+        RECOVERY_OFF: not recovery_is_on(job),
+        f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty.allows(job, strategy),
+        "nothing of it is known to be faulty": not _faulty(state),
+        "every pod is lost": faulty.is_nobody_left(job, _real_faults(state)),
+        "its training side has never attached to a gateway": not state.introduced,
+        "no training step was completed yet": not ready.completed_a_step,
+        f"its manager was lost: {ready.lost_manager}": bool(ready.lost_manager),
+    }
+    return tuple(reason for reason, holds in checks.items() if holds)
+
+
+def _faulty(state: JobState) -> list[FaultRank]:
+    return [rank for fault in _real_faults(state) for rank in faulty.ranks_of(state.job, fault)]
+
+
+def _real_faults(state: JobState) -> list[Fault]:
+    return [one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup]
 
 
 def always(state: JobState, pod_rank: int | None) -> tuple[str, ...]:

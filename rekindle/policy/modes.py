@@ -20,6 +20,7 @@ class About(Enum):
     """What a mode moves or restarts."""
 
     POD = "one pod rank, which a request must name"
+    RANKS = "the ranks that are faulty, of which the faults tell"
     JOB = "the whole job"
 
 
@@ -53,6 +54,9 @@ class ModeRow:
         return sum((getattr(limits, name) for name in self.limits), limits.clean_up)
 
 
+IN_PLACE_TRIES = RESCHEDULING_TRIES = 3
+"""Of one recovery, in which other ranks were lost meanwhile, or new pods failed."""
+OPENING = ("order", "stop", "settle", "release", "look", "order", "offers")
 REAL = (FaultKind.NODE, FaultKind.POD, FaultKind.PROCESS)
 
 LADDER: tuple[ModeRow, ...] = (
@@ -75,6 +79,39 @@ LADDER: tuple[ModeRow, ...] = (
             "migration_delivered",
             "resume",
             "old_pod_deleted",
+        ),
+    ),
+    ModeRow(  # the step is repeated, no process ends
+        mode=Mode.ONLINE_RETRY,
+        workflow="OnlineRetry",
+        procedure="workflows.online_retry",
+        begins="training stops",
+        about=About.RANKS,
+        serves=(FaultKind.PROCESS,),
+        reasons_against=eligibility.online_retry,
+        limits=(*OPENING, "order", "retry"),
+    ),
+    ModeRow(  # faulty processes start again in their pods, and take their state from replicas
+        mode=Mode.IN_PLACE,
+        workflow="InPlaceRecovery",
+        procedure="workflows.in_place",
+        begins="training stops",
+        about=About.RANKS,
+        serves=(FaultKind.PROCESS,),
+        reasons_against=eligibility.in_place,
+        limits=(*OPENING, "order", "repair") * IN_PLACE_TRIES,
+    ),
+    ModeRow(  # other pods take over the ranks of faulty ones, on other nodes, and their state from replicas
+        mode=Mode.PROCESS_RESCHEDULING,
+        workflow="ProcessRescheduling",
+        procedure="workflows.process_rescheduling",
+        begins="training stops",
+        about=About.RANKS,
+        serves=REAL,
+        reasons_against=eligibility.process_rescheduling,
+        limits=(
+            *(*OPENING, "replacement_scheduled", "backup_start", "order", "repair") * RESCHEDULING_TRIES,
+            *("old_pod_deleted",) * 2 * eligibility.MOST_REPLACED,  # for each pod that is replaced
         ),
     ),
     ModeRow(  # all pods start again on healthy nodes, from the last checkpoint; it sweeps what any other mode left behind

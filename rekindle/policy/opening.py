@@ -4,11 +4,10 @@ which pods leave, how long to wait. Asked by `workflows.opening`."""
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultKind, FaultType
+from rekindle.model.fault import EXPECTED_HOLDER, TRAINING_SIDE, UNKNOWN_HOLDER, Fault, FaultType
 from rekindle.model.job import Job, TrainingSide
-from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import FaultRank, Situation, Strategy
-from rekindle.policy import orders
+from rekindle.policy import faulty, orders
 
 HEALTHY = (FaultRank(rank=0, type=FaultType.NETWORK),)
 """What is announced where nothing is faulty after all: training has stopped, and repeats its step. Source: tried with MindIO."""
@@ -26,13 +25,13 @@ def updated(job: Job, situation: Situation, faults: Sequence[Fault], named: Sequ
     Args:
         named: what the training side names in an answer.
     """
-    told = [one for fault in faults if fault.source == TRAINING_SIDE for one in _ranks_of(job, fault)]
-    reported = together((*situation.reported, *_own_words(situation, (*told, *named))))
-    seen = [one for fault in faults if fault.source != TRAINING_SIDE for one in _ranks_of(job, fault)]
-    faulty = together(one for one in (*seen, *reported) if one.rank < job.ranks)
-    pods = {one.rank // job.ranks_per_pod for one in faulty}
+    told = [one for fault in faults if fault.source == TRAINING_SIDE for one in faulty.ranks_of(job, fault)]
+    reported = faulty.together((*situation.reported, *_own_words(situation, (*told, *named))))
+    seen = [one for fault in faults if fault.source != TRAINING_SIDE for one in faulty.ranks_of(job, fault)]
+    standing = faulty.together(one for one in (*seen, *reported) if one.rank < job.ranks)
+    pods = {one.rank // job.ranks_per_pod for one in standing}
     healed = tuple(one.rank for one in situation.announced if one.rank // job.ranks_per_pod not in pods)
-    return situation.with_(faults=tuple(faults), faulty=faulty, reported=reported, healed=healed)
+    return situation.with_(faults=tuple(faults), faulty=standing, reported=reported, healed=healed)
 
 
 def _own_words(situation: Situation, told: Iterable[FaultRank]) -> list[FaultRank]:
@@ -41,80 +40,36 @@ def _own_words(situation: Situation, told: Iterable[FaultRank]) -> list[FaultRan
     return [one for one in told if one.rank not in announced]
 
 
-def together(found: Iterable[FaultRank]) -> tuple[FaultRank, ...]:
-    """Every rank once. The last word on its type holds, but a process that has ended stays ended."""
-    types: dict[int, FaultType] = {}
-    for one in found:
-        if types.get(one.rank) is not FaultType.OTHER:
-            types[one.rank] = one.type
-    return tuple(FaultRank(rank=rank, type=types[rank]) for rank in sorted(types))
-
-
-def _ranks_of(job: Job, fault: Fault) -> list[FaultRank]:
-    """A real fault's ranks: those that it names, or all of its pods. A sub-health and the end of a backup pod have none."""
-    if fault.kind is FaultKind.SUB_HEALTH or fault.backup:
-        return []
-    types = {rank: detail.type for detail in fault.details for rank in detail.ranks}
-    ranks = fault.ranks or tuple(rank for pod_rank in fault.pod_ranks for rank in job.ranks_of(pod_rank))
-    return [FaultRank(rank=rank, type=types.get(rank, FaultType.OTHER)) for rank in ranks]
-
-
-def is_retryable(faults: Iterable[FaultRank]) -> bool:
-    """Whether repeating the step may mend them: faults of memory, or of the network, and not of both."""
-    types = {one.type for one in faults}
-    return len(types) < 2 and FaultType.OTHER not in types
-
-
 def may_retry(job: Job, situation: Situation) -> bool:
     """Whether the step may be repeated for all that is faulty: then no process ends. One fault that needs more makes them all
     normal faults, and so do faults of both types, a job that allows no retry, and a retry that was tried."""
-    return _allows_retry(job) and Strategy.RETRY not in situation.ordered and is_retryable(situation.faulty)
-
-
-def _allows_retry(job: Job) -> bool:
-    """By its owner; our own training side may do all that it offers where its owner says nothing."""
-    allowed = job.annotations.get(RECOVER_STRATEGY)
-    if allowed is None:
-        return job.training_side is TrainingSide.REKINDLE
-    return Strategy.RETRY in (word.strip() for word in allowed.split(","))
-
-
-def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
-    """Whether every pod is lost: then nobody answers any more."""
-    lost = {one.rank // job.ranks_per_pod for fault in faults if _ends_pods(fault) for one in _ranks_of(job, fault)}
-    return len(lost) >= job.pods
-
-
-def _ends_pods(fault: Fault) -> bool:
-    return fault.kind in (FaultKind.POD, FaultKind.NODE)
+    is_open = faulty.allows(job, Strategy.RETRY) and Strategy.RETRY not in situation.ordered
+    return is_open and faulty.is_retryable(situation.faulty)
 
 
 # ---- what is announced
 
 
 def announcement(job: Job, situation: Situation) -> tuple[FaultRank, ...]:
-    """The ranks of `globalFault`. A normal fault takes all ranks of its pod with it."""
+    """The ranks of `globalFault`. With MindIO a normal fault takes all ranks of its pod with it."""
     if not situation.faulty:
         return HEALTHY
-    if may_retry(job, situation):
+    if may_retry(job, situation) or job.training_side is not TrainingSide.MINDIO:
         return situation.faulty
-    return tuple(FaultRank(rank=rank) for pod_rank in pods_of(job, situation.faulty) for rank in job.ranks_of(pod_rank))
-
-
-def pods_of(job: Job, faults: Iterable[FaultRank]) -> tuple[int, ...]:
-    """Pod ranks of faulty ranks."""
-    return tuple(sorted({one.rank // job.ranks_per_pod for one in faults}))
+    return tuple(FaultRank(rank=rank) for pod_rank in faulty.pods_of(job, situation.faulty) for rank in job.ranks_of(pod_rank))
 
 
 def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     """The pods that an exit order may name: held by the pod that became faulty, and named by no earlier order. An exit for a pod
-    that has left waits for the next one of its rank, and ends that.
+    that has left waits for the next one of its rank, and ends that. In pods of ours nothing has to leave for a fault.
 
     Args:
         before: who held each pod rank before the incident.
         now: who holds it at this moment.
     """
-    unnamed = (rank for rank in pods_of(job, situation.faulty) if rank not in situation.leaving)
+    if job.training_side is not TrainingSide.MINDIO:
+        return ()
+    unnamed = (rank for rank in faulty.pods_of(job, situation.faulty) if rank not in situation.leaving)
     return tuple(rank for rank in unnamed if _holds_on(rank, before, now))
 
 
@@ -146,6 +101,6 @@ def offers(strategies: Iterable[str]) -> tuple[str, ...]:
 
 
 def again(situation: Situation) -> Situation:
-    """Behind a retry that failed with 405, with which the training side asks for a new announcement: training stands, and the
-    faults are announced under a new uuid. What left has left."""
+    """Behind a strategy that failed, where the training side bears another one: training stands, and the faults are announced
+    under a new uuid. What left has left."""
     return situation.with_(attempt="", announced=(), healed=(), offered=False, offers=(), presumed=False)

@@ -43,8 +43,8 @@ def invalid(state: JobState, given: object) -> str:
         return str(error)
     if request.mode is None:
         return f"mode: missing, accepted are {', '.join(Mode)}"
-    if row_of(request.mode).about is not About.POD:
-        return "" if request.pod_rank is None else f"pod_rank: a {request.mode} concerns all pods, accepted is none"
+    if (about := row_of(request.mode).about) is not About.POD:
+        return "" if request.pod_rank is None else f"pod_rank: not accepted, since {request.mode} concerns {about.value}"
     last = state.job.pods - 1
     if request.pod_rank is None:
         return f"pod_rank: missing, accepted are 0 to {last}"

@@ -34,7 +34,10 @@ def lines(state: JobState, running: Mode | None = None, recovery: str = "") -> l
 
 
 def incident(number: int, *outcomes: Outcome) -> Incident:
-    ladder = tuple(Verdict(mode=mode, outcome=outcome, reason="r") for mode, outcome in zip(Mode, outcomes, strict=False))
+    ladder = tuple(
+        Verdict(mode=mode, outcome=outcome, reason="r")
+        for mode, outcome in zip((Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING), outcomes, strict=False)
+    )
     return Incident(
         number=number,
         summary=f"fault {number}",

@@ -12,10 +12,10 @@ from rekindle.model.job import Job, JobId, TrainingSide
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges
-from rekindle.policy import opening, reports
+from rekindle.policy import faulty, opening, reports
 
 MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
-JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2)
+JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2, annotations={RECOVER_STRATEGY: "retry, recover"})
 MINDIO = JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "annotations": {RECOVER_STRATEGY: "retry, recover"}})
 WITHOUT_RETRY = MINDIO.model_copy(update={"annotations": {RECOVER_STRATEGY: "recover,dump"}})
 HELD = ("a", "b", "c", "d")
@@ -50,11 +50,11 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
     here = Situation()
     named: list[int] = []
     for told in rounds:
-        here = here.with_(faulty=opening.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
+        here = here.with_(faulty=faulty.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
         ranks = [one.rank for one in opening.announcement(JOB, here)]
         assert len(ranks) == len(set(ranks))
         assert {one.rank for one in here.faulty} <= set(ranks)
-        leaving = opening.leaving(JOB, here, before, now)
+        leaving = opening.leaving(MINDIO, here, before, now)
         assert all(before[rank] == now[rank] and before[rank] in ("a", "b") for rank in leaving)
         named += leaving
         here = here.with_(leaving=tuple(sorted((*here.leaving, *leaving))))
@@ -64,7 +64,7 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
 @given(fault_ranks)
 def test_a_process_that_has_ended_stays_ended(told: list[FaultRank]) -> None:
     """Of each rank one entry is left: type 1 if it was ever said, otherwise the last word."""
-    for one in opening.together(told):
+    for one in faulty.together(told):
         types = [other.type for other in told if other.rank == one.rank]
         assert one.type is (OTHER if OTHER in types else types[-1])
 
@@ -104,11 +104,18 @@ def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Si
     assert opening.may_retry(job, found) is expected
 
 
-def test_a_normal_fault_takes_its_pod_with_it() -> None:
+def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
     """All ranks of the pods are announced, as type 1; faults that may be retried stay as they are."""
-    assert written(opening.announcement(JOB, situation(JOB, processes(OTHER, 1, 4)))) == ["0:1", "1:1", "4:1", "5:1"]
-    assert written(opening.announcement(JOB, situation(JOB, processes(MEMORY, 1)))) == ["1:0"]
-    assert written(opening.announcement(JOB, situation(JOB, processes(MEMORY, 1), ordered=("retry",)))) == ["0:1", "1:1"]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)))) == ["0:1", "1:1", "4:1", "5:1"]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1)))) == ["1:0"]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)))) == ["0:1", "1:1"]
+
+
+def test_a_normal_fault_of_ours_leaves_its_neighbours_alone() -> None:
+    """Only the faulty ranks are announced, as what they are, and no pod is told to leave."""
+    found = situation(JOB, processes(OTHER, 1, 4))
+    assert written(opening.announcement(JOB, found)) == ["1:1", "4:1"]
+    assert opening.leaving(JOB, found, HELD, HELD) == ()
 
 
 def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
@@ -119,10 +126,10 @@ def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
 
 def test_a_pod_that_was_replaced_or_told_already_is_not_told_to_leave() -> None:
     """The exit would wait, and end the pod that came in its place."""
-    found = situation(JOB, processes(OTHER, 0, 3, 4, 6), leaving=(0,))
-    assert opening.leaving(JOB, found, HELD, ("a", "b", "x", "")) == (1,)
-    assert opening.leaving(JOB, found, HELD, ()) == ()
-    assert opening.leaving(JOB, found, (), HELD) == ()
+    found = situation(MINDIO, processes(OTHER, 0, 3, 4, 6), leaving=(0,))
+    assert opening.leaving(MINDIO, found, HELD, ("a", "b", "x", "")) == (1,)
+    assert opening.leaving(MINDIO, found, HELD, ()) == ()
+    assert opening.leaving(MINDIO, found, (), HELD) == ()
 
 
 def test_only_normal_faults_of_mindio_settle() -> None:
@@ -151,9 +158,9 @@ def test_exit_is_no_offer() -> None:
 
 def test_nobody_answers_when_every_pod_is_lost() -> None:
     """Failed pods and lost nodes count; processes of every pod leave the agents there."""
-    assert opening.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
-    assert not opening.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
-    assert not opening.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
+    assert faulty.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2, 3)))
+    assert not faulty.is_nobody_left(JOB, (about(FaultKind.POD, 0, 1), about(FaultKind.NODE, 2)))
+    assert not faulty.is_nobody_left(JOB, (processes(OTHER, *range(8)),))
 
 
 def test_another_announcement_is_another_attempt() -> None:

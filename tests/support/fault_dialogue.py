@@ -23,6 +23,8 @@ class FaultDialogue:
     _report: Callable[[str, Callable[[Any], Awaitable[wire.Status]]], Awaitable[int]]
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
+    may_follow = True
+    """Ours bears another announcement behind a repair that failed, and whatever order comes then."""
 
     def __init__(self) -> None:
         self.state = TRAINS
@@ -74,7 +76,7 @@ class FaultDialogue:
 
     async def _take_faults(self, signal: wire.ProcessManageSignal) -> None:
         """It adopts the server's types, and tells what it has found meanwhile before it says what it could do."""
-        if self.state != STOPPED:
+        if self.state != STOPPED and not (self.may_follow and self.state == ANNOUNCED):
             self._exit(f"on_global_rank, and it {self.state}")
             return
         self.broken.update({int(fault.rankId): fault.faultType for fault in signal.faultRanks})
@@ -90,8 +92,13 @@ class FaultDialogue:
         if self.state != ANNOUNCED or strategy not in self._offered:
             self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
             return
-        code = self.script.status
-        self.state = STOPPED if code == 405 else TRAINS
+        await self.script.before_status(strategy)
+        if not self.script.resumes:
+            return
+        code = self.script.statuses.pop(0) if self.script.statuses else self.script.status
+        self.state = STOPPED if code == 405 else ANNOUNCED if code else TRAINS
+        if not code:
+            self.broken.clear()
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
         await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
@@ -222,6 +223,16 @@ class Harness:
                 done = {event.activity_task_completed_event_attributes.scheduled_event_id for event in events}
                 named = [event for event, asked in zip(events, scheduled, strict=True) if asked.activity_type.name == activity]
                 if len([event for event in named if event.event_id in done]) >= times:
+                    return
+                await asyncio.sleep(0.03)
+
+    async def recorded(self, workflow: WorkflowHandle[Any, Any], event: str) -> None:
+        """Waits until a workflow has worked on an event of this type."""
+        kind = EventType.Value(f"EVENT_TYPE_{event}")
+        async with asyncio.timeout(30):
+            while True:
+                kinds = [one.event_type for one in (await workflow.fetch_history()).events]
+                if kind in kinds and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in kinds[kinds.index(kind) :]:
                     return
                 await asyncio.sleep(0.03)
 

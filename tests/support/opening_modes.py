@@ -5,7 +5,7 @@ from typing import ClassVar
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Strategy, Verdict
+from rekindle.model.recovery import Handled, Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Strategy, Verdict
 from rekindle.policy import opening, orders
 from workflows.mode import Ends, ModeWorkflow
 from workflows.opening import open_recovery
@@ -18,7 +18,7 @@ class _Opens(ModeWorkflow):
     async def _open(self, context: RecoveryContext) -> Verdict:
         try:
             await open_recovery(self, context.situation)
-            handled = tuple(fault.id for fault in self.faults)
+            handled = tuple(Handled.of(fault) for fault in self.faults)
             verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled)
         except Ends as end:
             verdict = Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=end.reason, next_mode=end.next_mode)
@@ -30,12 +30,47 @@ class _Opens(ModeWorkflow):
         """Until the next mode may begin."""
 
 
-@workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
-class Opens(_Opens):
+class _OpensForReal(_Opens):
     """For real faults."""
 
-    MODE = Mode.JOB_RESCHEDULING
     OUTCOME = Outcome.RECOVERED
+
+
+@workflow.defn(name=Workflows.JOB_RESCHEDULING, failure_exception_types=[Exception])
+class Opens(_OpensForReal):
+    """The last mode."""
+
+    MODE = Mode.JOB_RESCHEDULING
+
+    @workflow.init
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await self._open(self.context)
+
+
+@workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
+class OpensForRetry(_OpensForReal):
+    """Where all faults may be retried."""
+
+    MODE = Mode.ONLINE_RETRY
+
+    @workflow.init
+    def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest, context: RecoveryContext | None = None) -> Verdict:
+        return await self._open(self.context)
+
+
+@workflow.defn(name=Workflows.IN_PLACE, failure_exception_types=[Exception])
+class OpensInPlace(_OpensForReal):
+    """Where processes may start again in their pods."""
+
+    MODE = Mode.IN_PLACE
 
     @workflow.init
     def __init__(self, request: ModeRequest, context: RecoveryContext | None = None) -> None:

@@ -17,7 +17,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Mode, Situation, Verdict
 from tests.support.harness import Harness, a_mindio_job, harness
-from tests.support.opening_modes import Opens, OpensFirst
+from tests.support.opening_modes import Opens, OpensFirst, OpensForRetry, OpensInPlace
 from tests.support.peer import Script, ScriptedPeer
 
 SHORT = timedelta(seconds=0.3)
@@ -39,7 +39,7 @@ async def opening(
     Args:
         leaves: its training side is to have left in the end.
     """
-    async with harness(env, job, modes=(OpensFirst, Opens)) as world, world.peer(script) as peer:
+    async with harness(env, job, modes=(OpensFirst, OpensForRetry, OpensInPlace, Opens)) as world, world.peer(script) as peer:
         await world.first_step()
         survey = await ActivityEnvironment().run(PodActivities(world.cluster).survey, SurveyRequest(job_id=job.id))
         await world.tell(ids.Updates.SIGHTING, survey.sighting)
@@ -48,10 +48,10 @@ async def opening(
         assert not peer.broken_rules, peer.broken_rules
 
 
-async def verdict(world: Harness, mode: Mode = Mode.JOB_RESCHEDULING) -> Verdict:
-    """What the mode said at its end."""
-    await world.incident()
-    handle = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, mode), result_type=Verdict)
+async def verdict(world: Harness, mode: Mode | None = None) -> Verdict:
+    """What a mode said at its end, by default the last one."""
+    last = (await world.incident()).ladder[-1].mode
+    handle = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, mode or last), result_type=Verdict)
     found: Verdict = await handle.result()
     return found
 

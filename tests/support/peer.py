@@ -34,6 +34,10 @@ TRIES = 4
 """How often the real client sends a report, within milliseconds, when the call itself fails."""
 
 
+async def _nothing(_: str) -> None:
+    """Happens."""
+
+
 @dataclass
 class Script:
     """What the peer does differently from a healthy one."""
@@ -44,6 +48,10 @@ class Script:
     resumes: bool = True
     """Reports a status after `migration`."""
     status: int = 0
+    statuses: list[int] = field(default_factory=list)
+    """Codes of its first statuses in a recovery of processes; then `status`."""
+    before_status: Callable[[str], Awaitable[object]] = _nothing
+    """Called with the strategy when it is carried out, before its status."""
     went_on: str = "migration"
     """The strategy in its status; ours says `continue` when the backup died and training goes on where it was."""
     repeats: int = 1
@@ -327,6 +335,8 @@ class ScriptedPeer(FaultDialogue):
 
 class MindioPeer(ScriptedPeer):
     """TaskD's manager and MindIO's controller, in one process."""
+
+    may_follow = False
 
     def __init__(self, address: str, job_id: str, script: Script | None, backup_runs: Callable[[], Awaitable[object]]) -> None:
         """Args:

@@ -1,7 +1,6 @@
 """The opening of a fault recovery: its orders, its reports, and what is made of faults that come and go meanwhile."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -11,10 +10,9 @@ from tests.support.openings import SHORT, fields, healed, mindio, opened, openin
 from tests.support.peer import Script
 
 
-@pytest.mark.parametrize("job", [a_job, mindio], ids=["ours", "mindio"])
-async def test_the_opening_is_the_recorded_one_message_by_message(temporal: WorkflowEnvironment, job: Any) -> None:
+async def test_the_opening_is_the_recorded_one_message_by_message(temporal: WorkflowEnvironment) -> None:
     """Stop, announce with the pod that leaves, learn what is offered: one uuid for all, and each order once."""
-    async with opening(temporal, job()) as (world, peer):
+    async with opening(temporal, mindio()) as (world, peer):
         await peer.report_fault(3)
         found = await opened(world)
         stop, announce = peer.received

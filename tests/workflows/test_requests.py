@@ -87,12 +87,12 @@ async def test_two_calls_with_one_id_are_one_request(temporal: WorkflowEnvironme
 @pytest.mark.parametrize(
     ("request_", "kind", "words"),
     [
-        (ModeRequest(pod_rank=1), ids.ErrorTypes.REQUEST_INVALID, "mode: missing, accepted are hot switch, job rescheduling"),
+        (ModeRequest(pod_rank=1), ids.ErrorTypes.REQUEST_INVALID, f"mode: missing, accepted are {', '.join(Mode)}"),
         (ModeRequest(mode=Mode.HOT_SWITCH), ids.ErrorTypes.REQUEST_INVALID, "pod_rank: missing, accepted are 0 to 1"),
         (
             ModeRequest(mode=Mode.JOB_RESCHEDULING, pod_rank=1),
             ids.ErrorTypes.REQUEST_INVALID,
-            "pod_rank: a job rescheduling concerns all pods",
+            "pod_rank: not accepted, since job rescheduling concerns the whole job",
         ),
         (ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1), ids.ErrorTypes.REQUEST_REFUSED, "pod rank 1 is healthy"),
     ],

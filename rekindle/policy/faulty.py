@@ -1,0 +1,62 @@
+"""Which ranks are faulty by the faults that stand, and what the job's owner allows to be done about them.
+
+Asked before a mode is chosen (`eligibility`) and while faults are announced (`opening`).
+"""
+
+from collections.abc import Iterable
+
+from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.recovery import FaultRank
+
+IN_PLACE = "recover-in-place"
+"""The word of the job's annotation, and of an order, for processes that start again in their pods. Source: the wire contract."""
+
+
+def together(found: Iterable[FaultRank]) -> tuple[FaultRank, ...]:
+    """Every rank once. The last word on its type holds, but a process that has ended stays ended."""
+    types: dict[int, FaultType] = {}
+    for one in found:
+        if types.get(one.rank) is not FaultType.OTHER:
+            types[one.rank] = one.type
+    return tuple(FaultRank(rank=rank, type=types[rank]) for rank in sorted(types))
+
+
+def ranks_of(job: Job, fault: Fault) -> list[FaultRank]:
+    """A real fault's ranks: those that it names, or all of its pods. A sub-health and the end of a backup pod have none."""
+    if fault.kind is FaultKind.SUB_HEALTH or fault.backup:
+        return []
+    types = {rank: detail.type for detail in fault.details for rank in detail.ranks}
+    ranks = fault.ranks or tuple(rank for pod_rank in fault.pod_ranks for rank in job.ranks_of(pod_rank))
+    return [FaultRank(rank=rank, type=types.get(rank, FaultType.OTHER)) for rank in ranks]
+
+
+def pods_of(job: Job, faults: Iterable[FaultRank]) -> tuple[int, ...]:
+    """Pod ranks of faulty ranks."""
+    return tuple(sorted({one.rank // job.ranks_per_pod for one in faults}))
+
+
+def is_retryable(faults: Iterable[FaultRank]) -> bool:
+    """Whether repeating the step may mend them: faults of memory, or of the network, and not of both."""
+    types = {one.type for one in faults}
+    return len(types) < 2 and FaultType.OTHER not in types
+
+
+def lost_pods(job: Job, faults: Iterable[Fault]) -> tuple[int, ...]:
+    """Pod ranks whose pod, or its node, is lost: nothing starts again in them."""
+    return pods_of(job, (one for fault in faults if _ends_pods(fault) for one in ranks_of(job, fault)))
+
+
+def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
+    """Whether every pod is lost: then nobody answers any more."""
+    return len(lost_pods(job, faults)) >= job.pods
+
+
+def allows(job: Job, word: str) -> bool:
+    """Whether the job's owner names this strategy."""
+    return word in (named.strip() for named in job.annotations.get(RECOVER_STRATEGY, "").split(","))
+
+
+def _ends_pods(fault: Fault) -> bool:
+    return fault.kind in (FaultKind.POD, FaultKind.NODE)

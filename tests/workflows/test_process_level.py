@@ -1,0 +1,302 @@
+"""Recovery of processes: the step is repeated, or faulty processes start again in their pods. Success, failures, limits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.ids import Workflows
+from rekindle.model.job import Job
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Incident, Mode, Outcome
+from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
+from tests.support.openings import SHORT, fields
+from tests.support.peer import Script, ScriptedPeer
+from tests.support.scripted_cluster import ScriptedCluster
+
+ALL = {RECOVER_STRATEGY: "retry,recover-in-place,recover"}
+QUICK = Limits(settle=timedelta(0), release=timedelta(0))
+RETRY, IN_PLACE, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
+RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
+DONE = ["stop_train", "on_global_rank"]
+
+
+def ours(**limits: timedelta) -> Job:
+    return a_job(annotations=ALL, limits=Limits(**limits))
+
+
+def mindio(**limits: timedelta) -> Job:
+    return a_mindio_job(annotations=ALL, limits=QUICK.model_copy(update=limits))
+
+
+def ladder(incident: Incident) -> list[tuple[Mode, Outcome]]:
+    return [(verdict.mode, verdict.outcome) for verdict in incident.ladder]
+
+
+async def _stands_no_more(world: Harness, peer: ScriptedPeer) -> None:
+    assert peer.state == "trains"
+    assert (await world.status()).state.faults == ()
+
+
+@pytest.mark.parametrize("job", [ours, mindio])
+async def test_a_memory_fault_is_mended_by_repeating_the_step(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
+    """Stop, announce, retry: with one uuid, each order once; no pod is touched and no step is lost."""
+    async with training(temporal, job()) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        incident = await world.incident()
+        assert ladder(incident) == [(RETRY, RECOVERED)]
+        assert incident.ladder[0].steps_lost == 0
+        assert fields(peer.received[2]) == ("changeStrategy", ["change_strategy"], ["3:0"], "retry", 0, [], "")
+        assert peer.carried_out == [*DONE, "retry"]
+        assert len({order.uuid for order in peer.received}) == 1
+        assert world.cluster.writes == []
+        await _stands_no_more(world, peer)
+
+
+@pytest.mark.parametrize("job", [ours, mindio])
+async def test_a_process_that_died_starts_again_in_its_pod(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
+    """`recover` with the words of an in-place recovery; no pod is deleted."""
+    async with training(temporal, job()) as (world, peer):
+        await peer.report_fault(3)
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, RECOVERED)]
+        order = peer.received[2]
+        assert (list(order.actions), order.extraParams) == (["change_strategy", "fault_nodes_restart"], "recover-in-place")
+        assert list(order.nodeRankIds) == ["1"]
+        assert world.cluster.writes == []
+        await _stands_no_more(world, peer)
+
+
+async def test_ours_is_told_of_the_ranks_that_are_faulty_alone(temporal: WorkflowEnvironment) -> None:
+    """Their neighbours in the pod live and keep their state: neither do they leave, nor does the pod."""
+    async with training(temporal, ours()) as (world, peer):
+        await peer.report_fault(3)
+        await world.incident()
+        assert fields(peer.received[1]) == ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")
+        assert fields(peer.received[2])[2] == ["3:1"]
+
+
+async def test_what_the_owner_does_not_allow_is_not_tried(temporal: WorkflowEnvironment) -> None:
+    """A memory fault of a job that allows no retry restarts its process, that of one that allows nothing the whole job."""
+    for allowed, first in (("recover-in-place", IN_PLACE), ("dump,exit", RESTART)):
+        job = a_job(annotations={RECOVER_STRATEGY: allowed})
+        async with training(temporal, job) as (world, peer):
+            await peer.report_fault(3, kind="0")
+            incident = await world.incident() if first is IN_PLACE else await world.restarted()
+            assert ladder(incident) == [(first, RECOVERED)]
+
+
+async def test_a_retry_that_fails_leads_to_a_restart_of_the_process(temporal: WorkflowEnvironment) -> None:
+    """With ours every mode can follow every other: under a new uuid, the fault is announced as a normal one."""
+    async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        incident = await world.incident()
+        assert ladder(incident) == [(RETRY, ESCALATE), (IN_PLACE, RECOVERED)]
+        assert "the step could not be repeated: the training side reports 406" in incident.ladder[0].reason
+        assert peer.carried_out == [*DONE, "retry", "on_global_rank", "recover"]
+        assert peer.received[2].uuid != peer.received[3].uuid == peer.received[4].uuid
+        await _stands_no_more(world, peer)
+
+
+@pytest.mark.parametrize(("code", "second"), [(405, IN_PLACE), (499, RESTART), (406, RESTART)])
+async def test_mindio_bears_another_strategy_behind_405_only(temporal: WorkflowEnvironment, code: int, second: Mode) -> None:
+    """Behind any other code of a retry that failed, it would leave at another announcement."""
+    async with training(temporal, mindio(), Script(statuses=[code])) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        if second is RESTART:
+            await world.phase(RESUMES)
+            await peer.cut()
+            await peer.attach()
+            await world.phase(RESUMES)
+            await world.skip(timedelta(seconds=6))
+        assert ladder(await world.incident()) == [(RETRY, ESCALATE), (second, RECOVERED)]
+
+
+async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal: WorkflowEnvironment) -> None:
+    """The repair fails for it, both are announced, and the same mode mends both; nothing is left to do behind it."""
+    script = Script(statuses=[406])
+    async with training(temporal, ours(), script) as (world, peer):
+
+        async def strikes(_: str) -> None:
+            peer.script = replace(script, before_status=_nothing)
+            await peer.report_fault(0)
+
+        script.before_status = strikes
+        await peer.report_fault(3)
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[4])[2] == ["0:1", "3:1"]
+        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+        await _stands_no_more(world, peer)
+        assert (await world.status()).state.incidents == 1
+
+
+async def test_a_fault_behind_the_answer_of_a_repair_is_an_incident_of_its_own(temporal: WorkflowEnvironment) -> None:
+    """It grew from the first one, and is not taken for it."""
+    async with training(temporal, ours()) as (world, peer):
+        await peer.report_fault(3)
+        await world.incident()
+        await peer.report_fault(0)
+        assert ladder(await world.incident(2)) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[4])[2] == ["0:1"]
+
+
+async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(temporal: WorkflowEnvironment) -> None:
+    """The node goes before the order: another pod takes over, on another node."""
+    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
+        await peer.report_fault(1)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
+        lost = node_fault("node-0").model_copy(update={"pod_ranks": (0,)})
+        await world.fault(lost)
+        await peer.report_offers()
+        await peer.until(lambda: peer.orders.count("on_global_rank") == 2)
+        await peer.report_offers()
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
+        assert "pod ranks 0 lost their pod" in incident.ladder[0].reason
+        assert fields(peer.received[3])[2] == ["0:1", "1:1"]
+        assert world.cluster.holder(0).spec.node_name == "node-2"
+
+
+async def test_what_is_not_offered_is_not_ordered(temporal: WorkflowEnvironment) -> None:
+    """No replica holds the state: only a restart is left."""
+    async with training(temporal, ours(), Script(repairs=())) as (world, peer):
+        await peer.report_fault(3)
+        incident = await world.restarted()
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert "does not offer recover, it offers dump" in incident.ladder[0].reason
+        assert peer.carried_out == DONE
+
+
+@pytest.mark.parametrize(("kind", "mode", "limit"), [("0", RETRY, "retry"), ("1", IN_PLACE, "repair")])
+async def test_without_an_answer_the_job_is_restarted_at_the_limit(
+    temporal: WorkflowEnvironment, kind: str, mode: Mode, limit: str
+) -> None:
+    """Nobody knows where training stands."""
+    async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
+        await peer.report_fault(3, kind=kind)
+        await peer.until(lambda: len(peer.received) == 3)
+        await world.skip(timedelta(minutes=15, seconds=1))
+        incident = await world.restarted()
+        assert ladder(incident) == [(mode, ESCALATE), (RESTART, RECOVERED)]
+        assert "within 900 s" in incident.ladder[0].reason
+
+
+async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:
+    """The stream is away when the training side says what it offers, and does not come back while the order is tried."""
+    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await peer.report_offers()
+        await world.phase("faulty processes start again")
+        await world.skip(timedelta(seconds=26))
+        incident = await world.restarted()
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (RESTART, RECOVERED)]
+        assert "the order `recover` could not be delivered in time" in incident.ladder[0].reason
+
+
+async def test_a_recovery_that_is_cancelled_when_training_stands_goes_to_its_end(temporal: WorkflowEnvironment) -> None:
+    """Training would stand for ever, or lose its steps in a restart."""
+    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
+        running = await world.running()
+        await running.cancel()
+        await world.recorded(running, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        await peer.report_offers()
+        assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
+
+
+async def test_who_asks_for_a_mode_while_nothing_is_faulty_is_refused(temporal: WorkflowEnvironment) -> None:
+    """With the reason; training is not touched."""
+    async with training(temporal, ours()) as (world, peer):
+        verdict = await (await world.front(None, mode=Workflows.IN_PLACE)).result()
+        assert (verdict.outcome, verdict.mode) == (Outcome.REFUSED, IN_PLACE)
+        assert "nothing of it is known to be faulty" in verdict.reason
+        assert peer.orders == []
+
+
+# ---- other pods take over
+
+
+def elsewhere(**limits: timedelta) -> Job:
+    """A job whose owner allows no restart in place."""
+    return a_job(annotations={RECOVER_STRATEGY: "recover"}, limits=Limits(**limits))
+
+
+async def test_the_pod_of_a_faulty_process_is_replaced_and_the_others_go_on(temporal: WorkflowEnvironment) -> None:
+    """A new pod on another node, `recover` with its pod rank, the old pod deleted when training goes on, no step lost."""
+    async with training(temporal, elsewhere()) as (world, peer):
+        old = world.cluster.holder(1)
+        await peer.report_fault(3)
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        order = peer.received[2]
+        assert (list(order.actions), list(order.nodeRankIds)) == (["change_strategy"], ["1"])
+        new = world.cluster.holder(1)
+        (moved,) = incident.ladder[0].switched
+        assert (moved.pod_rank, moved.before.uid, moved.after.uid) == (1, old.metadata.uid, new.metadata.uid)
+        assert new.spec.node_name != old.spec.node_name
+        assert [write.split()[0] for write in world.cluster.writes] == ["create", "kill", "promote"]
+        await _stands_no_more(world, peer)
+
+
+async def test_without_a_spare_the_job_is_restarted_and_nothing_is_left_of_the_try(temporal: WorkflowEnvironment) -> None:
+    """At the limit for scheduling; the new pod that never ran is deleted first."""
+    job = elsewhere(replacement_scheduled=SHORT)
+    cluster = ScriptedCluster(job)
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3)
+        incident = await world.restarted()
+        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert "no spare" in incident.ladder[0].reason
+        assert "recover" not in peer.orders
+        assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+
+
+async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
+    """On another node; the faults are announced again under a new uuid."""
+    job = elsewhere()
+    cluster = ScriptedCluster(job, nodes=4)
+    script = Script(resumes=False)
+    async with training(temporal, job, script, cluster) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.orders)
+        first = cluster.backup()
+        script.resumes = True
+        await world.fault(pod_fault(first.metadata.name, first.metadata.uid, backup=True))
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+        assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
+
+
+async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> None:
+    """With one order, of which both take their part."""
+    job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
+    cluster = ScriptedCluster(job, nodes=5)
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3, 4)
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        assert [one.pod_rank for one in incident.ladder[0].switched] == [1, 2]
+        assert list(peer.received[2].nodeRankIds) == ["1", "2"]
+
+
+async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: WorkflowEnvironment) -> None:
+    """Training stands, its faults are announced anew, and the pod is replaced."""
+    async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
+        await peer.report_fault(3)
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
+        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+
+
+async def _nothing(_: str) -> None:
+    """Happens."""

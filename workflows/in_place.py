@@ -1,0 +1,53 @@
+"""Starts faulty processes again in the pods that they were in; they take their state from replicas. All others keep theirs.
+
+Child of `TrainingJob`, or a front of a client. A second fault meanwhile is announced with the first, and both are mended
+together.
+"""
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.bounds import few
+from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
+from rekindle.policy import faulty, orders
+from rekindle.policy.modes import IN_PLACE_TRIES
+from workflows.mode import NOTHING
+from workflows.process_level import ProcessLevel, answer
+
+
+@workflow.defn(name=Workflows.IN_PLACE, failure_exception_types=[Exception])
+class InPlaceRecovery(ProcessLevel):
+    MODE = Mode.IN_PLACE
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        tries_left = IN_PLACE_TRIES
+        while True:
+            await self.open(Strategy.RECOVER)
+            self._pods_live()
+            tries_left -= 1
+            async with self.phase("faulty processes start again"):
+                report = await self._repair()
+                if not report.code:
+                    ranks = few([str(one.rank) for one in self.situation.announced])
+                    return f"ranks {ranks} recovered in their pods: {report.info}"
+                if not (tries_left and await self.is_hit_again()):
+                    raise self.fails(f"not recovered in place: {answer(report)}", report.code)
+            self.again()
+
+    def _pods_live(self) -> None:
+        """What lost its pod cannot start again there."""
+        if lost := faulty.lost_pods(self.context.job, self.faults):
+            raise self.fails(f"pod ranks {few([str(rank) for rank in lost])} lost their pod")
+
+    async def _repair(self) -> Report:
+        job, here = self.context.job, self.situation
+        pods = faulty.pods_of(job, here.announced)
+        return await self.carry_out(orders.recover_in_place(job.id, here.attempt, here.announced, pods), job.limits.repair)

@@ -1,0 +1,52 @@
+"""Repeats the step for faults that may go away by that: of on-chip memory, of the network. No process ends.
+
+Child of `TrainingJob`, or a front of a client. Training stops, the faults are announced, the training side offers `retry` and
+carries it out; recovered means one more completed step.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.fault import FaultType
+from rekindle.model.job import TrainingSide
+from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
+from rekindle.policy import orders
+from workflows.mode import NOTHING
+from workflows.process_level import ProcessLevel, answer
+
+ROUTES_SETTLE = timedelta(seconds=3)
+"""With MindIO, from the offer of a retry for faults of the network until it is ordered. Source: ClusterD."""
+
+
+@workflow.defn(name=Workflows.ONLINE_RETRY, failure_exception_types=[Exception])
+class OnlineRetry(ProcessLevel):
+    MODE = Mode.ONLINE_RETRY
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        await self.open(Strategy.RETRY)
+        async with self.phase("the step is repeated"):
+            await self._routes_settle()
+            return await self._repeat()
+
+    async def _routes_settle(self) -> None:
+        of_network = any(one.type is FaultType.NETWORK for one in self.situation.announced)
+        if of_network and self.context.job.training_side is TrainingSide.MINDIO:
+            await self.until(lambda: bool(self.lost_manager), ROUTES_SETTLE, "routes settle")
+
+    async def _repeat(self) -> str:
+        job, here = self.context.job, self.situation
+        order = orders.change_strategy(job.id, here.attempt, Strategy.RETRY, here.announced)
+        report = await self.carry_out(order, job.limits.retry)
+        if report.code:
+            raise self.fails(f"the step could not be repeated: {answer(report)}", report.code)
+        return f"the step was repeated, no process ended: {report.info}"

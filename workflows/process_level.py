@@ -1,0 +1,142 @@
+"""What the modes share that mend processes: the common opening, one order that says what is to be done, and its answer.
+
+The base class of their workflows. A mode that fails leads to the next of the ladder, which goes on where training stands.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from temporalio import workflow
+
+from rekindle.model.fault import TRAINING_SIDE
+from rekindle.model.job import TrainingSide
+from rekindle.model.recovery import Handled, Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
+from rekindle.policy import opening
+from workflows.front import front
+from workflows.mode import Ends, ModeWorkflow, seconds, shielded
+from workflows.opening import open_recovery
+
+NEWS = timedelta(seconds=1)
+"""A repair that a second fault ended: how long the word of that fault may take. The answer comes straight, the fault by way of
+the job."""
+
+TRY_AGAIN = 405
+"""The code with which a MindIO client bears another strategy: the faults are announced anew. Source: tried with the real one."""
+
+
+class ProcessLevel(ModeWorkflow):
+    """One of them. Its `carried_out` is the procedure behind the opening."""
+
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
+
+    async def conclude(self, request: ModeRequest, procedure: Callable[[], Awaitable[str]]) -> Verdict:
+        """Runs a procedure to its verdict; a client that started the mode by itself gets that of the real one.
+
+        Args:
+            procedure: answers in words what was done.
+        """
+        if self._context is None:
+            return await front(self.MODE, request)
+        work, was_cancelled = asyncio.create_task(self._verdict_of(procedure)), False
+        try:
+            verdict = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            was_cancelled = True
+            verdict = await self._cancelled(work)
+        await shielded(self.heard())
+        await shielded(workflow.wait_condition(workflow.all_handlers_finished))
+        return await self.close(verdict, cancelled=was_cancelled)
+
+    async def _verdict_of(self, procedure: Callable[[], Awaitable[str]]) -> Verdict:
+        try:
+            return self.recovered(await procedure())
+        except Ends as end:
+            await self.compensate()
+            return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, next_mode=end.next_mode)
+
+    async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
+        """Training that was stopped would stand: the recovery goes to its end."""
+        if self.touched or work.done():
+            return await work
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        reason = "cancelled by request, before training was stopped"
+        return Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=reason)
+
+    # ---- the procedure's parts
+
+    async def open(self, strategy: Strategy) -> None:
+        """Training stands, its faults are announced, and it offers this strategy.
+
+        Raises:
+            Ends: it does not.
+        """
+        situation = await open_recovery(self, self.situation)
+        if strategy not in situation.offers:
+            offered = ", ".join(situation.offers) or "nothing but to leave"
+            raise Ends(Outcome.ESCALATE, f"the training side does not offer {strategy}, it offers {offered}")
+
+    async def carry_out(self, order: Order, within: timedelta) -> Report:
+        """The training side's answer to what it is told to do.
+
+        Raises:
+            Ends: there is none.
+        """
+        limits = self.context.job.limits
+        ordered = (*self.situation.ordered, order.change_strategy)
+        self.situation = self.situation.with_(ordered=ordered, answer_by=None)
+        if not await self.order(order, limits.order):
+            raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
+        await self.until(self.is_answered, within, f"wait for the report of {order.name}")
+        if report := self.next_report(ReportKind.STATUS):
+            return report
+        raise self.no_answer(order.name, within)
+
+    def is_answered(self) -> bool:
+        """Or never will be."""
+        return self.has_report(ReportKind.STATUS) or bool(self.lost_manager)
+
+    def no_answer(self, order: str, within: timedelta) -> Exception:
+        return self.ends_all(self.lost_manager or f"no report of {order} within {seconds(within)}")
+
+    async def is_hit_again(self) -> bool:
+        """Whether other ranks are faulty than those that were announced."""
+
+        def others() -> bool:
+            known = {one.rank for one in self.situation.announced}
+            now = opening.updated(self.context.job, self.situation, self.faults)
+            return any(one.rank not in known for one in now.faulty)
+
+        return await self.until(others, NEWS, "a second fault may have ended the repair")
+
+    def again(self) -> None:
+        """The faults are announced anew, under another uuid, with those that came meanwhile."""
+        self.situation = opening.again(self.situation)
+
+    # ---- ends
+
+    def fails(self, reason: str, code: int = 0) -> Ends:
+        """The next mode of the ladder goes on where training stands; one of MindIO's does so behind `TRY_AGAIN` only.
+
+        Args:
+            code: of the training side's answer; 0: it gave none.
+        """
+        if code and self.context.job.training_side is TrainingSide.MINDIO and code != TRY_AGAIN:
+            return self.ends_all(reason)
+        self.again()
+        return Ends(Outcome.ESCALATE, reason)
+
+    def ends_all(self, reason: str) -> Ends:
+        """Nobody knows where training stands: only a restart of the job is left."""
+        return Ends(Outcome.ESCALATE, reason, next_mode=Mode.JOB_RESCHEDULING)
+
+    def recovered(self, reason: str) -> Verdict:
+        """What the training side had told is over with its word that it goes on."""
+        handled = tuple(Handled.of(fault) for fault in self.faults if fault.source == TRAINING_SIDE)
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, handled=handled)
+
+
+def answer(report: Report) -> str:
+    """What the training side says of a strategy that failed."""
+    return f"the training side reports {report.code} {report.info}".rstrip()

@@ -1,0 +1,179 @@
+"""Other pods take over the ranks of faulty ones, on other nodes; all other processes keep their memory, state comes from them.
+
+Child of `TrainingJob`, or a front of a client. Training stands while the new pods start: they are backup pods as those of a hot
+switch, and take over by the same hand-over. All faulty pods are replaced, not some; a pod that is lost meanwhile with them.
+"""
+
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityHandle
+
+from rekindle.ids import Workflows
+from rekindle.model.activity_values import Backup, BackupRequest
+from rekindle.model.bounds import few
+from rekindle.model.recovery import Handled, Mode, ModeRequest, PodRef, RecoveryContext, Report, Strategy, Switched, Verdict
+from rekindle.policy import faulty, nodes, orders
+from rekindle.policy.modes import RESCHEDULING_TRIES
+from workflows import hand_over, steps
+from workflows.dialogue import cancel_and_forget
+from workflows.mode import NOTHING, seconds
+from workflows.process_level import ProcessLevel, answer
+
+T = TypeVar("T")
+
+
+class _PodFails(Exception):
+    """A new pod does not come, or failed; another one may do better."""
+
+
+@workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
+class ProcessRescheduling(ProcessLevel):
+    MODE = Mode.PROCESS_RESCHEDULING
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+        self.backups: dict[int, Backup] = {}
+        """By pod rank: the pods that are to take over."""
+        self.failed_on: list[str] = []
+        """Nodes on which one of them failed."""
+        self.moved: list[Switched] = []
+        self.left_behind: tuple[PodRef, ...] = ()
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        tries_left = RESCHEDULING_TRIES
+        while True:
+            await self.open(Strategy.RECOVER)
+            tries_left -= 1
+            try:
+                report = await self._replaced(faulty.pods_of(self.context.job, self.situation.announced))
+            except _PodFails as failure:
+                await self.compensate()
+                if not tries_left:
+                    raise self.fails(str(failure)) from failure
+            else:
+                if not report.code:
+                    return await self._handed_over(report)
+                await self.compensate()
+                if not (tries_left and await self.is_hit_again()):
+                    raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
+            self.again()
+
+    # ---- new pods take over
+
+    async def _replaced(self, pods: tuple[int, ...]) -> Report:
+        """The training side's answer, when new pods of these pod ranks run."""
+        async with self.phase("new pods start"):
+            self.undo.append(("delete the new pods", self._delete_backups))
+            await self._start(pods)
+        async with self.phase("new pods take over the ranks"):
+            job, here = self.context.job, self.situation
+            order = orders.change_strategy(job.id, here.attempt, Strategy.RECOVER, here.announced, pods)
+            return await self.carry_out(order, job.limits.repair)
+
+    async def _start(self, pods: tuple[int, ...]) -> None:
+        """All are made before one is waited for."""
+        limits, avoid = self.context.job.limits, self._nodes_to_avoid()
+        for pod_rank in pods:
+            self.backups[pod_rank] = await self._made(pod_rank, avoid)
+        scheduled_by = workflow.now() + limits.replacement_scheduled
+        for pod_rank in pods:
+            self.backups[pod_rank] = await self._scheduled(self.backups[pod_rank], avoid, scheduled_by)
+        running_by = workflow.now() + limits.backup_start
+        for pod_rank in pods:
+            await self._runs(self.backups[pod_rank], running_by)
+
+    async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Backup:
+        suffix = f"{self.context.incident:04d}"
+        request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
+        try:
+            return await steps.ensure_backup(request)
+        except ActivityError as error:
+            raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
+
+    async def _scheduled(self, backup: Backup, avoid: tuple[str, ...], until: datetime) -> Backup:
+        """Not in time: there is no spare."""
+        found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
+        if not found.node:
+            limit = seconds(self.context.job.limits.replacement_scheduled)
+            raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
+        if wrong := hand_over.put_wrong(found, backup, avoid):
+            raise self.fails(wrong)
+        return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})
+
+    async def _runs(self, backup: Backup, until: datetime) -> None:
+        found = await self._unless_in_vain(backup, steps.await_running(self.context.job.id, (backup.backup,), until))
+        if not found.running:
+            self.failed_on.append(backup.backup.node)
+            raise _PodFails(f"the new pod {backup.backup.name} failed to run: {found.message}")
+
+    async def _unless_in_vain(self, backup: Backup, waiting: ActivityHandle[T]) -> T:
+        await self.until(lambda: waiting.done() or bool(self.lost_manager), None, "wait for the pod")
+        if not waiting.done():
+            cancel_and_forget(waiting)
+            raise self.ends_all(self.lost_manager)
+        try:
+            return await waiting
+        except ActivityError as error:
+            raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
+
+    def is_answered(self) -> bool:
+        """A new pod that dies is not waited for."""
+        return super().is_answered() or bool(self._dead())
+
+    def no_answer(self, order: str, within: timedelta) -> Exception:
+        if dead := self._dead():
+            self.failed_on += [backup.backup.node for backup in dead]
+            names = few([backup.backup.name for backup in dead])
+            return _PodFails(f"new pods died before they had taken over: {names}")
+        return super().no_answer(order, within)
+
+    def _dead(self) -> list[Backup]:
+        over = {uid for fault in self.faults if fault.backup for uid in fault.pod_uids}
+        return [backup for backup in self.backups.values() if backup.backup.uid in over]
+
+    def _nodes_to_avoid(self) -> tuple[str, ...]:
+        lost = (*self.context.lost_nodes, *nodes.lost(self.faults))
+        return tuple(dict.fromkeys((*self.failed_on, *self.context.avoid_nodes, *lost)))[: nodes.MOST_NODES]
+
+    async def _delete_backups(self) -> None:
+        self.left_behind = tuple(backup.backup for backup in self.backups.values())
+        await steps.delete_backups(self.context.job.id)
+        self.left_behind, self.backups = (), {}
+
+    # ---- the hand-over, while training goes on
+
+    async def _handed_over(self, report: Report) -> str:
+        self.undo.clear()
+        async with self.phase("old pods are deleted"):
+            notes = [await self._hand_over(backup) for _, backup in sorted(self.backups.items())]
+        where = few([f"{one.pod_rank} on {one.after.node}" for one in self.moved])
+        return "; ".join((f"pod ranks recovered in other pods: {where}", report.info, *filter(None, notes)))
+
+    async def _hand_over(self, backup: Backup) -> str:
+        """The old pod goes, if there is one, and the new one is the pod of the rank."""
+        job = self.context.job
+        self.moved.append(Switched(pod_rank=backup.old.rank or 0, before=backup.old, after=backup.backup))
+        try:
+            swap = await steps.swap(job.id, backup.old, backup.backup)
+        except ActivityError as error:
+            workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
+        else:
+            if not swap.old_deleted:
+                return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
+        note, left_behind = await hand_over.promoted(job, backup)
+        self.left_behind += left_behind
+        return note
+
+    def recovered(self, reason: str) -> Verdict:
+        about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
+        verdict = super().recovered(reason)
+        handled = (*verdict.handled, *(Handled.of(fault) for fault in about))
+        return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
