@@ -102,7 +102,12 @@ class World(Watching, ABC):
         job_id = await self.submit(pods, command, accelerators, labels or {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}, manager)
         expected = pods + (manager is not None and self.shows_managers)
         await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
+        await self.until_known(job_id)
         return job_id
+
+    async def until_known(self, job_id: str) -> None:
+        """Returns when whoever else has to know that the job runs knows it."""
+        return
 
 
 async def tried(call: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
@@ -248,6 +253,10 @@ class Operated(KubernetesWorld):
         )
         self.path = jobs_path(self.namespace.name, "demo")
         return str(job["metadata"]["uid"])
+
+    async def until_known(self, job_id: str) -> None:
+        """Volcano ends pods only of a gang that runs, and sees that it does a session later than everybody else."""
+        await self.namespace.until("podgroups", f"demo-{job_id}", lambda group: group.get("status", {}).get("phase") == "Running")
 
 
 def pod_spec(command: Sequence[str], accelerators: int) -> Object:
