@@ -117,6 +117,7 @@ GROUPS = {
     "roles": RBAC,
     "rolebindings": RBAC,
     "trainingjobs": "/apis/rekindle.io/v1",
+    "ascendjobs": "/apis/mindxdl.gitee.com/v1",
     "podgroups": "/apis/scheduling.volcano.sh/v1beta1",
 }
 

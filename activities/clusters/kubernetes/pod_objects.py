@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import KINDS, MANAGER, Workload
+from activities.clusters.kubernetes.kinds import BATCH_JOB_NAME, KINDS, MANAGER, Workload
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -46,6 +46,7 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
     """A clone under another name, with its rank and marks; its job's controller does not count it yet.
 
     Args:
+        old: a pod, or what one was made of: then it has no UID.
         affinity: of its node, from `placed`.
     """
     metadata, withheld = old["metadata"], job.kind.withheld
@@ -60,7 +61,7 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
         "metadata": {
             "name": name,
             "namespace": metadata["namespace"],
-            "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata["uid"]},
+            "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata.get("uid", "")},
             "annotations": {**annotations, **marks},
             "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
@@ -88,7 +89,7 @@ def _place(metadata: Object, withheld: Sequence[str]) -> Object:
     return {
         "labels": {label: labels[label] for label in withheld if label in labels},
         "ownerReferences": _unblocked(metadata),
-        "finalizers": [FINALIZER] if FINALIZER in metadata.get("finalizers", ()) else [],
+        "finalizers": [FINALIZER] if BATCH_JOB_NAME in labels else [],  # a pod whose failure was counted has it no more
     }
 
 
