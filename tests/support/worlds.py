@@ -89,10 +89,10 @@ class World(Watching, ABC):
         """Nobody hears of the node any more, until the block ends."""
 
     async def kill(self, job_id: str, pod: Pod) -> None:
-        """The pod's processes, from outside; returns when it has failed."""
+        """The pod's processes, from outside; returns when it has failed, or somebody has deleted it for that."""
         kill_carriers(f"{keys.ENV_POD_UID}={pod.metadata.uid}")
-        failed = {(pod.metadata.uid, PodPhase.FAILED)}
-        await self.until(job_id, lambda pods: bool(failed & {(one.metadata.uid, one.status.phase) for one in pods}))
+        living = {(pod.metadata.uid, PodPhase.RUNNING)}
+        await self.until(job_id, lambda pods: not living & {(one.metadata.uid, one.status.phase) for one in pods})
 
     async def settle(self) -> None:
         """Returns when the job's controller has acted on all that there is now."""

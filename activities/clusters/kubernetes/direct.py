@@ -79,7 +79,7 @@ class DirectDriver:
         had made before goes, and its node is free for the backup."""
         backup = next((pod for pod in lost.backups if pod["metadata"]["name"] == name), None)
         if not backup:
-            if not lost.is_shown and job.kind.withheld:
+            if not (lost.is_shown or self._never_seen(job, lost)):
                 lost = await self._filled(job, lost, avoid_nodes)
             backup = await self._replace(job, lost, name, avoid_nodes)
         if job.kind.withheld:
@@ -89,13 +89,19 @@ class DirectDriver:
 
     async def _replace(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
         template = lost.old or next(iter(lost.more), None) or self._never_seen(job, lost)
+        assert template
         affinity = template["spec"].get("affinity", {})
         same = await self._topology(job, lost.neighbour or template)
         body = made.backup_of(template, job, name, str(lost.rank), made.placed(affinity, avoid_nodes, same))
         return await self._create(job.namespace, body, lambda found: is_backup(found) and _job_id(found) == job.uid)
 
-    def _never_seen(self, job: Workload, lost: LostRank) -> Object:
-        """The pod of a rank that nothing is left of, as it was made, in the life that the others say."""
+    def _never_seen(self, job: Workload, lost: LostRank) -> Object | None:
+        """The pod of a rank that nothing is left of, as it was made, in the life that the others say. None: only its controller
+        knows how."""
+        if job.kind is BATCH_JOB and lost.neighbour:
+            return made.of_index(lost.neighbour, job, lost.rank)
+        if job.kind.withheld:
+            return None
         if job.kind is not TRAINING_JOB:
             raise Invalid(f"nothing is left of the pod of rank {lost.rank} of job {job.name}: who made it has to make it again")
         if not lost.others:
