@@ -28,6 +28,7 @@ from rekindle.model.activity_values import (
     PodsRequest,
     PolicyRequest,
     RememberRequest,
+    Replacement,
     Restart,
     Scheduled,
     Started,
@@ -45,7 +46,7 @@ from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
 from rekindle.model.recovery import PodRef
 from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import end_of, gone, is_sub_healthy, sight
+from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, sight
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -84,6 +85,31 @@ class PodActivities:
                 avoid = sorted({*request.avoid_nodes, old.spec.node_name})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup))
+
+    @activity.defn
+    async def ensure_replacement(self, request: BackupRequest) -> Replacement:
+        """Creates the backup pod of a pod rank that has lost its pod, once: it failed, ends, is gone, or is on a node that is not
+        ready or is to be avoided. Its name is that of its rank and of the suffix, whatever became of the old pod meanwhile.
+
+        Raises: `cluster.invalid` when the job's kind cannot replace it, with the reason.
+        """
+        job_id, pod_rank = request.job_id, request.pod_rank
+        with translating_errors():
+            async with heartbeating():
+                job = await self._cluster.job(job_id)
+                if pod_rank >= job.spec.pods:
+                    raise NotFound(f"job {job_id} has no pod rank {pod_rank}")
+                name = f"{job.metadata.name}-worker-{pod_rank}-hot-{request.name_suffix}"
+                avoid = sorted({*request.avoid_nodes, *await self._lost_nodes(job_id, pod_rank)})
+                made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
+                return Replacement(old=ref(made.old) if made.old else None, backup=ref(made.backup))
+
+    async def _lost_nodes(self, job_id: str, pod_rank: int) -> list[str]:
+        """Of the pods of a rank."""
+        pods = [pod for pod in await self._cluster.pods(job_id) if rank_of(pod) == pod_rank]
+        names = sorted({pod.spec.node_name for pod in pods} - {""})
+        nodes = await asyncio.gather(*(self._node(name) for name in names))
+        return [name for name, node in zip(names, nodes, strict=True) if node is None or is_lost(node)]
 
     async def _holder(self, job_id: str, pod_rank: int) -> Pod:
         for pod in await self._cluster.pods(job_id):
@@ -155,7 +181,8 @@ class PodActivities:
 
     @activity.defn
     async def swap(self, request: SwapRequest) -> Swap:
-        """Deletes the old pod at once, if the backup pod is seen alive; otherwise keeps it as the rescue."""
+        """Deletes the old pod at once, if the backup pod is seen alive; otherwise keeps it as the rescue. One that is gone counts
+        as deleted."""
         with translating_errors():
             async with heartbeating():
                 try:
@@ -164,7 +191,8 @@ class PodActivities:
                     return Swap(old_deleted=False, message=f"backup pod {request.backup.name} is gone")
                 if backup.status.phase is not PodPhase.RUNNING or backup.metadata.deletion_timestamp:
                     return Swap(old_deleted=False, message=_end(backup))
-                await self._cluster.ensure_deleted(request.job_id, request.old.name, request.old.uid, 0)
+                if request.old:
+                    await self._cluster.ensure_deleted(request.job_id, request.old.name, request.old.uid, 0)
                 return Swap(old_deleted=True)
 
     @activity.defn

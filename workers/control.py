@@ -54,6 +54,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
     """Every activity of the control worker."""
     return (
         pods.ensure_backup,
+        pods.ensure_replacement,
         pods.await_scheduled,
         pods.await_running,
         pods.swap,

@@ -31,6 +31,7 @@ from rekindle.model.activity_values import (
     PolicyRequest,
     RecoveryEnd,
     RememberRequest,
+    Replacement,
     Restart,
     Scheduled,
     Started,
@@ -156,6 +157,12 @@ async def ensure_backup(request: BackupRequest) -> Backup:
     )
 
 
+async def ensure_replacement(request: BackupRequest) -> Replacement:
+    return await workflow.execute_activity_method(
+        PodActivities.ensure_replacement, request, **named(WRITE, f"replace the lost pod of pod rank {request.pod_rank}")
+    )
+
+
 def await_scheduled(job_id: str, pod: PodRef, until: datetime) -> ActivityHandle[Scheduled]:
     request = PodsRequest(job_id=job_id, pods=(pod,), within=_left(until))
     return workflow.start_activity_method(
@@ -176,11 +183,10 @@ def _left(until: datetime) -> timedelta:
     return max(timedelta(0), until - workflow.now())
 
 
-async def swap(job_id: str, old: PodRef, backup: PodRef) -> Swap:
+async def swap(job_id: str, old: PodRef | None, backup: PodRef) -> Swap:
     request = SwapRequest(job_id=job_id, old=old, backup=backup)
-    return await workflow.execute_activity_method(
-        PodActivities.swap, request, **named(WRITE, f"delete {old.name} if {backup.name} is alive")
-    )
+    words = f"delete {old.name} if {backup.name} is alive" if old else f"see whether {backup.name} is alive"
+    return await workflow.execute_activity_method(PodActivities.swap, request, **named(WRITE, words))
 
 
 def await_gone(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> ActivityHandle[tuple[PodRef, ...]]:
@@ -191,10 +197,10 @@ def await_gone(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Activi
     )
 
 
-async def promote(job_id: str, old: PodRef, backup: PodRef) -> None:
+async def promote(job_id: str, old: PodRef | None, backup: PodRef) -> None:
     request = SwapRequest(job_id=job_id, old=old, backup=backup)
     await workflow.execute_activity_method(
-        PodActivities.promote, request, **named(MARK, f"{backup.name} takes over pod rank {old.rank}")
+        PodActivities.promote, request, **named(MARK, f"{backup.name} takes over pod rank {backup.rank}")
     )
 
 

@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from activities.clusters.port import Snapshot
+from activities.clusters.port import Replacement, Snapshot
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
+from rekindle.policy.pod_ranks import last_holder, latest_generation
 
 
 class LocalCluster:
@@ -57,11 +58,19 @@ class LocalCluster:
                 yield event
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
-        wanted = _backup(old, name, avoid_nodes)
+        return await self._create_backup(_backup(old, name, {*avoid_nodes, old.spec.node_name}))
+
+    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+        pods = await self.pods(job_id)
+        old = last_holder(pods, pod_rank, avoid_nodes)
+        template = old or _made_again(await self.job(job_id), pod_rank, pods)
+        return Replacement(await self._create_backup(_backup(template, name, avoid_nodes)), old)
+
+    async def _create_backup(self, wanted: Pod) -> Pod:
         try:
             return await self._client.create_pod(wanted)
         except Conflict:
-            found = await self._client.pod(name)
+            found = await self._client.pod(wanted.metadata.name)
             if _rank_of(found) != _rank_of(wanted) or found.metadata.deletion_timestamp:
                 raise
             return found
@@ -124,7 +133,28 @@ def _rank_of(pod: Pod) -> tuple[str, str | None]:
     return pod.metadata.owner_uid, pod.metadata.annotations.get(keys.RANK_INDEX)
 
 
-def _backup(old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
+def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
+    """The pod of a rank that nothing is left of, in the life that the others say."""
+    if not pods:
+        raise NotFound(f"no pod of job {job.metadata.name} is left: it starts anew or not at all")
+    template, name = job.spec.template, job.metadata.name
+    return Pod(
+        metadata=ObjectMeta(
+            name=f"{name}-{PodRole.WORKER}-{pod_rank}",
+            namespace=job.metadata.namespace,
+            labels={
+                keys.JOB_NAME: name,
+                keys.REPLICA_TYPE: PodRole.WORKER,
+                keys.GENERATION: latest_generation(pods),
+            },
+            annotations={keys.RANK_INDEX: str(pod_rank)},
+            owner_uid=job.metadata.uid,
+        ),
+        spec=PodSpec(command=template.command, env=template.env, accelerators=template.accelerators),
+    )
+
+
+def _backup(old: Pod, name: str, avoid_nodes: Collection[str]) -> Pod:
     """What the Ascend Operator creates: the same template, the same rank, and marks that go when it takes over."""
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: old.metadata.name}
     return Pod(
@@ -139,7 +169,7 @@ def _backup(old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
             command=old.spec.command,
             env=old.spec.env,
             accelerators=old.spec.accelerators,
-            avoid_nodes=tuple(sorted({*avoid_nodes, old.spec.node_name} - {""})),
+            avoid_nodes=tuple(sorted({*avoid_nodes} - {""})),
             termination_grace_period_seconds=old.spec.termination_grace_period_seconds,
         ),
     )

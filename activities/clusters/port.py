@@ -23,6 +23,15 @@ class Snapshot:
     """UIDs of jobs that are there, and whose objects mean nothing as they are written now."""
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """Who takes over a pod rank that has lost its pod."""
+
+    backup: Pod
+    old: Pod | None
+    """The pod that held the rank last, as far as the cluster still shows it."""
+
+
 class Cluster(Protocol):
     """Errors are those of `rekindle.errors`: ClusterUnavailable (try again), NotFound, Conflict, Invalid, Forbidden; WatchExpired
     where something is watched."""
@@ -54,6 +63,12 @@ class Cluster(Protocol):
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         """A clone of `old` with its rank, marked as backup, never on these nodes (nor on the old pod's). `name` is a wish: where
         somebody else creates the pod, it has a name of their choice."""
+        ...
+
+    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+        """A backup pod for a rank whose pod has failed, ends, is gone, or is on one of these nodes; on none of them. What the
+        job's controller made in the lost pod's place is told to end, since nobody needs it; where others alone make pods, that is
+        the answer. Invalid: the job's kind cannot do it, or the job has failed for good."""
         ...
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:

@@ -25,6 +25,14 @@ class Backup(Value):
     backup: PodRef
 
 
+class Replacement(Value):
+    """Of a pod rank that has lost its pod."""
+
+    backup: PodRef
+    old: PodRef | None = None
+    """The pod that held the rank last; None: the cluster shows none any more."""
+
+
 class PodsRequest(Value):
     """The few pods of a hot switch."""
 
@@ -107,7 +115,9 @@ class Started(Value):
 
 class SwapRequest(Value):
     job_id: str
-    old: PodRef
+    old: PodRef | None
+    """None: it is gone, and has nothing to be deleted of."""
+
     backup: PodRef
 
 

@@ -1,10 +1,11 @@
 """Which pod rank each pod of a job carries, and why the pods of a job cannot be told apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rekindle.model.cluster import Pod, PodPhase, PodRole
-from rekindle.model.keys import POD_TYPE, RANK_INDEX, REPLICA_TYPE
+from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, REPLICA_TYPE
 from rekindle.model.sizes import LONGEST_RANK
 
 WITHOUT_RANK = ("manager", "scheduler")
@@ -56,6 +57,25 @@ def ranked(pods: Iterable[Pod]) -> list[RankedPod]:
         failed = stays and phase is PodPhase.FAILED
         found.append(RankedPod(pod, rank_of(pod), backup, lives, failed, holds=stays and not failed and not backup))
     return found
+
+
+def last_holder(pods: Iterable[Pod], rank: int, lost_nodes: Collection[str]) -> Pod | None:
+    """Of a rank that has lost its pod: the one that held it. The youngest, and one that lives elsewhere only if there is no
+    other."""
+    own = [one for one in ranked(pods) if one.rank == rank and not one.backup]
+    return max(own, key=lambda one: _lostness(one, lost_nodes)).pod if own else None
+
+
+def _lostness(one: RankedPod, lost_nodes: Collection[str]) -> tuple[bool, str, str]:
+    born = one.pod.metadata.creation_timestamp
+    lost = not one.lives or one.pod.spec.node_name in lost_nodes
+    return lost, born.isoformat() if born else "", one.pod.metadata.uid
+
+
+def latest_generation(pods: Iterable[Pod]) -> str:
+    """The life of the job that its youngest pod says."""
+    youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp or datetime.min.replace(tzinfo=UTC))
+    return youngest.metadata.labels.get(GENERATION, "0")
 
 
 def problems(pods: Iterable[RankedPod], count: int) -> tuple[str, ...]:

@@ -84,6 +84,10 @@ def gone(name: str, version: int = 0) -> Node:
     return Node(metadata=metadata, status=NodeStatus(accelerators=0, conditions=(words,)))
 
 
+def is_lost(node: Node) -> bool:
+    return _wrong(node, READY) is not None
+
+
 def is_sub_healthy(node: Node) -> bool:
     return _wrong(node, SUB_HEALTHY) is not None
 

@@ -42,10 +42,7 @@ class Namespace:
         self.api, self.name = api, name
 
     def path(self, kind: str, name: str = "") -> str:
-        group = {"jobs": "/apis/batch/v1", "roles": RBAC, "rolebindings": RBAC, "trainingjobs": "/apis/rekindle.io/v1"}.get(
-            kind, "/api/v1"
-        )
-        return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
+        return f"{GROUPS.get(kind, '/api/v1')}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")
 
     async def pod(self, name: str, *command: str, node: str = "", accelerators: int = 0, **spec: Any) -> Object:
         """Creates a pod of one container."""
@@ -115,6 +112,14 @@ class Namespace:
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GROUPS = {
+    "jobs": "/apis/batch/v1",
+    "roles": RBAC,
+    "rolebindings": RBAC,
+    "trainingjobs": "/apis/rekindle.io/v1",
+    "ascendjobs": "/apis/mindxdl.gitee.com/v1",
+    "podgroups": "/apis/scheduling.volcano.sh/v1beta1",
+}
 
 
 @asynccontextmanager

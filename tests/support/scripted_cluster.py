@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from activities.clusters.port import Snapshot
+from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid, NotFound
 from rekindle.model.cluster import (
     ClusterEvent,
@@ -27,6 +27,7 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX
+from rekindle.policy.pod_ranks import last_holder
 
 
 class ScriptedCluster:
@@ -164,6 +165,12 @@ class ScriptedCluster:
         pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
         marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}
         return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": marks})}))
+
+    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+        self._answers(job_id)
+        old = last_holder(self.pods_by_name.values(), pod_rank, avoid_nodes)
+        template = old or self._pod(f"{self.job_model.name}-worker-{pod_rank}", pod_rank, "", PodPhase.PENDING)
+        return Replacement(await self.ensure_backup(template, name, avoid_nodes), old)
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         self.writes.append(f"promote {name}")

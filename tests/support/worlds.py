@@ -5,12 +5,13 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import BATCH_JOB_NAME, COMPLETION_INDEX
 from activities.clusters.local import LocalCluster
 from activities.clusters.port import Cluster
 from rekindle.cluster_client import ClusterClient
@@ -21,9 +22,11 @@ from rekindle.settings import Settings
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.ascend_operator import jobs_path, submit_ascend_job
 from tests.support.cluster import FOREVER, job_object, local_cluster
-from tests.support.controller import apply_crds
+from tests.support.controller import apply_crds, labels_of, pods_until
 from tests.support.kubernetes import ACCELERATOR, Namespace, a_namespace
 from tests.support.volcano import operator_and_volcano
+from workers.local_cluster.guardian import kill_carriers
+from workers.local_kubernetes.kubelet import LOST
 from workers.operator import Operator
 
 WAIT_LIMIT = 30.0
@@ -78,6 +81,24 @@ class World(Watching, ABC):
         """Creates a job called `demo` of one rank a pod; answers its UID."""
 
     @abstractmethod
+    async def delete(self, pod: Pod) -> None:
+        """As `kubectl delete pod --force`."""
+
+    @abstractmethod
+    def without(self, node: str) -> AbstractAsyncContextManager[None]:
+        """Nobody hears of the node any more, until the block ends."""
+
+    async def kill(self, job_id: str, pod: Pod) -> None:
+        """The pod's processes, from outside; returns when it has failed, or somebody has deleted it for that."""
+        kill_carriers(f"{keys.ENV_POD_UID}={pod.metadata.uid}")
+        living = {(pod.metadata.uid, PodPhase.RUNNING)}
+        await self.until(job_id, lambda pods: not living & {(one.metadata.uid, one.status.phase) for one in pods})
+
+    async def settle(self) -> None:
+        """Returns when the job's controller has acted on all that there is now."""
+        return
+
+    @abstractmethod
     async def labels(self, job_id: str) -> dict[str, str]:
         """Labels and annotations where a person sees them."""
 
@@ -102,7 +123,12 @@ class World(Watching, ABC):
         job_id = await self.submit(pods, command, accelerators, labels or {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}, manager)
         expected = pods + (manager is not None and self.shows_managers)
         await self.until(job_id, lambda pods: len(pods) == expected and all(pod.status.phase is PodPhase.RUNNING for pod in pods))
+        await self.until_known(job_id)
         return job_id
+
+    async def until_known(self, job_id: str) -> None:
+        """Returns when whoever else has to know that the job runs knows it."""
+        return
 
 
 async def tried(call: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
@@ -130,6 +156,14 @@ class LocalWorld(World):
         job = job_object("demo", command=command, pods=pods, accelerators=accelerators, labels=labels, manager=manager)
         return (await self._client.submit(job)).metadata.uid
 
+    async def delete(self, pod: Pod) -> None:
+        await self._client.delete_pod(pod.metadata.name, pod.metadata.uid, 0)
+
+    @asynccontextmanager
+    async def without(self, node: str) -> AsyncIterator[None]:
+        await self._client.take_down(node)
+        yield
+
     async def labels(self, job_id: str) -> dict[str, str]:
         metadata = (await self._client.job(job_id)).metadata
         return {**metadata.labels, **metadata.annotations}
@@ -148,6 +182,21 @@ class KubernetesWorld(World):
         self.namespace, self.proxy, self.cluster = namespace, proxy, cluster
         self.path = ""
         """Of the job object."""
+
+    async def delete(self, pod: Pod) -> None:
+        await self.namespace.api.delete(self.namespace.path("pods", pod.metadata.name), pod.metadata.uid, 0)
+
+    @asynccontextmanager
+    async def without(self, node: str) -> AsyncIterator[None]:
+        api, path = self.namespace.api, f"/api/v1/nodes/{node}"
+        await api.patch(path, {"metadata": {"annotations": {LOST: "yes"}}})
+        try:
+            said = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "no word of it"}
+            await api.patch(f"{path}/status", {"status": {"conditions": [said]}})  # as when its lease has run out
+            yield
+        finally:
+            await api.patch(path, {"metadata": {"annotations": {LOST: None}}})
+            await self.namespace.until("nodes", node, is_ready)
 
     async def labels(self, job_id: str) -> dict[str, str]:
         metadata = (await self.namespace.api.get(self.path))["metadata"]
@@ -215,6 +264,14 @@ class IndexedJob(KubernetesWorld):
             await self.namespace.api.create(self.namespace.path("pods"), a_manager({keys.MANAGER_OF: "demo"}, manager))
         return str(job["metadata"]["uid"])
 
+    async def settle(self) -> None:
+        """The real controller is only heard of by what it does: one more index gets a pod."""
+        job = await self.namespace.api.get(self.path)
+        more = job["spec"]["completions"] + 1
+        await self.namespace.api.patch(self.path, {"spec": {"completions": more, "parallelism": more}})
+        mine = {BATCH_JOB_NAME: "demo", COMPLETION_INDEX: str(more - 1)}
+        await pods_until(self.namespace, lambda pods: any(mine.items() <= labels_of(one).items() for one in pods))
+
 
 class BarePods(KubernetesWorld):
     """Pods that nobody controls."""
@@ -248,6 +305,14 @@ class Operated(KubernetesWorld):
         )
         self.path = jobs_path(self.namespace.name, "demo")
         return str(job["metadata"]["uid"])
+
+    async def until_known(self, job_id: str) -> None:
+        """Volcano ends pods only of a gang that runs, and sees that it does a session later than everybody else."""
+        await self.namespace.until("podgroups", f"demo-{job_id}", lambda group: group.get("status", {}).get("phase") == "Running")
+
+
+def is_ready(node: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", ()))
 
 
 def pod_spec(command: Sequence[str], accelerators: int) -> Object:

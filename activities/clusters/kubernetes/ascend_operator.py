@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.direct import delete_pod, is_backup, is_on, path_of
+from activities.clusters.kubernetes.direct import delete_pod, is_on, path_of
 from activities.clusters.kubernetes.kinds import REPLICA_INDEX, Workload
+from activities.clusters.kubernetes.lost_rank import LostRank, is_backup
 from activities.clusters.kubernetes.objects import failure_of
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
@@ -123,6 +124,20 @@ class OperatorDriver:
         if _named(pods, old) is None:
             await self._mark(old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
         return kept
+
+    async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
+        """The Operator makes a missing pod by itself, as the pod of its rank, when the lost one is gone. A second one beside it,
+        which it would make for a hot switch, would rescue nobody."""
+        if lost.old:
+            await delete_pod(self._api, lost.old, 0)
+
+        def made(pods: Sequence[Object]) -> list[Object]:
+            return [pod for pod in _holders(pods) if _annotations(pod).get(RANK_INDEX) == str(lost.rank)]
+
+        pods = made(await self._reader.until(job, lambda pods: bool(made(pods)), RECREATED))
+        if not pods:
+            raise Conflict(f"the Ascend Operator has not made the pod of rank {lost.rank} of AscendJob {job.name} anew yet")
+        return pods[0]
 
     async def ensure_promoted(self, job: Workload, pod: Object) -> None:
         """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""

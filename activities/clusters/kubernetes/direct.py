@@ -22,11 +22,12 @@ from activities.clusters.kubernetes.kinds import (
     Workload,
     rank_of,
 )
+from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, lost_rank
 from activities.clusters.kubernetes.objects import failure_of
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model import keys
-from rekindle.model.cluster import PodRole
+from rekindle.model.sizes import LONGEST_RANK
 from rekindle.settings import Settings
 
 AT_ONCE = 20
@@ -42,6 +43,8 @@ class Driver(Protocol):
     """What a job's pods need of whoever makes them. Objects are the API server's; every call may be repeated."""
 
     async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object: ...
+
+    async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object: ...
 
     async def ensure_promoted(self, job: Workload, pod: Object) -> None: ...
 
@@ -71,6 +74,53 @@ class DirectDriver:
         body = made.backup_of(old, job, name, rank_of(job, old, self._settings.rank_keys), affinity)
         return await self._create(job.namespace, body, lambda found: _is_backup_of(found, old))
 
+    async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
+        """A controller counts the backup at once, so that it makes no other pod: nobody is to be rescued by one. A pod that it
+        had made before goes, and its node is free for the backup."""
+        backup = next((pod for pod in lost.backups if pod["metadata"]["name"] == name), None)
+        if not backup:
+            if not (lost.is_shown or self._never_seen(job, lost)):
+                lost = await self._filled(job, lost, avoid_nodes)
+            backup = await self._replace(job, lost, name, avoid_nodes)
+        if job.kind.withheld:
+            await self._take_place(job, [pod for pod in (*lost.more, lost.old) if pod and is_active(pod)], backup)
+            await self._delete_all(lost.more, 0)
+        return backup
+
+    async def _replace(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
+        template = lost.old or next(iter(lost.more), None) or self._never_seen(job, lost)
+        assert template
+        affinity = template["spec"].get("affinity", {})
+        same = await self._topology(job, lost.neighbour or template)
+        body = made.backup_of(template, job, name, str(lost.rank), made.placed(affinity, avoid_nodes, same))
+        return await self._create(job.namespace, body, lambda found: is_backup(found) and _job_id(found) == job.uid)
+
+    def _never_seen(self, job: Workload, lost: LostRank) -> Object | None:
+        """The pod of a rank that nothing is left of, as it was made, in the life that the others say. None: only its controller
+        knows how."""
+        if job.kind is BATCH_JOB and lost.neighbour:
+            return made.of_index(lost.neighbour, job, lost.rank)
+        if job.kind.withheld:
+            return None
+        if job.kind is not TRAINING_JOB:
+            raise Invalid(f"nothing is left of the pod of rank {lost.rank} of job {job.name}: who made it has to make it again")
+        if not lost.others:
+            raise NotFound(f"no pod of job {job.name} is left: it starts anew or not at all")
+        youngest = max(lost.others, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        wanted = made.pods_of_training_job(job, _generation(youngest), (), self._settings.gateway_address)
+        return next(pod for pod in wanted if pod["metadata"]["annotations"].get(keys.RANK_INDEX) == str(lost.rank))
+
+    async def _filled(self, job: Workload, lost: LostRank, lost_nodes: Sequence[str]) -> LostRank:
+        """The rank as soon as its controller has made a pod in the place of one of which nothing is left."""
+
+        def seen(pods: Sequence[Object]) -> LostRank:
+            return lost_rank(lost.rank, [(_number(rank_of(job, pod, self._settings.rank_keys)), pod) for pod in pods], lost_nodes)
+
+        found = seen(await self._reader.until(job, lambda pods: seen(pods).is_shown, CONTROLLER_LIMIT))
+        if not found.is_shown:
+            raise Conflict(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}, and its controller has made none yet")
+        return found
+
     async def _topology(self, job: Workload, pod: Object) -> list[tuple[str, str]]:
         key, node = made.topology_of(job, pod), pod["spec"].get("nodeName")
         if not key or not node:
@@ -97,14 +147,20 @@ class DirectDriver:
         """The controller counts the backup from now on, if there is one."""
         selector = f"{made.BACKUP_OF}={old['metadata']['uid']}"
         for backup in (await self._api.list(f"/api/v1/namespaces/{job.namespace}/pods", labelSelector=selector)).items:
-            if backup["metadata"].get("deletionTimestamp"):
-                continue
-            if job.kind.lets_two_be:
-                await self._join(backup)
-                await self._api.patch(path_of(old), made.released(old, job))
-            else:
-                await self._api.patch(path_of(old), made.released(old, job))
-                await self._join(backup)
+            if not backup["metadata"].get("deletionTimestamp"):
+                await self._take_place(job, [old], backup)
+
+    async def _take_place(self, job: Workload, olds: Sequence[Object], backup: Object) -> None:
+        if job.kind.lets_two_be:
+            await self._join(backup)
+        for old in olds:
+            await self._release(job, old)
+        if not job.kind.lets_two_be:
+            await self._join(backup)
+
+    async def _release(self, job: Workload, pod: Object) -> None:
+        with suppress(NotFound):
+            await self._api.patch(path_of(pod), made.released(pod, job))
 
     async def _join(self, backup: Object) -> None:
         if change := made.joined(backup):
@@ -118,13 +174,16 @@ class DirectDriver:
             return
         selector = f"{BATCH_JOB_NAME}={labels[BATCH_JOB_NAME]},{COMPLETION_INDEX}={labels[COMPLETION_INDEX]}"
         for pod in (await self._api.list(f"/api/v1/namespaces/{job.namespace}/pods", labelSelector=selector)).items:
-            if pod["metadata"]["uid"] != backup["metadata"]["uid"] and made.controller_of(pod) and _is_active(pod):
-                with suppress(NotFound):
-                    await self._api.patch(path_of(pod), made.released(pod, job))
+            if pod["metadata"]["uid"] != backup["metadata"]["uid"] and made.controller_of(pod) and is_active(pod):
+                await self._release(job, pod)
                 await self._delete(pod, 0)
 
     async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        await self._delete_all([pod for pod in pods if is_backup(pod)], grace_seconds)
+        """One that is counted already is released first: its end is no failure of the job."""
+        backups = [pod for pod in pods if is_backup(pod)]
+        if job.kind.withheld:
+            await _all(self._release(job, pod) for pod in backups if made.controller_of(pod))
+        await self._delete_all(backups, grace_seconds)
 
     # ---- the whole job
 
@@ -148,7 +207,7 @@ class DirectDriver:
         """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
 
         def kept(pods: Sequence[Object]) -> list[Object]:
-            return [pod for pod in pods if made.controller_of(pod) and _is_active(pod)]
+            return [pod for pod in pods if made.controller_of(pod) and is_active(pod)]
 
         pods = await self._reader.until(job, lambda pods: not kept(pods), CONTROLLER_LIMIT)
         if left := kept(pods):
@@ -286,17 +345,8 @@ def path_of(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def is_backup(pod: Object) -> bool:
-    return bool(pod["metadata"].get("annotations", {}).get(keys.POD_TYPE) == PodRole.BACKUP)
-
-
 def _is_backup_of(pod: Object, old: Object) -> bool:
     return bool(pod["metadata"].get("labels", {}).get(made.BACKUP_OF) == old["metadata"]["uid"])
-
-
-def _is_active(pod: Object) -> bool:
-    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    return not ended and not pod["metadata"].get("deletionTimestamp")
 
 
 def _as_read(job: Workload) -> Object:
@@ -314,6 +364,10 @@ def _is_new(pod: Object, job: Workload, generation: str) -> bool:
     """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
     said = job.was_resumed or _generation(pod) == generation
     return said and not pod["metadata"].get("deletionTimestamp")
+
+
+def _number(rank: str) -> int | None:
+    return int(rank) if rank.isdecimal() and len(rank) <= LONGEST_RANK else None
 
 
 def _generation(pod: Object) -> str:

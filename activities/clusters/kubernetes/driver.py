@@ -8,16 +8,18 @@ from contextlib import aclosing
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import OperatorDriver
-from activities.clusters.kubernetes.direct import DirectDriver, Driver, is_backup
+from activities.clusters.kubernetes.direct import DirectDriver, Driver
 from activities.clusters.kubernetes.events import About, about_job, record
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
-from activities.clusters.kubernetes.objects import PodsOf, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB, Workload
+from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
+from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
-from activities.clusters.port import Snapshot
-from rekindle.errors import BadInput, ClusterError, NotFound
+from activities.clusters.port import Replacement, Snapshot
+from rekindle.errors import BadInput, ClusterError, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
@@ -109,6 +111,18 @@ class KubernetesCluster:
         raw = await self._raw(job, old.metadata.name, old.metadata.uid)
         (backup,) = self._read(job, [await self._driver(job).ensure_backup(job, raw, name, avoid_nodes)])
         return backup
+
+    async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
+        job = await self._reader.job(job_id)
+        if problem := failure_of(job):
+            raise Invalid(f"{job.kind.name} {job.name} has failed for good, no pod of it can be replaced: {problem}")
+        pods = await self._reader.pods(job)
+        ranks = [rank_of(pod) for pod in self._read(job, pods)]
+        lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
+        made = self._read(job, [await self._driver(job).ensure_replacement(job, lost, name, avoid_nodes)])
+        unasked = lost.more if job.kind in (TRAINING_JOB, BARE) else ()  # elsewhere its controller made them meanwhile
+        old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
+        return Replacement(made[0], next(iter(old), None))
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         job = await self._reader.job(job_id)

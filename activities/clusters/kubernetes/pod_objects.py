@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import KINDS, MANAGER, Workload
+from activities.clusters.kubernetes.kinds import BATCH_JOB_NAME, COMPLETION_INDEX, KINDS, MANAGER, Workload
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -21,6 +21,9 @@ TAKES_OVER = "rekindle.io/takes-over"
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Of the pods of a batch Job, which counts a finished pod by removing it."""
+
+FAILURES_OF_INDEX = "batch.kubernetes.io/job-index-failure-count"
+"""Annotation of a pod of a batch Job that counts failures by index."""
 
 SAME_TOPOLOGY = (keys.TOPOLOGY, "kueue.x-k8s.io/podset-required-topology")
 """Annotations of a job, or of its pods, that name the label of nodes which all its pods share."""
@@ -46,6 +49,7 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
     """A clone under another name, with its rank and marks; its job's controller does not count it yet.
 
     Args:
+        old: a pod, or what one was made of: then it has no UID.
         affinity: of its node, from `placed`.
     """
     metadata, withheld = old["metadata"], job.kind.withheld
@@ -60,11 +64,28 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
         "metadata": {
             "name": name,
             "namespace": metadata["namespace"],
-            "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata["uid"]},
+            "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata.get("uid", "")},
             "annotations": {**annotations, **marks},
             "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
         "spec": {**_startable(old["spec"], metadata.get("labels", {}), withheld), "affinity": affinity},
+    }
+
+
+def of_index(neighbour: Object, job: Workload, index: int) -> Object:
+    """The pod of another index of the same batch Job, as its controller makes it: they differ in nothing else."""
+    metadata, spec = neighbour["metadata"], neighbour["spec"]
+    mine = {COMPLETION_INDEX: str(index)}
+    own = {key: metadata[key] for key in ("namespace", "ownerReferences")}
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != FAILURES_OF_INDEX}
+    return {
+        "metadata": {
+            **own,
+            "name": f"{job.name}-{index}",
+            "labels": {**metadata["labels"], **mine},
+            "annotations": {**annotations, **mine},
+        },
+        "spec": {**spec, "hostname": f"{job.name}-{index}"} if spec.get("hostname") else spec,
     }
 
 
@@ -88,7 +109,7 @@ def _place(metadata: Object, withheld: Sequence[str]) -> Object:
     return {
         "labels": {label: labels[label] for label in withheld if label in labels},
         "ownerReferences": _unblocked(metadata),
-        "finalizers": [FINALIZER] if FINALIZER in metadata.get("finalizers", ()) else [],
+        "finalizers": [FINALIZER] if BATCH_JOB_NAME in labels else [],  # a pod whose failure was counted has it no more
     }
 
 
