@@ -140,7 +140,7 @@ class HotSwitch(ModeWorkflow):
                 f"no spare: the backup pod was not scheduled within {seconds(job.limits.backup_scheduled)}: {scheduled.message}",
                 policy=IGNORE,
             )
-        if wrong := hand_over.put_wrong(scheduled, backup, avoid):
+        if wrong := hand_over.put_wrong(scheduled, (*avoid, backup.old.node)):
             raise Ends(Outcome.IGNORED, wrong, policy=IGNORE)
         self.backup = backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": scheduled.node})})
         return self.backup
@@ -231,7 +231,7 @@ class HotSwitch(ModeWorkflow):
             return self._ended(Ends(Outcome.IGNORED, reason, policy=IGNORE))
         self.undo.clear()
         async with self.phase("backup pod takes over the rank"):
-            late, self.left_behind = await hand_over.promoted(self.context.job, backup)
+            late, self.left_behind = await hand_over.promoted(self.context.job, backup.old, backup.backup)
         return self._recovered(backup, "; ".join(note for note in (status.info, late) if note))
 
     async def _delete_and_resume(self, backup: Backup, latest: datetime) -> tuple[Report, str]:

@@ -101,14 +101,15 @@ class ProcessLevel(ModeWorkflow):
         return self.ends_all(self.lost_manager or f"no report of {order} within {seconds(within)}")
 
     async def is_hit_again(self) -> bool:
+        """As `is_hit`, behind an answer that may have come before the word of the fault."""
+        return await self.until(lambda: self.is_hit, NEWS, "a second fault may have ended the repair")
+
+    @property
+    def is_hit(self) -> bool:
         """Whether other ranks are faulty than those that were announced."""
-
-        def others() -> bool:
-            known = {one.rank for one in self.situation.announced}
-            now = opening.updated(self.context.job, self.situation, self.faults)
-            return any(one.rank not in known for one in now.faulty)
-
-        return await self.until(others, NEWS, "a second fault may have ended the repair")
+        known = {one.rank for one in self.situation.announced}
+        now = opening.updated(self.context.job, self.situation, self.faults)
+        return any(one.rank not in known for one in now.faulty)
 
     def again(self) -> None:
         """The faults are announced anew, under another uuid, with those that came meanwhile."""

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.workflow import ActivityHandle
 
+from rekindle.errors import NotFound
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import Backup, BackupRequest
+from rekindle.model.activity_values import BackupRequest, Replacement
 from rekindle.model.bounds import few
 from rekindle.model.recovery import Handled, Mode, ModeRequest, PodRef, RecoveryContext, Report, Strategy, Switched, Verdict
 from rekindle.policy import faulty, nodes, orders
@@ -23,6 +24,9 @@ from workflows.mode import NOTHING, seconds
 from workflows.process_level import ProcessLevel, answer
 
 T = TypeVar("T")
+
+GONE = PodRef(name="", uid="")
+"""The pod of a rank of which the cluster shows nothing any more."""
 
 
 class _PodFails(Exception):
@@ -36,7 +40,7 @@ class ProcessRescheduling(ProcessLevel):
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
-        self.backups: dict[int, Backup] = {}
+        self.backups: dict[int, Replacement] = {}
         """By pod rank: the pods that are to take over."""
         self.failed_on: list[str] = []
         """Nodes on which one of them failed."""
@@ -55,24 +59,29 @@ class ProcessRescheduling(ProcessLevel):
             try:
                 report = await self._replaced(faulty.pods_of(self.context.job, self.situation.announced))
             except _PodFails as failure:
+                why: str | _PodFails = failure
                 await self.compensate()
-                if not tries_left:
-                    raise self.fails(str(failure)) from failure
             else:
-                if not report.code:
+                if report and not report.code:
                     return await self._handed_over(report)
-                await self.compensate()
-                if not (tries_left and await self.is_hit_again()):
-                    raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
+                why = f"the new pods could not take over: {answer(report)}" if report else "pods are lost again and again"
+                if report and not await self.is_hit_again():
+                    raise self.fails(why, report.code)
+            if not tries_left:
+                raise self.fails(f"{why}")
             self.again()
 
     # ---- new pods take over
 
-    async def _replaced(self, pods: tuple[int, ...]) -> Report:
-        """The training side's answer, when new pods of these pod ranks run."""
+    async def _replaced(self, pods: tuple[int, ...]) -> Report | None:
+        """The training side's answer, when new pods of these pod ranks run; None: other ranks were lost meanwhile, which need new
+        ones too."""
         async with self.phase("new pods start"):
-            self.undo.append(("delete the new pods", self._delete_backups))
+            if not self.undo:
+                self.undo.append(("delete the new pods", self._delete_backups))
             await self._start(pods)
+        if self.is_hit:
+            return None
         async with self.phase("new pods take over the ranks"):
             job, here = self.context.job, self.situation
             order = orders.change_strategy(job.id, here.attempt, Strategy.RECOVER, here.announced, pods)
@@ -90,31 +99,39 @@ class ProcessRescheduling(ProcessLevel):
         for pod_rank in pods:
             await self._runs(self.backups[pod_rank], running_by)
 
-    async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Backup:
+    async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Replacement:
         suffix = f"{self.context.incident:04d}"
         request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
         try:
-            return await steps.ensure_backup(request)
+            if pod_rank in faulty.lost_pods(self.context.job, self.faults):
+                return await steps.ensure_replacement(request)
+            try:
+                living = await steps.ensure_backup(request)
+            except ActivityError as error:
+                if not _is_gone(error):
+                    raise
+                return await steps.ensure_replacement(request)
+            return Replacement(old=living.old, backup=living.backup)
         except ActivityError as error:
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
 
-    async def _scheduled(self, backup: Backup, avoid: tuple[str, ...], until: datetime) -> Backup:
+    async def _scheduled(self, backup: Replacement, avoid: tuple[str, ...], until: datetime) -> Replacement:
         """Not in time: there is no spare."""
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
-        if wrong := hand_over.put_wrong(found, backup, avoid):
+        if wrong := hand_over.put_wrong(found, (*avoid, backup.old.node) if backup.old else avoid):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})
 
-    async def _runs(self, backup: Backup, until: datetime) -> None:
+    async def _runs(self, backup: Replacement, until: datetime) -> None:
         found = await self._unless_in_vain(backup, steps.await_running(self.context.job.id, (backup.backup,), until))
         if not found.running:
             self.failed_on.append(backup.backup.node)
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {found.message}")
 
-    async def _unless_in_vain(self, backup: Backup, waiting: ActivityHandle[T]) -> T:
+    async def _unless_in_vain(self, backup: Replacement, waiting: ActivityHandle[T]) -> T:
         await self.until(lambda: waiting.done() or bool(self.lost_manager), None, "wait for the pod")
         if not waiting.done():
             cancel_and_forget(waiting)
@@ -135,7 +152,7 @@ class ProcessRescheduling(ProcessLevel):
             return _PodFails(f"new pods died before they had taken over: {names}")
         return super().no_answer(order, within)
 
-    def _dead(self) -> list[Backup]:
+    def _dead(self) -> list[Replacement]:
         over = {uid for fault in self.faults if fault.backup for uid in fault.pod_uids}
         return [backup for backup in self.backups.values() if backup.backup.uid in over]
 
@@ -153,22 +170,23 @@ class ProcessRescheduling(ProcessLevel):
     async def _handed_over(self, report: Report) -> str:
         self.undo.clear()
         async with self.phase("old pods are deleted"):
-            notes = [await self._hand_over(backup) for _, backup in sorted(self.backups.items())]
+            notes = [await self._hand_over(pod_rank, backup) for pod_rank, backup in sorted(self.backups.items())]
         where = few([f"{one.pod_rank} on {one.after.node}" for one in self.moved])
         return "; ".join((f"pod ranks recovered in other pods: {where}", report.info, *filter(None, notes)))
 
-    async def _hand_over(self, backup: Backup) -> str:
+    async def _hand_over(self, pod_rank: int, backup: Replacement) -> str:
         """The old pod goes, if there is one, and the new one is the pod of the rank."""
         job = self.context.job
-        self.moved.append(Switched(pod_rank=backup.old.rank or 0, before=backup.old, after=backup.backup))
+        before = backup.old or GONE
+        self.moved.append(Switched(pod_rank=pod_rank, before=before, after=backup.backup))
         try:
             swap = await steps.swap(job.id, backup.old, backup.backup)
         except ActivityError as error:
-            workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
+            workflow.logger.warning("the old pod is left behind", extra={"pod": before.name, "error": str(error.cause)})
         else:
             if not swap.old_deleted:
                 return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
-        note, left_behind = await hand_over.promoted(job, backup)
+        note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind
         return note
 
@@ -177,3 +195,8 @@ class ProcessRescheduling(ProcessLevel):
         verdict = super().recovered(reason)
         handled = (*verdict.handled, *(Handled.of(fault) for fault in about))
         return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
+
+
+def _is_gone(error: ActivityError) -> bool:
+    """The rank's pod has gone, and nobody told of it yet."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == NotFound.type

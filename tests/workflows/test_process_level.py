@@ -277,6 +277,35 @@ async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_o
         assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
 
 
+async def test_a_pod_that_is_lost_while_new_pods_start_is_replaced_with_the_others(temporal: WorkflowEnvironment) -> None:
+    """Its node goes: all faults are announced anew, one order names both pods, and the first new pod is kept."""
+    job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
+    cluster = ScriptedCluster(job, nodes=6)
+    cluster.backup_starts = False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3)
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        first = cluster.backup()
+        await world.fault(node_fault("node-2").model_copy(update={"pod_ranks": (2,)}))
+        cluster.backup_starts = True
+        cluster.run(first.metadata.name)
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        assert peer.carried_out == [*DONE, "on_global_rank", "recover"]
+        assert incident.ladder[0].switched[0].after.uid == first.metadata.uid
+        assert list(peer.received[3].nodeRankIds) == ["1", "2"]
+
+
+async def test_a_lost_node_is_mended_by_other_pods_without_a_word_of_the_training_side(temporal: WorkflowEnvironment) -> None:
+    """The cluster tells of it: training is stopped, and the pod of that node is replaced."""
+    async with training(temporal, ours()) as (world, peer):
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
+        assert fields(peer.received[1])[2] == ["2:1", "3:1"]
+        assert world.cluster.holder(1).spec.node_name == "node-2"
+
+
 async def test_two_pods_are_replaced_together(temporal: WorkflowEnvironment) -> None:
     """With one order, of which both take their part."""
     job = a_job(pods=3, annotations={RECOVER_STRATEGY: "recover"})
