@@ -31,7 +31,7 @@ from tests.support.kubeflow import (
     train_spec,
 )
 from tests.support.kubernetes import Namespace
-from tests.support.worlds import NODES, rank_of
+from tests.support.worlds import NODES, rank_of, tried
 
 WAIT_LIMIT = 30.0
 ASKS = {"labels": {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}}
@@ -231,6 +231,25 @@ async def test_a_rank_can_be_switched_again_and_again(setting: Setting, kind: st
 
 def any_of(pods: Sequence[Pod], pod: Pod) -> bool:
     return pod.metadata.uid in {one.metadata.uid for one in pods}
+
+
+@every_kind
+async def test_a_pod_that_is_gone_is_replaced(setting: Setting, kind: str) -> None:
+    """Its rank is the backup's alone, whatever its controller made in its place. Its Jobs tolerate that."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    api, jobs = setting.namespace.api, setting.namespace.path("jobs")
+    for part in (await api.list(jobs)).items:
+        await api.patch(f"{jobs}/{part['metadata']['name']}", {"spec": {"backoffLimit": 9}})
+    old = await setting.holder(uid, "3")
+    await setting.namespace.api.delete(setting.namespace.path("pods", old.metadata.name), old.metadata.uid, 0)
+    await setting.until_gone(uid, old)
+    made = await tried(lambda: setting.cluster.ensure_replacement(uid, 3, "spare", ()))
+    backup = await setting.until_runs(uid, made.backup)
+    await setting.cluster.ensure_promoted(uid, backup.metadata.name, backup.metadata.uid)
+    await setting.settled(backup)
+    pods = [pod for pod in await setting.cluster.pods(uid) if not pod.metadata.deletion_timestamp]
+    assert [pod.metadata.name for pod in with_rank("3", pods)] == ["spare"]
+    assert Counter(rank_of(pod) for pod in pods if rank_of(pod) in RANKS) == Counter(RANKS)
 
 
 class Lossy(Api):

@@ -96,8 +96,7 @@ async def run(activity: Callable[[Any], Awaitable[Any]], request: object) -> Any
 
 
 async def each_rank_once(world: World, job: str, count: int) -> None:
-    """Of its ranks each has one pod, without a mark, and all of them run, also when its controller has looked."""
-    await world.settle()
+    """Of its ranks each has one pod, without a mark, and all of them run."""
 
     def once(pods: Any) -> bool:
         own = [pod for pod in pods if int(rank_of(pod) or count) < count]
@@ -124,6 +123,21 @@ async def test_a_rank_whose_pod_failed_is_taken_over(world: World) -> None:
         assert backup.metadata.annotations[keys.POD_TYPE] == "backup"
     assert rank_of(await recovery.take_over(made)) == "1"
     await each_rank_once(world, job, 2)
+
+
+async def test_what_a_controller_made_in_the_lost_pods_place_goes(kubeconfig: Path, tmp_path: Path) -> None:
+    """It has no claim to the rank, and does not keep the only free node from the backup."""
+    async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
+        job = await world.job(2, accelerators=2)
+        old = await world.holder(job, 1)
+        await world.delete(old)
+        await world.until(job, lambda pods: {"0", "1"} == {rank_of(pod) for pod in pods if pod.metadata.uid != old.metadata.uid})
+        extra = await world.holder(job, 1)
+        recovery = Recovery(world, job)
+        await recovery.take_over(await recovery.replace(1, old.spec.node_name))
+        await world.until_gone(job, extra)
+        await world.settle()
+        await each_rank_once(world, job, 2)
 
 
 @pytest.mark.parametrize("world", all_but("direct, pods"), indirect=True)

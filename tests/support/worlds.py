@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
@@ -131,7 +131,10 @@ class World(Watching, ABC):
         return
 
 
-async def tried(call: Callable[[], Awaitable[list[Pod]]]) -> list[Pod]:
+Answer = TypeVar("Answer")
+
+
+async def tried(call: Callable[[], Awaitable[Answer]]) -> Answer:
     """As Temporal tries it: a controller may be a moment behind, or write between our reading and our writing."""
     async with asyncio.timeout(WAIT_LIMIT):
         while True:

@@ -276,6 +276,7 @@ async def examples(job: Job) -> list[Any]:
         recovery.Progress(incarnation=TEXT, step=1),
         activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
         activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.Replacement(old=pod_ref(1), backup=pod_ref(2)),
         activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
         activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
         activity_values.EventRequest(job_id=job.id, event=event),

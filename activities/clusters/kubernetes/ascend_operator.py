@@ -13,8 +13,8 @@ from contextlib import suppress
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.direct import delete_pod, is_on, path_of
 from activities.clusters.kubernetes.kinds import REPLICA_INDEX, Workload
-from activities.clusters.kubernetes.lost_rank import LostRank, is_backup
-from activities.clusters.kubernetes.objects import failure_of
+from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
+from activities.clusters.kubernetes.objects import failure_of, node_of
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model.job import SubHealthStrategy
@@ -27,6 +27,7 @@ from rekindle.model.keys import (
     SUB_HEALTHY_STRATEGY,
 )
 from rekindle.model.sizes import LONGEST_RANK
+from rekindle.policy.sighting import is_lost
 
 IN_HOT_SWITCH = "inHotSwitchFlow"
 """Annotation of the old pod and of its backup, from the first step to the last."""
@@ -127,8 +128,8 @@ class OperatorDriver:
 
     async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
         """The Operator makes a missing pod by itself, as the pod of its rank, when the lost one is gone. A second one beside it,
-        which it would make for a hot switch, would rescue nobody."""
-        if lost.old:
+        which it would make for a hot switch, would rescue nobody. Volcano may have put it on a node that is to be avoided."""
+        if lost.old and not await self._may_live(lost.old):
             await delete_pod(self._api, lost.old, 0)
 
         def made(pods: Sequence[Object]) -> list[Object]:
@@ -138,6 +139,13 @@ class OperatorDriver:
         if not pods:
             raise Conflict(f"the Ascend Operator has not made the pod of rank {lost.rank} of AscendJob {job.name} anew yet")
         return pods[0]
+
+    async def _may_live(self, pod: Object) -> bool:
+        try:
+            node = await self._api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}") if is_active(pod) else None
+        except NotFound:
+            return False
+        return node is not None and not is_lost(node_of(node))
 
     async def ensure_promoted(self, job: Workload, pod: Object) -> None:
         """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""
