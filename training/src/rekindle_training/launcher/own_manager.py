@@ -6,13 +6,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rekindle_training.launcher.arguments import Arguments
 from rekindle_training.launcher.processes import Processes
-from rekindle_training.launcher.zygote import Program, Signal, Start
+from rekindle_training.launcher.zygote import Command, Program, Signal, Start
 
 STARTS, STARTS_WITHIN = 5, 60.0
 """How often a manager is started within so many seconds before the pod gives up."""
@@ -29,11 +29,12 @@ class Listens:
 
 
 class OwnManager:
-    """Made while the launcher has one thread."""
+    """Made before the process that makes all others, which inherits what the manager announces itself by."""
 
-    def __init__(self, arguments: Arguments, processes: Processes, *, forked: bool) -> None:
+    def __init__(self, arguments: Arguments, *, forked: bool) -> None:
         """`forked`: from a process that has loaded torch."""
-        self._arguments, self._processes, self._forked = arguments, processes, forked
+        self._arguments, self._forked = arguments, forked
+        self._say: Callable[[Command], None] = lambda _: None
         self._announced, self._announce = os.pipe()
         self._starts: list[float] = []
         self.runs = False
@@ -48,8 +49,10 @@ class OwnManager:
     def ends_again_and_again(self) -> bool:
         return ends_again_and_again(self._starts, time.monotonic())
 
-    def listen(self, events: "queue.SimpleQueue[Any]") -> None:
-        """From here on a `Listens` is put there for each manager that listens; the port is that of the first."""
+    def attend(self, processes: Processes, events: "queue.SimpleQueue[Any]") -> None:
+        """From here on managers can be started, and a `Listens` is put there for each that listens; the port is that of the
+        first."""
+        self._say = processes.say
         threading.Thread(target=self._await, args=(events,), daemon=True).start()
 
     def start(self, port: int) -> None:
@@ -63,11 +66,11 @@ class OwnManager:
         program = Program(command, interpreted=True, as_module=True)
         if not self._forked:
             program = Program((sys.executable, "-m", *command))
-        self._processes.say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,), interruptible=False))
+        self._say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,), interruptible=False))
 
     def send(self, number: int) -> None:
         if self.runs:
-            self._processes.say(Signal(MANAGER, number))
+            self._say(Signal(MANAGER, number))
 
     def end_if_stopped(self) -> None:
         """One that does not go on hears of no fault."""

@@ -110,8 +110,8 @@ class Pod:
         """By their names."""
         self._preloads = arguments.start_method == "fork" or arguments.spares > 0
         """Torch is loaded once, for all that is forked."""
+        self._manager = OwnManager(arguments, forked=self._preloads)
         self._processes = Processes(preload=self._preloads)
-        self._manager = OwnManager(arguments, self._processes, forked=self._preloads)
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._port = 0 if arguments.standalone else arguments.master_port
         self._link: Link | None = None
@@ -134,8 +134,8 @@ class Pod:
         signals.listen(self._events)
         self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
         if self._arguments.standalone:
+            self._manager.attend(self._processes, self._events)
             self._manager.start(self._port)
-            self._manager.listen(self._events)
         else:
             self._begin()
         while not self._over:

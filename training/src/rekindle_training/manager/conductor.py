@@ -177,6 +177,14 @@ class Conductor:
             self._recovering.cancel()
         self._recovery = self._recovering = None
 
+    async def _give_up_recovery(self, reason: str) -> None:
+        """Who was to be recovered is not there any more."""
+        recovery, recovering = self._recovery, self._recovering
+        self._end_recovery()
+        if recovery is not None and recovering is not None:
+            await asyncio.wait({recovering})
+            recovery.refuse_all(reason)
+
     async def _acquainted(self) -> None:
         """Returns when a job that trains is known, and whoever of it lives."""
         roster = self._roster
@@ -223,7 +231,7 @@ class Conductor:
         while True:
             await self._roster.until(lambda: self._roster.ready_to_start)
             begins = Plan(begins=True)
-            self._end_recovery()
+            await self._give_up_recovery("training begins anew")
             try:
                 await procedures.rebuild(self._roster, store, dict(self._roster.starting), begins, self._means.rebuild_timeout)
             except (RankLost, StepFailed) as error:

@@ -31,6 +31,9 @@ from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
 
+Standings = dict[int, Standing]
+"""Where each rank stands."""
+
 ORDERED_SECONDS = 900.0
 """A control plane that has spoken goes on, however long it takes to find nodes; beyond this it counts as one that is away."""
 KEEP_SECONDS = 30.0
@@ -67,8 +70,8 @@ class Recovery:
         """Training went on without an order."""
         self._orders: deque[Order] = deque()
         self._arrived = asyncio.Event()
-        self._carried: str | None = None
-        """The attempt of the order that is being carried out."""
+        self._carried: Order | None = None
+        """That is not answered yet."""
         self._repairs = False
         self._patience = means.order_timeout
 
@@ -79,6 +82,25 @@ class Recovery:
     def left(self) -> list[Order]:
         """What came in the moment in which training went on."""
         return list(self._orders)
+
+    def refuse_all(self, reason: str) -> None:
+        """What is not answered yet cannot be carried out any more."""
+        orders, self._carried, self._orders = [*filter(None, [self._carried]), *self._orders], None, deque()
+        for order in orders:
+            self._answer_with(order, reason)
+
+    def _answer_with(self, order: Order, failure: str) -> None:
+        reports = self._means.reports
+        match order.kind:
+            case Kind.STOP:
+                reports.stop_complete(FAILED, failure, self.faults.known)
+            case Kind.ANNOUNCE:
+                log.warning("nothing can be offered", extra={"reason": failure})
+                reports.strategies(EXIT, faults=self.faults.known)
+            case Kind.RETRY:
+                reports.status(RETRY_FAILED, failure, RETRY)
+            case _:
+                reports.status(FAILED, failure, RECOVER)
 
     def failed(self, process: RankProcess) -> None:
         """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""
@@ -96,12 +118,11 @@ class Recovery:
         try:
             while (behind := await self._until_idle_or_ordered(work)) is None:
                 if self._orders:
-                    self._carried = self._orders[0].attempt
                     self._patience = ORDERED_SECONDS
                     await _cancelled(work)
-                    work = asyncio.ensure_future(self._carry_out(self._orders.popleft()))
+                    self._carried = self._orders.popleft()
+                    work = asyncio.ensure_future(self._carry_out(self._carried))
                 else:
-                    self._carried = None
                     work = asyncio.ensure_future(self._wait_for_orders())
             return behind
         finally:
@@ -111,7 +132,7 @@ class Recovery:
     async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
         """Orders of one attempt are carried out one after the other; that of another attempt takes the place of what is going on.
         Returns what `work` does; None: there is something else to do."""
-        while not work.done() and (not self._orders or self._orders[0].attempt == self._carried):
+        while not work.done() and not self._is_ordered_something_else():
             arrived: asyncio.Future[Any] = asyncio.ensure_future(self._arrived.wait())
             self._arrived.clear()
             await asyncio.wait((work, arrived), return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +140,9 @@ class Recovery:
         if not work.done() or (work.exception() is not None and self._orders):
             return None
         return work.result()
+
+    def _is_ordered_something_else(self) -> bool:
+        return bool(self._orders) and (self._carried is None or self._orders[0].attempt != self._carried.attempt)
 
     # Before the first order.
 
@@ -128,9 +152,11 @@ class Recovery:
             await stand(self._means.roster)
 
     async def _blame(self) -> None:
+        roster = self._means.roster
         await asyncio.sleep(NAMED_SECONDS)
         await self._acquainted()
-        if not self._means.roster.vacant:
+        await roster.until(lambda: all(member.connected or member.lost for member in roster.members.values()))
+        if not roster.vacant:
             self.faults.blame_network()
 
     async def _wait_for_orders(self) -> int:
@@ -150,59 +176,43 @@ class Recovery:
     async def _carry_out(self, order: Order) -> int | None:
         """None: training stands still, and the next order is awaited. Every order is answered."""
         await self._acquainted()
-        match order.kind:
-            case Kind.STOP:
-                await self._stop()
-            case Kind.ANNOUNCE:
-                self._means.reports.strategies(*await self._offers(order), EXIT, faults=self.faults.known)
-            case _:
-                return await self._recover(order)
-        return None
-
-    async def _stop(self) -> None:
-        code, info = STOPPED, "training stands still"
-        try:
-            await self._standing()
-        except CannotRepair as error:
-            code, info = FAILED, str(error)
-        self._means.reports.stop_complete(code, info, self.faults.known)
-
-    async def _offers(self, order: Order) -> list[str]:
-        """What could be carried out now."""
-        if order.problem:
-            log.warning("an order that makes no sense", extra={"reason": order.problem})
-            return []
-        try:
-            standing = await self._standing()
-        except CannotRepair as error:
-            log.warning("training cannot go on", extra={"reason": error})
-            return []
-        vacant = self._means.roster.vacant
-        retry = [RETRY] if not vacant and _succeeds(standing) else []
-        lost = {rank: Standing(place=Standing.LOST) for rank in vacant | order.ranks}
-        return [*retry, *([RECOVER] if _succeeds({**standing, **lost}) else [])]
-
-    async def _recover(self, order: Order) -> int | None:
-        strategy, code = (RETRY, RETRY_FAILED) if order.kind is Kind.RETRY else (RECOVER, FAILED)
-        reports = self._means.reports
         try:
             if order.problem:
                 raise CannotRepair(order.problem)
-            await self._standing()
-            behind = await self._repaired(self._successors(order))
+            behind = await self._do(order, await self._standing())
         except CannotRepair as error:
-            reports.status(code, str(error), strategy)
-            return None
+            behind = None
+            self._answer_with(order, str(error))
         except Exception as error:
-            reports.status(code, f"the repair failed: {type(error).__name__}", strategy)
-            log.exception("a repair failed")
-            return None
-        self._dismiss_others(order.ranks)
-        info = f"training goes on behind step {behind}"
-        if self._alone_behind is not None:
-            info += f"; it had gone on by itself behind step {self._alone_behind}: the control plane did not answer"
-        reports.status(RECOVERED, info, strategy)
+            behind = None
+            self._answer_with(order, f"{type(error).__name__}: {error}")
+            log.exception("an order could not be carried out")
+        self._carried = None
         return behind
+
+    async def _do(self, order: Order, standing: Standings) -> int | None:
+        reports = self._means.reports
+        match order.kind:
+            case Kind.STOP:
+                reports.stop_complete(STOPPED, "training stands still", self.faults.known)
+            case Kind.ANNOUNCE:
+                reports.strategies(*self._offers(order.ranks, standing), EXIT, faults=self.faults.known)
+            case _:
+                behind = await self._repaired(self._successors(order))
+                self._dismiss_others(order.ranks)
+                info = f"training goes on behind step {behind}"
+                if self._alone_behind is not None:
+                    info += f"; it had gone on by itself behind step {self._alone_behind}: the control plane did not answer"
+                reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER)
+                return behind
+        return None
+
+    def _offers(self, announced: frozenset[int], standing: Standings) -> list[str]:
+        """What could be carried out now."""
+        vacant = self._means.roster.vacant
+        lost = {rank: Standing(place=Standing.LOST) for rank in vacant | announced}
+        retry = [RETRY] if not vacant and _succeeds(standing) else []
+        return [*retry, *([RECOVER] if _succeeds({**standing, **lost}) else [])]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
         """Processes that were started for a rank which a backup has taken."""
@@ -225,7 +235,7 @@ class Recovery:
         finally:
             self._repairs = False
 
-    async def _standing(self) -> dict[int, Standing]:
+    async def _standing(self) -> Standings:
         """Of all that live.
 
         Raises:
@@ -242,7 +252,7 @@ class Recovery:
         return any(member.finished for member in self._means.roster.members.values())
 
 
-def _succeeds(standing: dict[int, Standing]) -> bool:
+def _succeeds(standing: Standings) -> bool:
     try:
         plan(standing)
     except CannotRepair:
