@@ -29,11 +29,14 @@ class Means:
     pods: Pods
     alone: bool
     """There is no control plane: this manager decides which ranks are replaced."""
+    ranks_per_pod: int
     store: "asyncio.Future[Store]"
     reports: Reports
     injection: Injection
     rebuild_timeout: float
     order_timeout: float
+    decides_without_orders: bool
+    """About a fault, when no order came in that time; otherwise ranks wait."""
     stall_seconds: float
     """How long ranks may wait for another one before it is replaced, where this manager decides that; 0: as long as it takes."""
 
