@@ -7,7 +7,7 @@ import pytest
 
 from rekindle.cli import measure
 from rekindle.cli.measure import StepRecord
-from rekindle.cli.scenario import Options
+from rekindle.cli.sub_health import SubHealth
 
 
 def record(step: int, end: float, rank: int = 0, pid: int = 1) -> StepRecord:
@@ -85,16 +85,16 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "ladder", "met"),
     [
-        (Options(), [("hot switch", "recovered")], True),
-        (Options(), [("hot switch", "cancelled"), ("job rescheduling", "recovered")], False),
-        (Options(), [("job rescheduling", "recovered")], False),
-        (Options(resume_fails=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
-        (Options(resume_fails=True), [("hot switch", "recovered")], False),
-        (Options(no_spare=True), [("hot switch", "ignored")], True),
+        (SubHealth(), [("hot switch", "recovered")], True),
+        (SubHealth(), [("hot switch", "cancelled"), ("job rescheduling", "recovered")], False),
+        (SubHealth(), [("job rescheduling", "recovered")], False),
+        (SubHealth(resume_fails=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
+        (SubHealth(resume_fails=True), [("hot switch", "recovered")], False),
+        (SubHealth(no_spare=True), [("hot switch", "ignored")], True),
     ],
     ids=str,
 )
-def test_a_run_is_as_expected_when_each_mode_ended_so(options: Options, ladder: list[tuple[str, str]], met: bool) -> None:
+def test_a_run_is_as_expected_when_each_mode_ended_so(options: SubHealth, ladder: list[tuple[str, str]], met: bool) -> None:
     """Behind a hot switch that was meant to succeed a restart that recovered is no success; nor are other parameters."""
     tried = [{"mode": mode, "verdict": verdict} for mode, verdict in ladder]
     assert options.is_met_by({"ladder": tried, "parameters_equal": True}) is met
