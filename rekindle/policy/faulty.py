@@ -6,7 +6,7 @@ Asked before a mode is chosen (`eligibility`) and while faults are announced (`o
 from collections.abc import Iterable
 
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.job import Job
+from rekindle.model.job import Job, TrainingSide
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import FaultRank
 
@@ -54,8 +54,11 @@ def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
 
 
 def allows(job: Job, word: str) -> bool:
-    """Whether the job's owner names this strategy."""
-    return word in (named.strip() for named in job.annotations.get(RECOVER_STRATEGY, "").split(","))
+    """Whether the job's owner names this strategy; our own training side may do all that it offers where its owner names none."""
+    named = job.annotations.get(RECOVER_STRATEGY)
+    if named is None:
+        return job.training_side is TrainingSide.REKINDLE
+    return word in (one.strip() for one in named.split(","))
 
 
 def _ends_pods(fault: Fault) -> bool:

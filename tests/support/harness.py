@@ -20,6 +20,7 @@ from rekindle import ids
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
@@ -44,7 +45,7 @@ RESUMES = "training resumes from its last checkpoint"
 
 
 def a_job(**changes: Any) -> Job:
-    """A job of two pods with two ranks each, hot switch on, our own training side."""
+    """A job of two pods with two ranks each, hot switch on, our own training side; its owner allows no recovery of processes."""
     number = next(_numbers)
     values: dict[str, Any] = {
         "id": JobId(f"job-{number}"),
@@ -53,6 +54,7 @@ def a_job(**changes: Any) -> Job:
         "pods": 2,
         "ranks_per_pod": 2,
         "sub_health": SubHealthStrategy.HOT_SWITCH,
+        "annotations": {RECOVER_STRATEGY: "exit"},
     }
     return Job(**{**values, **changes})
 

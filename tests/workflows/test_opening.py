@@ -59,7 +59,7 @@ async def test_the_training_side_waits_for_its_next_order_as_long_as_it_says(tem
 
 async def test_ours_is_waited_for_and_waits_for_as_long_as_it_takes(temporal: WorkflowEnvironment) -> None:
     """Its report that was lost is said again when its stream comes back, and the opening goes on behind it."""
-    async with opening(temporal, a_job(), Script(stops=False)) as (world, peer):
+    async with opening(temporal, a_job(annotations={}), Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: peer.state != "trains")
         await peer.cut()

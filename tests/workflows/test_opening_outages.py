@@ -173,7 +173,7 @@ async def test_a_client_that_does_not_come_back_has_left(temporal: WorkflowEnvir
 
 async def test_nobody_is_waited_for_when_every_pod_is_lost(temporal: WorkflowEnvironment) -> None:
     """The wait for the report ends with the last pod."""
-    async with opening(temporal, a_job(), Script(stops=False)) as (world, peer):
+    async with opening(temporal, a_job(annotations={}), Script(stops=False)) as (world, peer):
         await peer.report_fault(3)
         await peer.until(lambda: peer.state == STOPPED)
         for number in (0, 1):

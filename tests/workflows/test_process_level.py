@@ -14,7 +14,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import SHORT, fields
-from tests.support.peer import Script, ScriptedPeer
+from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
 
 ALL = {RECOVER_STRATEGY: "retry,recover-in-place,recover"}
@@ -25,7 +25,8 @@ DONE = ["stop_train", "on_global_rank"]
 
 
 def ours(**limits: timedelta) -> Job:
-    return a_job(annotations=ALL, limits=Limits(**limits))
+    """Whose owner says nothing: all is allowed."""
+    return a_job(annotations={}, limits=Limits(**limits))
 
 
 def mindio(**limits: timedelta) -> Job:
@@ -121,7 +122,7 @@ async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal:
     async with training(temporal, ours(), script) as (world, peer):
 
         async def strikes(_: str) -> None:
-            peer.script = replace(script, before_status=_nothing)
+            peer.script = replace(script, before_status=nothing_before)
             await peer.report_fault(0)
 
         script.before_status = strikes
@@ -325,7 +326,3 @@ async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: Work
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
-
-
-async def _nothing(_: str) -> None:
-    """Happens."""
