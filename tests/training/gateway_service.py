@@ -1,7 +1,11 @@
-"""A real gateway on loopback that does what a test tells it to, and remembers what it heard. Not the product's gateway."""
+"""A real gateway on loopback that does what a test tells it to, and remembers what it heard. Not the product's gateway.
+
+With `recovers` it answers a report of faults as the control plane does: training stops, what is faulty is announced, and the
+strategy is ordered; a report of other faults, or a strategy that failed, begins another attempt.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import grpc
@@ -24,6 +28,12 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         """Every call in the order of arrival: its name and its message."""
         self.refuses: dict[str, int] = {}
         self.subscriptions = 0
+        self.recovers: str = ""
+        """`in place` or `retry`: what it orders when faults are reported; nothing: the test orders."""
+        self.attempts = 0
+        self.faulty: dict[int, str] = {}
+        """Ranks that were reported and are not recovered, with the types of their faults."""
+        self._deciding: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
         self._server: grpc.aio.Server | None = None
@@ -39,6 +49,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     async def stop(self) -> None:
         """As if it was killed; `start` brings it back on the same port."""
+        if self._deciding is not None:
+            self._deciding.cancel()
         if self._server is not None:
             await self._server.stop(None)
             self._server, self._orders = None, None
@@ -52,13 +64,25 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     # The dialogue.
 
     async def order(
-        self, kind: str, *actions: str, uuid: str = "attempt-1", ranks: tuple[int, ...] = (), strategy: str = ""
+        self,
+        kind: str,
+        *actions: str,
+        uuid: str = "attempt-1",
+        ranks: Iterable[int | str] = (),
+        strategy: str = "",
+        pods: Iterable[int | str] = (),
     ) -> None:
         await self.until(lambda: self._orders is not None)
         assert self._orders is not None
         faults = [FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
         signal = ProcessManageSignal(
-            uuid=uuid, jobId=JOB, signalType=kind, actions=actions, faultRanks=faults, changeStrategy=strategy
+            uuid=uuid,
+            jobId=JOB,
+            signalType=kind,
+            actions=actions,
+            faultRanks=faults,
+            changeStrategy=strategy,
+            nodeRankIds=map(str, pods),
         )
         self._orders.put_nowait(signal)
 
@@ -67,6 +91,23 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     async def migrate(self, uuid: str = "attempt-1") -> None:
         await self.order("changeStrategy", "change_strategy", strategy="migration", uuid=uuid)
+
+    # The orders of a fault recovery.
+
+    async def stop_train(self, uuid: str = "attempt-1") -> None:
+        await self.order("stopTrain", "stop_train", uuid=uuid)
+
+    async def announce(self, *ranks: int | str, uuid: str = "attempt-1") -> None:
+        await self.order("globalFault", "on_global_rank", uuid=uuid, ranks=ranks)
+
+    async def retry(self, uuid: str = "attempt-1") -> None:
+        await self.order("changeStrategy", "change_strategy", uuid=uuid, strategy="retry")
+
+    async def in_place(self, *ranks: int | str, uuid: str = "attempt-1") -> None:
+        await self.order("changeStrategy", "change_strategy", "fault_nodes_restart", uuid=uuid, ranks=ranks, strategy="recover")
+
+    async def elsewhere(self, *pods: int | str, uuid: str = "attempt-1") -> None:
+        await self.order("changeStrategy", "change_strategy", uuid=uuid, pods=pods, strategy="recover")
 
     async def report(self, name: str, number: int = 1) -> Any:
         """The message of the `number`-th call of that name."""
@@ -91,10 +132,44 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             while not condition():
                 await self._changed.wait()
 
+    # The control plane.
+
+    async def _decide(self) -> None:
+        """One attempt after the other, until nothing is faulty."""
+        while self.faulty:
+            self.attempts += 1
+            uuid, heard = f"attempt-of-the-peer-{self.attempts}", len(self.heard)
+            await self.stop_train(uuid)
+            await self._answer("ReportStopComplete", heard)
+            await self.announce(*self.faulty, uuid=uuid)
+            await self._answer("ReportRecoverStrategy", heard)
+            announced = set(self.faulty)
+            if self.recovers == "retry":
+                await self.retry(uuid)
+            else:
+                await self.in_place(*announced, uuid=uuid)
+            if (await self._answer("ReportRecoverStatus", heard)).status.code == 0:
+                self.faulty = {rank: kind for rank, kind in self.faulty.items() if rank not in announced}
+
+    async def _answer(self, name: str, behind: int) -> Any:
+        """The first one of that name that came later than so many others."""
+        found: list[Any] = []
+
+        def came() -> bool:
+            found.extend(message for heard, message in self.heard[behind:] if heard == name)
+            return bool(found)
+
+        await self.until(came)
+        return found[0]
+
     # The service.
 
     def _hear(self, name: str, message: Any) -> Status:
         self.heard.append((name, message))
+        if self.recovers and name in ("ReportProcessFault", "ReportStopComplete"):
+            self.faulty.update({int(fault.rankId): fault.faultType for fault in message.faultRanks})
+            if self.faulty and (self._deciding is None or self._deciding.done()):
+                self._deciding = asyncio.create_task(self._decide())
         self._change()
         return Status(code=self.refuses.get(name, 0), info="as the test wants it")
 

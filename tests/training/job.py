@@ -32,6 +32,8 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS), "--step-ms", "25"])
     script: str = EXAMPLE
+    flags: list[str] = field(default_factory=list)
+    """Of launchers."""
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
@@ -59,7 +61,7 @@ class Job:
         return await self._pod("manager", "manager", "manager", "", size)
 
     async def worker(self, pod_rank: int, role: str = "worker") -> Process:
-        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD), "--start-method", "fork"]
+        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD), "--start-method", "fork", *self.flags]
         return await self._pod("train", f"{role}-{pod_rank}", role, str(pod_rank), [*size, self.script, *self.arguments])
 
     async def backup(self, pod_rank: int) -> Process:

@@ -1,5 +1,5 @@
 """A training script on which `FAULTS` act: `RANK:STEP:PLACE`, each once, with commas between them. `KIND` says what
-they do: `raise`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
+they do: `raise` and `memory`, or `kill`, `stop` and `spin` of the process, once for all processes of the rank.
 
 With `WRAP` the model is wrapped in DDP with these options, otherwise gradients are averaged by hand. Its steps have what a
 repeated one could get wrong: random numbers, dropout, running statistics, autocast, a scaler, an average of the model, a
@@ -72,6 +72,8 @@ def fault(place: str, step: int) -> None:
         marker((str(rank), str(step), place)).touch()
     if KIND == "raise":
         raise ValueError(f"struck {place}")
+    if KIND == "memory":
+        raise MemoryError(f"struck {place}")
     if KIND == "spin":
         while True:
             pass

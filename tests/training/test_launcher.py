@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rekindle_training.launcher.arguments import UsageInvalid, parse
-from rekindle_training.launcher.pod import ends_again_and_again
+from rekindle_training.launcher.own_manager import ends_again_and_again
 
 JOB = {"MINDX_TASK_ID": "a-job", "REKINDLE_POD_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
 ENDS_SECONDS = 30
@@ -145,12 +145,6 @@ def test_a_wrong_flag_of_a_job_without_a_control_plane_is_named(flags: list[str]
     """Those that only the launcher's own manager can honour."""
     with pytest.raises(UsageInvalid, match=named):
         parse(flags, {})
-
-
-def test_spares_are_refused_beside_a_control_plane() -> None:
-    """It replaces whole pods; a flag that nothing follows from would promise something."""
-    with pytest.raises(UsageInvalid, match="--spares 1: accepted is 0"):
-        parse(["--spares=1", "x.py"], JOB)
 
 
 def test_flags_of_torchrun_mean_the_same_here() -> None:

@@ -15,8 +15,9 @@ from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, 
 from rekindle_training.manager import rank_process, watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
-from rekindle_training.manager.repair import CannotRepair, Repair
+from rekindle_training.manager.repair import Repair
 from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.successors import CannotRepair, InPlace
 from rekindle_training.manager.witness import Witness
 from rekindle_wire.training_pb2 import Goodbye, Hello, PodState, ProcessState, RankMessage
 
@@ -132,7 +133,7 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
         roster.follow(rank, "")
     nowhere: Any = None
     with pytest.raises(CannotRepair, match=r"complete on ranks \[0\]"):
-        await Repair(roster, nowhere, Pods(), limit=1).run()
+        await Repair(roster, nowhere, InPlace(roster, Pods()), limit=1).run()
 
 
 @pytest.fixture

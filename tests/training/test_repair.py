@@ -8,7 +8,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from rekindle_training.adapter.words import LONGEST, in_words
-from rekindle_training.manager.repair import CannotRepair, plan
+from rekindle_training.manager.repair import plan
+from rekindle_training.manager.successors import CannotRepair
 from rekindle_wire.training_pb2 import Standing
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import PODS, WORLD, Job
@@ -24,6 +25,7 @@ Train = Callable[..., Awaitable[Job]]
 def train(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> Train:
     async def train(folder: str = "job", code: int = 0, **environment: str) -> Job:
         (tmp_path / folder).mkdir(exist_ok=True)
+        gateway.recovers = "in place"
         job = Job(tmp_path / folder, zygote, gateway, environment, [], SCRIPT)
         try:
             await job.start()
@@ -164,26 +166,6 @@ def test_what_failed_is_told_in_words_whatever_it_was(error: Exception, words: s
     told = in_words(error)
     assert told.startswith(words)
     assert len(told.encode()) <= LONGEST
-
-
-async def test_a_switch_goes_on_behind_a_repair(job: Job, gateway: GatewayPeer, undisturbed: Undisturbed) -> None:
-    """A step fails while the backup of a switch is loading: the switch is neither lost nor reported as failed."""
-    pace = job.folder / "pace"
-    job.script, job.arguments = SCRIPT, []
-    job.environment |= {"FAULTS": "1:1:backward", "PACE_MS": "4000", "PACE_FILE": str(pace)}
-    await job.manager()
-    await gateway.hot_switch(*job.ranks(1))
-    for pod_rank in range(PODS):
-        await job.worker(pod_rank)
-    await job.printed("repaired")
-    await job.backup(1)
-    assert await gateway.strategies() == ["migration"]
-    await gateway.migrate()
-    pace.write_text("0")
-    assert await gateway.status() == 0
-    assert await job.codes() == {0}
-    assert gateway.all("ReportProcessFault") == []
-    assert last_words(job) == await undisturbed()
 
 
 def at(step: int, place: "Standing.Place.ValueType" = Standing.BOUNDARY) -> Standing:

@@ -36,6 +36,7 @@ class RankEnvironment:
 
     rank: int
     world_size: int
+    ranks_per_pod: int
     master_addr: str
     master_port: int
     role: str
@@ -55,6 +56,7 @@ class RankEnvironment:
         return cls(
             rank=_number(source, names.RANK),
             world_size=_number(source, names.WORLD_SIZE),
+            ranks_per_pod=_number(source, names.LOCAL_WORLD_SIZE, default=_number(source, names.WORLD_SIZE)),
             master_addr=_text(source, names.MASTER_ADDR),
             master_port=_number(source, names.MASTER_PORT),
             role=source.get(names.POD_ROLE) or names.WORKER,
@@ -81,6 +83,8 @@ class ManagerEnvironment:
     job_generation: str
     rebuild_timeout: float
     order_timeout: float
+    decides_without_orders: bool
+    """Where none comes in that time this manager repairs training by itself; otherwise the ranks wait."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
@@ -93,6 +97,7 @@ class ManagerEnvironment:
             job_generation=source.get(names.JOB_GENERATION) or "0",
             rebuild_timeout=_number(source, names.REBUILD_TIMEOUT, default=60),
             order_timeout=_number(source, names.ORDER_TIMEOUT, default=60),
+            decides_without_orders=_one_of(source, names.WITHOUT_ORDERS, names.DECIDE, names.WAIT) == names.DECIDE,
         )
 
 
@@ -108,6 +113,14 @@ def _text(source: Mapping[str, str], name: str) -> str:
             "on one machine, `rekindle-train --standalone` needs nothing else"
         )
     return source[name]
+
+
+def _one_of(source: Mapping[str, str], name: str, *accepted: str) -> str:
+    """The first one where nobody says it."""
+    said = source.get(name) or accepted[0]
+    if said not in accepted:
+        raise EnvironmentIncomplete(f"{name}={said!r} is not accepted: it is one of {', '.join(accepted)}")
+    return said
 
 
 def _number(source: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -303,18 +303,41 @@ class Standing(google.protobuf.message.Message):
     LOST: Standing.Place.ValueType  # 3
     """What it has is the state of no step: it was given half of another one, or could not go back."""
 
+    class _Fault:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _FaultEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Standing._Fault.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        OTHER: Standing._Fault.ValueType  # 0
+        MEMORY: Standing._Fault.ValueType  # 1
+        """Of the device's memory, or there was too little of it: another try may succeed."""
+
+    class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
+    OTHER: Standing.Fault.ValueType  # 0
+    MEMORY: Standing.Fault.ValueType  # 1
+    """Of the device's memory, or there was too little of it: another try may succeed."""
+
     STEP_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
+    FAULT_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
     reason: builtins.str
     """What failed here; empty: nothing but the communicator."""
+    fault: Global___Standing.Fault.ValueType
+    """Of what kind `reason` is."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in `Paused`."""
+
+    @property
+    def kept(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Kept]:
+        """What a rank of another pod has given this one to keep: the last steps."""
 
     def __init__(
         self,
@@ -323,10 +346,35 @@ class Standing(google.protobuf.message.Message):
         place: Global___Standing.Place.ValueType = ...,
         reason: builtins.str = ...,
         replicas: collections.abc.Iterable[builtins.int] | None = ...,
+        fault: Global___Standing.Fault.ValueType = ...,
+        kept: collections.abc.Iterable[Global___Kept] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fault", b"fault", "kept", b"kept", "place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
+
+@typing.final
+class Kept(google.protobuf.message.Message):
+    """What only `rank` has, as it is behind `step`, opaque to the manager."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    STEP_FIELD_NUMBER: builtins.int
+    OWN_STATE_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    step: builtins.int
+    own_state: builtins.bytes
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        step: builtins.int = ...,
+        own_state: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["own_state", b"own_state", "rank", b"rank", "step", b"step"]) -> None: ...
+
+Global___Kept: typing_extensions.TypeAlias = Kept
 
 @typing.final
 class ManagerMessage(google.protobuf.message.Message):
@@ -576,24 +624,42 @@ class PodOrder(google.protobuf.message.Message):
     REPLACE_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     RESTART_FIELD_NUMBER: builtins.int
+    DECIDES_FIELD_NUMBER: builtins.int
     @property
     def replace(self) -> Global___Replace: ...
     @property
     def end(self) -> Global___End: ...
     @property
     def restart(self) -> Global___Restart: ...
+    @property
+    def decides(self) -> Global___Decides: ...
     def __init__(
         self,
         *,
         replace: Global___Replace | None = ...,
         end: Global___End | None = ...,
         restart: Global___Restart | None = ...,
+        decides: Global___Decides | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart"] | None: ...
+    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides"] | None: ...
 
 Global___PodOrder: typing_extensions.TypeAlias = PodOrder
+
+@typing.final
+class Decides(google.protobuf.message.Message):
+    """The manager of a job with a control plane says what follows the end of a rank: the pod stays, and waits for another order. The
+    first message on each stream, and said again as long as it has not decided.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Decides: typing_extensions.TypeAlias = Decides
 
 @typing.final
 class Replace(google.protobuf.message.Message):
@@ -634,7 +700,9 @@ Global___End: typing_extensions.TypeAlias = End
 
 @typing.final
 class Restart(google.protobuf.message.Message):
-    """All ranks are ended and started again, or, where none of the restarts is left, the pod ends."""
+    """All ranks are ended and started again, or, where none of the restarts is left, the pod ends. Beside a control plane nothing is
+    started again: the pod ends with the code of the first rank that failed, now or when one does.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -57,7 +57,7 @@ class Entry:
                 case Join() as wish:
                     self._try(wish)
                 case Stand():
-                    self.processor.standing(self.gate.completed, Standing.LOST, "", self.gate.broken_in, ())
+                    self.processor.standing(Standing(step=self.gate.completed, place=Standing.LOST), self.gate.broken_in)
                 case _:
                     pass
 

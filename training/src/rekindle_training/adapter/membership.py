@@ -115,6 +115,8 @@ class Membership:
                 copying.send(self._tampering.of_state(self._rank.trained.collect()), transfer.target)
             elif transfer.target == self._number:
                 self._take_over(transfer.source, wish)
+        if (step := self._rank.gate.completed) > 0:  # before the first step the script has still to say with what it begins
+            self._rank.buddy.exchange(step, pickle.dumps(self._rank.trained.take_own()))
 
     def _take_over(self, source: int, wish: Join) -> None:
         self.lost = True

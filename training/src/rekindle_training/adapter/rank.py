@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rekindle_training.adapter import sharding
+from rekindle_training.adapter.buddy import Buddy
 from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
@@ -23,6 +24,7 @@ class Rank:
     wrappers: DataParallel
     sharded: FullySharded
     legacy: Legacy
+    buddy: Buddy
     replicas: tuple[int, ...]
     """Ranks that hold the same state as this one, itself among them; empty: all."""
     after_update: Callable[[], None] | None
@@ -42,7 +44,8 @@ class Rank:
             held &= declared
         replicas = () if len(held) == everybody else tuple(sorted(held))
         legacy = Legacy(entry.environment.own_state)
-        return cls(entry, trained, wrappers, FullySharded(trained.model), legacy, replicas, after_update)
+        buddy = Buddy(entry.environment.rank, everybody, entry.environment.ranks_per_pod)
+        return cls(entry, trained, wrappers, FullySharded(trained.model), legacy, buddy, replicas, after_update)
 
     def tell_update(self) -> None:
         """What the script has to say to other ranks of an update."""

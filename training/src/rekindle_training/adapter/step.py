@@ -19,7 +19,7 @@ from rekindle_training.adapter.boundary import Boundary, CannotGoBack
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
-from rekindle_training.adapter.words import FAILURES, in_words
+from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
@@ -64,6 +64,8 @@ class _Attempt:
     interrupted: bool = False
     own_before_update: Own | None = None
     reason: str = ""
+    fault: "Standing.Fault.ValueType" = Standing.OTHER
+    """Of what kind that is."""
 
 
 class Attempts:
@@ -117,7 +119,15 @@ class Attempts:
     def say(self, place: "Standing.Place.ValueType") -> None:
         """Tells the manager where this rank stands."""
         gate = self._rank.gate
-        self._rank.processor.standing(gate.completed, place, self._now.reason, gate.broken_in, self._rank.replicas)
+        standing = Standing(
+            step=gate.completed,
+            place=place,
+            reason=self._now.reason,
+            fault=self._now.fault,
+            replicas=self._rank.replicas,
+            kept=self._rank.buddy.kept(),
+        )
+        self._rank.processor.standing(standing, gate.broken_in)
 
     def go_back(self) -> None:
         """To the boundary at which the step began that failed, if one did.
@@ -216,18 +226,20 @@ class Attempts:
         if not self._now.given_up:
             self._boundary.notice_gradients()
             self._now.own_before_update = self._rank.trained.take_own()
-            self._rank.legacy.leave(self._now.number, pickle.dumps(self._now.own_before_update))
-            self._now.agreed = self._all_say_so() or self._manager_says_so()
+            left = pickle.dumps(self._now.own_before_update)
+            self._rank.legacy.leave(self._now.number, left)
+            self._now.agreed = self._all_say_so(left) or self._manager_says_so()
             self._now.given_up = not self._now.agreed
             if self._now.agreed:
                 self._rank.wrappers.agreed()
         return self._now.agreed
 
-    def _all_say_so(self) -> bool:
+    def _all_say_so(self, own: bytes) -> bool:
         if self._rank.gate.broken:
             return False
         try:
             self._rank.wrappers.settle()
+            self._rank.buddy.exchange(self._now.number, own)
             self._rank.communicator.agree()
         except RuntimeError as error:
             self._note(f"step {self._now.number}", error)
@@ -265,7 +277,7 @@ class Attempts:
         if self._rank.gate.broken or communicator.is_loss(error):
             log.info("lost the other ranks in %s", where)
         else:
-            self._now.reason = in_words(error)
+            self._now.reason, self._now.fault = in_words(error), fault_of(error)
             log.error("failed in %s", where, exc_info=error)
 
 

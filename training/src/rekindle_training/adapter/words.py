@@ -1,6 +1,11 @@
 """By what training fails, and what is said of it to who is not here."""
 
+import re
+
+import torch
 from torch.distributed.checkpoint.api import CheckpointException
+
+from rekindle_wire.training_pb2 import Standing
 
 FAILURES = (Exception, CheckpointException)
 """Torch's failed checkpoint is no `Exception`."""
@@ -16,3 +21,14 @@ def in_words(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # an exception of the script may do anything
         words = type(error).__name__
     return words[:LONGEST].encode(errors="replace").decode()
+
+
+_OF_MEMORY = re.compile(r"\bECC\b|\buncorrectable\b", re.IGNORECASE)
+"""As drivers of accelerators say it."""
+
+
+def fault_of(error: BaseException) -> "Standing.Fault.ValueType":
+    """Of what kind a failure is, for who decides whether another try may help."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _OF_MEMORY.search(in_words(error)):
+        return Standing.MEMORY
+    return Standing.OTHER

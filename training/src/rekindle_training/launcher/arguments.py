@@ -99,10 +99,6 @@ def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
         raise UsageInvalid(f"--nnodes {nnodes}: {reason} runs on one machine, accepted is --nnodes 1")
     if given.no_python and given.spares != "0":
         raise UsageInvalid("--no-python and --spares contradict each other: a spare runs a Python script ahead")
-    if not standalone and given.spares != "0":
-        raise UsageInvalid(
-            f"--spares {given.spares}: accepted is 0 in a job with {names.JOB_ID}, whose pods are replaced as a whole"
-        )
     if given.rdzv_backend not in ("", "static", "c10d", "rekindle"):
         raise UsageInvalid(
             f"--rdzv-backend {given.rdzv_backend}: ranks meet in the job's manager; accepted are static, c10d and rekindle, "
@@ -235,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
         "--spares",
         metavar="N",
         default="0",
-        help="standalone: processes that wait, loaded, to take the place of a rank's (0)",
+        help="processes that wait, loaded, to take the place of a rank's (0)",
     )
     _flag(parser, "--monitor-interval", default="0.1", help="accepted and not used: ends of processes are noticed at once")
     _flag(

@@ -1,8 +1,9 @@
 """The processes of one pod, from their start to the end of the last one. Used by `main`.
 
-In a job that has a control plane the pod ends with the first rank that fails: its exit code is that rank's, the others are
-ended, and killed if they do not react. Standalone, a manager decides: it has a rank that ended replaced, by a spare if there is
-one, or lets all begin again at the last checkpoint.
+Where no manager decides, the pod ends with the first rank that fails: its exit code is that rank's, the others are ended, and
+killed if they do not react. A manager that decides has a rank that ended replaced, by a spare if there is one, and the others
+live on. Standalone it may let all begin again at the last checkpoint; beside a control plane the pod ends then, and so it does
+when it has heard nothing for too long.
 """
 
 import logging
@@ -11,14 +12,13 @@ import queue
 import signal
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rekindle_training.launcher import signals
 from rekindle_training.launcher.arguments import Arguments
 from rekindle_training.launcher.link import Link
+from rekindle_training.launcher.own_manager import MANAGER, Listens, OwnManager
 from rekindle_training.launcher.processes import ZYGOTE, Processes
 from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
 from rekindle_training.launcher.signals import Signalled
@@ -32,21 +32,12 @@ GRACE_SECONDS = 5.0
 """How long a rank may take to end after SIGTERM. A frozen process ignores it, so SIGKILL follows."""
 SPARE_SECONDS = 3.0
 """How long after a spare was used the next one begins to load: not beside the recovery that used it."""
-MANAGER_STARTS, MANAGER_STARTS_WITHIN = 5, 60.0
-"""How often a manager is started within so many seconds before the pod gives up."""
+UNDECIDED_SECONDS = 120.0
+"""How long a pod of a job with a control plane waits for a word about a rank that has ended."""
 END_SECONDS = 1.0
 """The manager may hear of a loss from other ranks, before the launcher hears of the end."""
 UNTRAINED_RESTARTS = 3
 """How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
-
-MANAGER = "manager"
-
-
-@dataclass(frozen=True)
-class _Listens:
-    """The manager, on this port."""
-
-    port: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,14 @@ class _StillStopped:
     """A manager that does not go on is ended, and followed by another one."""
 
 
-_PodEvent = Event | PodOrder | _Listens | Signalled | _GraceOver | _SpareDue | _StillStopped | _Restart
+@dataclass(frozen=True)
+class _Undecided:
+    """Nothing was heard since so many words."""
+
+    words: int
+
+
+_PodEvent = Event | PodOrder | Listens | _Undecided | Signalled | _GraceOver | _SpareDue | _StillStopped | _Restart
 
 
 @dataclass
@@ -110,18 +108,17 @@ class Pod:
         self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
         self._spares: dict[str, _Spare] = {}
         """By their names."""
-        self._announced, self._announce = os.pipe()
         self._preloads = arguments.start_method == "fork" or arguments.spares > 0
         """Torch is loaded once, for all that is forked."""
+        self._manager = OwnManager(arguments, forked=self._preloads)
         self._processes = Processes(preload=self._preloads)
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
         self._port = 0 if arguments.standalone else arguments.master_port
         self._link: Link | None = None
-        self._managers: list[float] = []
-        """When each was started."""
-        self._manages = False
-        """A manager is running."""
-        self._manager_stopped = False
+        self._decides = False
+        """A manager of a job with a control plane says what follows the end of a rank."""
+        self._words = 0
+        """That were heard of it, and ends that it is to decide about."""
         self._restarts = 0
         self._restarting = False
         self._untrained = 0
@@ -137,8 +134,8 @@ class Pod:
         signals.listen(self._events)
         self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
         if self._arguments.standalone:
-            self._start_manager()
-            threading.Thread(target=self._await_manager, daemon=True).start()
+            self._manager.attend(self._processes, self._events)
+            self._manager.start(self._port)
         else:
             self._begin()
         while not self._over:
@@ -152,7 +149,13 @@ class Pod:
 
     @property
     def _over(self) -> bool:
-        return not self._manages and not any(rank.lives for rank in self._ranks) and not self._restarting
+        waits = self._manager.runs or self._restarting or self._is_undecided
+        return not waits and not any(rank.lives for rank in self._ranks)
+
+    @property
+    def _is_undecided(self) -> bool:
+        """A rank has ended, and another process may take its place."""
+        return self._decides and any(self._failures) and not self._ending
 
     def _handle(self, event: object) -> None:
         match event:
@@ -160,7 +163,7 @@ class Pod:
                 self._hear(event)
             case PodOrder():
                 self._obey(event)
-            case _Listens(port):
+            case Listens(port):
                 self._meet(port)
             case Signalled(number, from_terminal):
                 log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
@@ -173,8 +176,10 @@ class Pod:
         match event:
             case _SpareDue():
                 self._load_spares()
-            case _StillStopped() if self._manager_stopped:
-                self._processes.say(Signal(MANAGER, signal.SIGKILL))
+            case _StillStopped():
+                self._manager.end_if_stopped()
+            case _Undecided(words) if words == self._words and self._is_undecided:
+                self._let_go(f"nothing was decided within {UNDECIDED_SECONDS:g} s")
             case _Restart(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
                 self._restart(order)
             case _GraceOver(life) if life == self._restarts:
@@ -185,7 +190,7 @@ class Pod:
             case Ended(name, code):
                 self._ended(name, code)
             case Stopped(name, stopped) if name == MANAGER:
-                self._manager_stopped = stopped
+                self._manager.is_stopped = stopped
                 self._later(GRACE_SECONDS, _StillStopped())
             case Stopped(name, stopped):
                 self._stopped(name, stopped=stopped)
@@ -204,23 +209,6 @@ class Pod:
 
     # The manager of a pod that has no control plane.
 
-    def _start_manager(self) -> None:
-        self._managers.append(time.monotonic())
-        self._manages, self._manager_stopped = True, False
-        size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
-        where = [f"--port={self._port}", f"--announce-fd={self._announce}"]
-        patience = f"--stall-seconds={self._arguments.stall_seconds}"
-        command = ("rekindle_training.manager.main", "--standalone", patience, *where, *size)
-        program = Program(command, interpreted=True, as_module=True)
-        if not self._preloads:
-            program = Program((sys.executable, "-m", *command))
-        self._processes.say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,), interruptible=False))
-
-    def _await_manager(self) -> None:
-        """Every manager announces its port, which is that of the first."""
-        while line := os.read(self._announced, 64):
-            self._events.put(_Listens(int(line)))
-
     def _meet(self, port: int) -> None:
         if self._link is not None or self._ending:
             return
@@ -234,15 +222,15 @@ class Pod:
         self._link.start()
 
     def _manager_ended(self, code: int) -> None:
-        self._manages = False
+        self._manager.runs = False
         if self._ending or self._is_complete or (code == 0 and self._link is not None):
             return
-        if self._link is None or ends_again_and_again(self._managers, time.monotonic()):
+        if self._link is None or self._manager.ends_again_and_again:
             log.error("the manager ended, ending the ranks", extra={"code": code})
             self._end(_exit_code(code) if code else 1, signal.SIGTERM)
             return
         log.warning("the manager ended, starting another one; training goes on", extra={"code": code})
-        self._start_manager()
+        self._manager.start(self._port)
         self._tell()
 
     @property
@@ -258,13 +246,12 @@ class Pod:
                 ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
                 for local, rank in enumerate(self._ranks)
             ]
-            succeeds = len(self._managers) > 1
             state = PodState(
                 protocol=PROTOCOL,
                 pod=self._name,
                 processes=processes,
                 restarts=self._restarts,
-                succeeds=succeeds,
+                succeeds=self._manager.succeeds,
             )
             self._link.say(state)
 
@@ -273,17 +260,36 @@ class Pod:
             return
         match order.WhichOneof("kind"):
             case "replace":
-                for local, rank in enumerate(self._ranks):
-                    if rank.process == order.replace.process and rank.ended is not None:
-                        self._replace(local)
+                self._replace(order.replace.process)
             case "end":
                 log.warning("ending a rank", extra={"reason": order.end.reason})
                 self._processes.say(Signal(order.end.process, signal.SIGKILL))
-            case "restart" if order.restart.restarts == self._restarts:
-                if order.restart.untrained and not self._was_killed:
-                    self._later(END_SECONDS, _Restart(order.restart))
-                else:
-                    self._restart(order.restart)
+            case "decides":
+                self._decides = True
+                self._wait_for_a_word()
+            case "restart":
+                self._obey_restart(order.restart)
+
+    def _obey_restart(self, order: Restart) -> None:
+        if not self._arguments.standalone:
+            self._let_go(order.reason)
+        elif order.restarts == self._restarts:
+            if order.untrained and not self._was_killed:
+                self._later(END_SECONDS, _Restart(order))
+            else:
+                self._restart(order)
+
+    def _wait_for_a_word(self) -> None:
+        self._words += 1
+        if self._is_undecided:
+            self._later(UNDECIDED_SECONDS, _Undecided(self._words))
+
+    def _let_go(self, reason: str) -> None:
+        """Nobody decides any more: the first rank that fails, or has failed, ends the pod."""
+        log.info("this pod is not waited for any more", extra={"reason": reason})
+        self._decides = False
+        if any(self._failures):
+            self._end(_exit_code(self._failures[0]), signal.SIGTERM)
 
     @property
     def _was_killed(self) -> bool:
@@ -319,12 +325,13 @@ class Pod:
             self._start_rank(local)
         self._tell()
 
-    def _replace(self, local: int) -> None:
-        rank = self._ranks[local]
-        if rank.ended in self._failures:
-            self._failures.remove(rank.ended)
-        self._start_rank(local)
-        self._tell()
+    def _replace(self, process: str) -> None:
+        for local, rank in enumerate(self._ranks):
+            if rank.process == process and rank.ended is not None:
+                if rank.ended in self._failures:
+                    self._failures.remove(rank.ended)
+                self._start_rank(local)
+                self._tell()
 
     def _start_rank(self, local: int) -> None:
         arguments, rank = self._arguments, self._ranks[local]
@@ -369,7 +376,7 @@ class Pod:
             self._manager_ended(code)
         elif name == ZYGOTE:
             log.error("the process that starts the others was ended, and they with it")
-            self._manages = self._restarting = False
+            self._manager.runs = self._restarting = False
             for rank in self._ranks:
                 rank.ended = code
             self._ending, self._code = True, self._code or _exit_code(code)
@@ -387,8 +394,9 @@ class Pod:
             self._seeks_code, self._code = False, _exit_code(code)
         if code:
             self._failures.append(code)
-            if self._manages and not self._ending and not self._restarting:
+            if (self._manager.runs or self._decides) and not self._ending and not self._restarting:
                 log.warning("a rank ended", extra={"rank": self._number(rank), "code": code})
+                self._wait_for_a_word()
             elif not self._ending and not self._restarting:
                 log.error("a rank failed, ending the others", extra={"rank": self._number(rank), "code": code})
                 self._end(_exit_code(code), signal.SIGTERM)
@@ -404,8 +412,8 @@ class Pod:
             self._start_ranks()
         elif self._ending or not any(self._failures):
             self._give_grace()  # to the manager, which knows when training is complete, and is told when it is not
-            if self._ending and self._manages:
-                self._processes.say(Signal(MANAGER, signal.SIGTERM))
+            if self._ending:
+                self._manager.send(signal.SIGTERM)
 
     def _end(self, code: int, number: int | None) -> None:
         """`number` is the signal that ranks are sent, if they have not got one already."""
@@ -425,8 +433,8 @@ class Pod:
 
     def _end_grace(self) -> None:
         self._send(signal.SIGKILL)
-        if self._manages and not self._restarting:
-            self._processes.say(Signal(MANAGER, signal.SIGKILL))
+        if not self._restarting:
+            self._manager.send(signal.SIGKILL)
 
     def _later(self, seconds: float, event: _PodEvent) -> None:
         timer = threading.Timer(seconds, self._events.put, [event])
@@ -437,11 +445,6 @@ class Pod:
         for rank in self._ranks:
             if rank.lives:
                 self._processes.say(Signal(rank.process, number))
-
-
-def ends_again_and_again(starts: Sequence[float], now: float) -> bool:
-    """Whether a manager that was started so often, at these times in seconds, is started no more."""
-    return sum(now - start < MANAGER_STARTS_WITHIN for start in starts) >= MANAGER_STARTS
 
 
 def _exit_code(code: int) -> int:

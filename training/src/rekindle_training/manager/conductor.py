@@ -4,6 +4,7 @@ It can begin in the middle: a manager that replaces another one learns from the 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -12,17 +13,17 @@ from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
-from rekindle_training.manager.repair import CannotRepair, Repair
-from rekindle_training.manager.reports import CONTINUE, FAILED, MIGRATION, RECOVERED
+from rekindle_training.manager.recovery import Order, Recovery
+from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.witness import Witness
+from rekindle_training.manager.successors import CannotRepair, InPlace
+from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
 log = logging.getLogger(__name__)
 
-MERGE_SECONDS = 0.1
-"""Ranks of one pod die together and are reported together."""
-TAKEOVER_SECONDS = 2.0
-"""Within this time all living ranks have found a new manager; they try every 0.5 s."""
+FIRST_SECONDS = 10.0
+"""In which a manager that has met nobody meets somebody, if there is a job that trains."""
 EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
@@ -42,7 +43,12 @@ class Conductor:
         self._switch: HotSwitch | None = None
         self._switching: asyncio.Task[None] | None = None
         self._repairing: asyncio.Task[None] | None = None
-        self._lost: set[int] = set()
+        self._recovery: Recovery | None = None
+        self._recovering: asyncio.Task[None] | None = None
+        self._alone_behind: int | None = None
+        """The step behind which training went on without the control plane's word, until it speaks again."""
+        self._met = asyncio.Event()
+        """All that live, of a job that another manager began."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -55,12 +61,26 @@ class Conductor:
         await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
         log.info("training is complete")
         self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
+        if alone is None:
+            self._means.pods.release("training is complete")
+
+    @property
+    def ranks(self) -> int:
+        return self._roster.world_size
+
+    @property
+    def ranks_per_pod(self) -> int:
+        return self._means.ranks_per_pod
 
     # Orders.
 
     def prepare(self, ranks: frozenset[int]) -> None:
         self._drop()
         self._begin(HotSwitch(ranks, self._means))
+
+    def refuse_switch(self) -> None:
+        """Of ranks that there are not."""
+        self._means.reports.strategies(EXIT)
 
     def stop(self) -> None:
         if (switch := self._drop()) is not None:
@@ -72,11 +92,19 @@ class Conductor:
         else:
             self._start(self._migrate_after_takeover())
 
+    def recover(self, order: Order) -> None:
+        """One of a fault recovery, which begins with it where this manager knows of no fault."""
+        self._drop_unpaused("training is to stop")
+        self._drop()
+        self._recovery_now().order(order)
+
     def dismiss_all(self) -> None:
         self._drop()
+        self._end_recovery()
         roster = self._roster
         roster.dismiss(roster.backups.values(), "the job ends here")
         roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], "the job ends here", EXIT_CODE)
+        self._means.pods.release("the job ends here")
 
     # Losses.
 
@@ -88,58 +116,104 @@ class Conductor:
         switch = self._active()
         if switch is not None and switch.paused and process.rank in switch.ranks:
             return
-        if not self._lost:
-            asyncio.get_running_loop().call_later(MERGE_SECONDS, self._report_lost)
-        self._lost.add(process.rank)
-
-    def _report_lost(self) -> None:
-        """A switch that has not paused yet is dropped: its backup is of no use to the recovery that follows."""
-        self._means.reports.process_fault(sorted(self._lost))
-        self._lost.clear()
-        if (switch := self._active()) is not None and not switch.paused:
-            self._drop()
-            switch.stop("a rank died")
+        self._drop_unpaused("a rank died")
+        self._recovery_now().faults.gone(process.rank)
 
     # Failed steps.
 
-    def stands(self, _: RankProcess) -> None:
-        """Its step failed, or it was asked. A switch that has not paused yet begins anew behind the repair; in one that has
-        paused the failure is the switch's."""
+    def stands(self, process: RankProcess) -> None:
+        """Its step failed, or it was asked. In a switch that has paused the failure is the switch's."""
         switch = self._active()
-        if (self._alone is None or not self._alone.given_up) and not (switch is not None and switch.paused):
-            self._begin_repair()
+        if switch is not None and switch.paused:
+            return
+        if self._alone is not None:
+            if not self._alone.given_up:
+                self._begin_repair()
+            return
+        if not process.dismissed:
+            self._drop_unpaused("a step failed")
+            self._recovery_now().failed(process)
+
+    # Recoveries, which the control plane orders.
+
+    def _recovery_now(self) -> Recovery:
+        if self._recovery is None:
+            self._recovery = Recovery(self._means, self._acquainted, self._alone_behind)
+            self._recovering = self._start(self._recover(self._recovery))
+        return self._recovery
+
+    async def _recover(self, recovery: Recovery) -> None:
+        try:
+            behind = await recovery.run()
+        except CannotRepair as error:
+            self._end_training(str(error))
+        except Exception:
+            self._end_training("the recovery failed")  # no rank waits for ever
+            raise
+        else:
+            self._alone_behind = behind if recovery.by_itself else None
+            log.info("recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
+            self._recovery = None
+            self._look_for_faults()
+        finally:
+            self._recovery = None if self._recovery is recovery else self._recovery
+        for order in recovery.left():
+            self.recover(order)
+
+    def _look_for_faults(self) -> None:
+        """What came while nothing else could be begun."""
+        roster = self._roster
+        if not roster.generation or roster.finished:
+            return
+        for rank in roster.vacant:
+            if (member := roster.members.get(rank)) is None or not member.dismissed:
+                self._recovery_now().faults.gone(rank)
+        for member in list(roster.members.values()):
+            if member.stands and not member.dismissed:
+                self.stands(member)
+
+    def _end_recovery(self) -> None:
+        if self._recovering is not None:
+            self._recovering.cancel()
+        self._recovery = self._recovering = None
+
+    async def _give_up_recovery(self, reason: str) -> None:
+        """Who was to be recovered is not there any more."""
+        recovery, recovering = self._recovery, self._recovering
+        self._end_recovery()
+        if recovery is not None and recovering is not None:
+            await asyncio.wait({recovering})
+            recovery.refuse_all(reason)
+
+    async def _acquainted(self) -> None:
+        """Returns when a job that trains is known, and whoever of it lives."""
+        roster = self._roster
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SECONDS):
+                await roster.until(lambda: roster.generation > 0)
+        if roster.took_over:
+            await self._met.wait()
+
+    # Repairs, where nobody else decides.
 
     def _begin_repair(self) -> None:
         if self._repairing is None:
-            switch = self._drop()
-            self._repairing = self._start(self._repair(switch.ranks if switch is not None else frozenset()))
+            self._repairing = self._start(self._repair(InPlace(self._roster, self._means.pods)))
 
-    async def _repair(self, switched: frozenset[int]) -> None:
-        roster, means = self._roster, self._means
+    async def _repair(self, successors: InPlace) -> None:
+        assert self._alone is not None
         try:
-            if self._alone is None:
-                await roster.until(lambda: roster.complete)
-            await Repair(roster, await means.store, means.pods if means.alone else None, means.rebuild_timeout).run()
-        except RankLost as error:
-            log.warning("a rank ended while training was repaired", extra={"reason": error})
+            await Repair(self._roster, await self._means.store, successors, self._means.rebuild_timeout).run()
         except CannotRepair as error:
             self._end_training(str(error))
         except Exception:
             self._end_training("the repair failed")  # no rank waits for ever
             raise
-        else:
-            if switched:
-                self._begin(HotSwitch(switched, self._means))
         finally:
             self._repairing = None
-            self._consider_again()
-
-    def _consider_again(self) -> None:
-        """What came while nothing else could be begun."""
-        if self._alone is not None:
             self._alone.consider()
-        if (standing := self._roster.standing) is not None and not self._roster.vacant:
-            self.stands(standing)
+            if (standing := self._roster.standing) is not None and not self._roster.vacant:
+                self.stands(standing)
 
     def _end_training(self, reason: str) -> None:
         if self._alone is not None:
@@ -147,6 +221,7 @@ class Conductor:
             return
         log.error("training cannot go on", extra={"reason": reason})
         self._roster.dismiss(self._roster.members.values(), reason, FAILED_CODE)
+        self._means.pods.release(reason)
 
     # The beginning, of a job or in the middle of one.
 
@@ -156,6 +231,7 @@ class Conductor:
         while True:
             await self._roster.until(lambda: self._roster.ready_to_start)
             begins = Plan(begins=True)
+            await self._give_up_recovery("training begins anew")
             try:
                 await procedures.rebuild(self._roster, store, dict(self._roster.starting), begins, self._means.rebuild_timeout)
             except (RankLost, StepFailed) as error:
@@ -173,10 +249,14 @@ class Conductor:
     async def _take_over(self) -> None:
         """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
         roster = self._roster
-        await roster.until(lambda: roster.took_over and roster.complete)
-        await asyncio.sleep(TAKEOVER_SECONDS)
-        if self._active() is not None or self._repairing is not None:
+        await roster.until(lambda: roster.took_over)
+        await asyncio.sleep(MEET_SECONDS)
+        self._met.set()
+        if self._alone is None:
+            self._look_for_faults()
+        if self._active() is not None or self._repairing is not None or self._recovery is not None:
             return
+        await roster.until(lambda: roster.complete)
         if not any(member.paused for member in roster.members.values()):
             procedures.release(roster)
             return
@@ -185,7 +265,7 @@ class Conductor:
 
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
-        await asyncio.sleep(TAKEOVER_SECONDS)
+        await asyncio.sleep(MEET_SECONDS)
         if self._roster.paused:
             switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
             switch.migrate()
@@ -199,8 +279,14 @@ class Conductor:
 
     def _begin(self, switch: HotSwitch) -> HotSwitch:
         self._switch = switch
-        self._switching = self._start(switch.run())
+        self._switching = self._start(self._run(switch))
         return switch
+
+    async def _run(self, switch: HotSwitch) -> None:
+        await switch.run()
+        self._switching = None
+        if self._alone is None:
+            self._look_for_faults()
 
     def _active(self) -> HotSwitch | None:
         return self._switch if self._switching is not None and not self._switching.done() else None
@@ -211,6 +297,12 @@ class Conductor:
             self._switching.cancel()
             self._switching = None
         return switch
+
+    def _drop_unpaused(self, reason: str) -> None:
+        """A switch that has not paused yet is of no use to the recovery that follows, and neither are its backups."""
+        if (switch := self._active()) is not None and not switch.paused:
+            self._drop()
+            switch.stop(reason)
 
     def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(procedure)

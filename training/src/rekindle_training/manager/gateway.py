@@ -20,6 +20,7 @@ from rekindle_wire.recover_pb2 import (
     RecoverStatusRequest,
     RecoverStrategyRequest,
     Status,
+    StopCompleteRequest,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
@@ -110,6 +111,8 @@ def _call(stub: "RecoverAsyncStub", report: Report) -> Awaitable[Status]:
         return stub.ReportRecoverStrategy(report, timeout=CALL_SECONDS)
     if isinstance(report, RecoverStatusRequest):
         return stub.ReportRecoverStatus(report, timeout=CALL_SECONDS)
+    if isinstance(report, StopCompleteRequest):
+        return stub.ReportStopComplete(report, timeout=CALL_SECONDS)
     return stub.ReportProcessFault(report, timeout=CALL_SECONDS)
 
 

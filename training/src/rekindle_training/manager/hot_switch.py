@@ -29,11 +29,14 @@ class Means:
     pods: Pods
     alone: bool
     """There is no control plane: this manager decides which ranks are replaced."""
+    ranks_per_pod: int
     store: "asyncio.Future[Store]"
     reports: Reports
     injection: Injection
     rebuild_timeout: float
     order_timeout: float
+    decides_without_orders: bool
+    """About a fault, when no order came in that time; otherwise ranks wait."""
     stall_seconds: float
     """How long ranks may wait for another one before it is replaced, where this manager decides that; 0: as long as it takes."""
 
@@ -134,6 +137,8 @@ class HotSwitch:
 
     async def _go_on(self, standstill: Standstill) -> str:
         """The strategy that was carried out."""
+        if gone := [rank for rank in self._survivors() if self._roster.members[rank].lost]:
+            raise RankLost(f"rank {gone[0]} is gone")
         if await self._backups_alive():
             await self._switch(standstill)
             return MIGRATION

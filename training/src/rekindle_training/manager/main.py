@@ -52,11 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, injection: Injection) -> int:
     reports = Reports(environment.job_id)
-    roster = Roster(arguments.nnodes * arguments.nproc_per_node)
+    alone = environment.gateway is None
+    roster, pods = Roster(arguments.nnodes * arguments.nproc_per_node), Pods(decides=not alone)
     store = asyncio.create_task(open_store())
-    limits = (environment.rebuild_timeout, environment.order_timeout)
-    pods, alone = Pods(), environment.gateway is None
-    conductor = Conductor(Means(roster, pods, alone, store, reports, injection, *limits, stall_seconds=arguments.stall_seconds))
+    means = Means(
+        roster=roster,
+        pods=pods,
+        alone=alone,
+        ranks_per_pod=arguments.nproc_per_node,
+        store=store,
+        reports=reports,
+        injection=injection,
+        rebuild_timeout=environment.rebuild_timeout,
+        order_timeout=environment.order_timeout,
+        decides_without_orders=environment.decides_without_orders,
+        stall_seconds=arguments.stall_seconds,
+    )
+    conductor = Conductor(means)
     server = grpc.aio.server(options=list(wire.SERVER))
     add_RanksServicer_to_server(RanksService(roster), server)
     add_PodsServicer_to_server(PodsService(pods), server)

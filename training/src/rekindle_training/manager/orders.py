@@ -6,6 +6,8 @@ After an outage the control plane repeats the order of its stored phase. The att
 import logging
 
 from rekindle_training.manager.conductor import Conductor
+from rekindle_training.manager.recovery import Kind, Order
+from rekindle_training.manager.reports import EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
 log = logging.getLogger(__name__)
@@ -44,16 +46,65 @@ class Orders:
     def _carry_out(self, signal: ProcessManageSignal) -> None:
         match (signal.signalType, *(signal.actions or [""])):
             case ("hot-switch", "hot switch"):
-                self._conductor.prepare(frozenset(int(fault.rankId) for fault in signal.faultRanks))
+                self._prepare(signal)
             case ("hot-switch", "stop switch"):
                 self._conductor.stop()
             case ("hot-switch", "new pod running"):
                 pass
-            case ("changeStrategy", *_) if signal.changeStrategy == "migration":
+            case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
                 self._conductor.migrate()
-            case ("changeStrategy", *_) if signal.changeStrategy == "exit":
+            case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
                 self._conductor.dismiss_all()
             case ("killMaster", *_):
                 self._conductor.dismiss_all()
+            case _ if (kind := _kind(signal)) is not None:
+                self._conductor.recover(self._order(kind, signal))
             case _:
                 log.warning("this version cannot carry out that order", extra={"order": signal.signalType})
+
+    def _prepare(self, signal: ProcessManageSignal) -> None:
+        try:
+            self._conductor.prepare(self._ranks(signal))
+        except ValueError as error:
+            log.warning("an order that makes no sense", extra={"reason": error})
+            self._conductor.refuse_switch()
+
+    def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
+        """Training is to stop whatever the ranks are that are named."""
+        try:
+            if kind is Kind.STOP:
+                return Order(kind, signal.uuid)
+            return Order(kind, signal.uuid, self._ranks_of_pods(signal) if kind is Kind.ELSEWHERE else self._ranks(signal))
+        except ValueError as error:
+            return Order(kind, signal.uuid, problem=str(error))
+
+    def _ranks(self, signal: ProcessManageSignal) -> frozenset[int]:
+        ranks = self._conductor.ranks
+        return frozenset(_number("faultRanks", fault.rankId, ranks) for fault in signal.faultRanks)
+
+    def _ranks_of_pods(self, signal: ProcessManageSignal) -> frozenset[int]:
+        per_pod = self._conductor.ranks_per_pod
+        pods = {_number("nodeRankIds", pod, self._conductor.ranks // per_pod) for pod in signal.nodeRankIds}
+        if not pods:
+            raise ValueError("nodeRankIds: no pod is named that is to be replaced")
+        return frozenset(pod * per_pod + local for pod in pods for local in range(per_pod))
+
+
+def _kind(signal: ProcessManageSignal) -> Kind | None:
+    match (signal.signalType, *signal.actions):
+        case ("stopTrain", *_):
+            return Kind.STOP
+        case ("globalFault", *_):
+            return Kind.ANNOUNCE
+        case ("changeStrategy", *_) if signal.changeStrategy == RETRY:
+            return Kind.RETRY
+        case ("changeStrategy", *actions) if signal.changeStrategy == RECOVER:
+            return Kind.IN_PLACE if "fault_nodes_restart" in actions else Kind.ELSEWHERE
+    return None
+
+
+def _number(field: str, text: str, end: int) -> int:
+    """Raises ValueError where it is none from 0 to `end`."""
+    if not text.isdigit() or int(text) >= end:
+        raise ValueError(f"{field}: {text!r} is not one of 0 to {end - 1}")
+    return int(text)

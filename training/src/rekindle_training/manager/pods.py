@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from rekindle_wire.training_pb2 import End, PodOrder, PodState, ProcessState, Replace, Restart
+from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,12 @@ class _Pod:
 class Pods:
     """All whose launcher speaks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, decides: bool = False) -> None:
+        """`decides`: launchers are told that they wait for orders when a rank has ended, which those of a job without a control
+        plane do anyway."""
+        self._decides = decides
+        self._released: dict[str, PodOrder] = {}
+        """By their names: pods for which nothing will be decided."""
         self.on_change: Callable[[], None] = lambda: None
         """Hears of each state."""
         self.over = False
@@ -40,6 +45,8 @@ class Pods:
     def attach(self) -> _Pod:
         pod = _Pod(asyncio.Queue())
         self._pods.append(pod)
+        if self._decides:
+            pod.outbox.put_nowait(PodOrder(decides=Decides()))
         for order in self._orders.values():
             pod.outbox.put_nowait(order)
         return pod
@@ -47,6 +54,8 @@ class Pods:
     def hear(self, pod: _Pod, state: PodState) -> None:
         if state == pod.state:
             return
+        if (released := self._released.get(state.pod)) is not None and not pod.state.pod:
+            pod.outbox.put_nowait(released)  # on a stream that it did not come by
         pod.state = state
         self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
         self.on_change()
@@ -104,6 +113,24 @@ class Pods:
         """
         for pod in self._pods:
             self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, untrained=untrained)))
+
+    def keep(self) -> None:
+        """It is not decided yet what follows an end: the pods go on waiting."""
+        for pod in self._pods:
+            pod.outbox.put_nowait(PodOrder(decides=Decides()))
+
+    def release(self, reason: str, rank_process: str = "") -> None:
+        """These pods wait for nothing any more: they end where one of their ranks has failed, or fails.
+
+        Args:
+            rank_process: the pod of which this is a process; by default all that speak now.
+        """
+        for pod in self._pods:
+            if rank_process in ("", *(process.process for process in pod.state.processes)):
+                log.info("released a pod", extra={"pod": pod.state.pod, "reason": reason})
+                order = PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason))
+                self._released[pod.state.pod] = order
+                pod.outbox.put_nowait(order)
 
     def _order(self, about: str, order: PodOrder) -> None:
         log.info("told a pod", extra={"order": order.WhichOneof("kind"), "about": about})

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from rekindle_wire.training_pb2 import Hello, Leave, ManagerMessage, RankMessage
+from rekindle_wire.training_pb2 import Hello, Leave, ManagerMessage, RankMessage, Standing
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,9 @@ class RankProcess:
         self.steps_lost = 0
         self.stands = False
         """Its step failed, or what follows one: it waits for another generation."""
+        self.standing: Standing | None = None
+        """What it said then."""
+        self.stood_unasked = False
         self.finished = False
         """It said goodbye: its training is complete."""
         self.dismissed = False
@@ -142,6 +145,7 @@ class RankProcess:
                 self.finished = True
             case "standing":
                 self.step, self.paused, self.stands = message.standing.step, False, True
+                self.standing, self.stood_unasked = message.standing, "standing" not in self._unanswered
                 self._fail(StepFailed(f"rank {self.rank}: {message.standing.reason or LOST_OTHERS}"))
             case "failed":
                 log.warning("a rank could not join", extra={"rank": self.rank, "reason": message.failed.reason})

@@ -6,16 +6,17 @@ that finished it.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
 
 from rekindle_training.manager import procedures
-from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RebuildFailed, StepFailed
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.store import Store
+from rekindle_training.manager.successors import CannotRepair, Nobody
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -24,10 +25,6 @@ START_SECONDS = 900.0
 """From the start of a replacement's process until its session begins, at most."""
 ATTEMPTS = 3
 """How often in a row a repair is tried before training ends, as it would without one."""
-
-
-class CannotRepair(Exception):
-    """Only the last checkpoint is left to go on from; the message says why."""
 
 
 def plan(standing: Mapping[int, Standing]) -> Plan:
@@ -46,10 +43,24 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         if all(at.place == Standing.LOST for at in standing.values()):
             raise CannotRepair("no rank is left, or none can go back to where its step began")
         raise CannotRepair(f"no rank has the state behind step {step}: its update failed everywhere, or nobody can go back there")
+    kept = {one.rank: one.own_state for at in standing.values() for one in at.kept if one.step == step and one.rank in broken}
     try:
-        return Plan(step, procedures.sources(whole, broken, {rank: standing[rank].replicas for rank in whole}))
+        return Plan(step, procedures.sources(whole, broken, {rank: standing[rank].replicas for rank in whole}), kept)
     except NoReplica as error:
         raise CannotRepair(str(error)) from None
+
+
+async def stand(roster: Roster) -> dict[int, Standing]:
+    """Where all that live stand, also when one of them ends meanwhile.
+
+    Raises:
+        CannotRepair: some have left the loop.
+    """
+    while True:
+        if done := sorted(rank for rank, member in roster.members.items() if member.finished):
+            raise CannotRepair(f"training is complete on ranks {done}, and not on all")
+        with contextlib.suppress(RankLost):
+            return await procedures.stand(roster)
 
 
 def _reaches(at: Standing, step: int) -> bool:
@@ -66,61 +77,41 @@ def _reaches(at: Standing, step: int) -> bool:
 class Repair:
     """Of all ranks. `run` ends when they have completed a step more."""
 
-    def __init__(self, roster: Roster, store: Store, pods: Pods | None, limit: float) -> None:
-        """Args:
-        pods: where this manager has ranks replaced; None: somebody else decides that.
-        limit: seconds from the rebuild to a completed step.
-        """
-        self._roster, self._store, self._pods, self._limit = roster, store, pods, limit
+    def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float) -> None:
+        """`limit`: seconds from the rebuild to a completed step."""
+        self._roster, self._store, self._successors, self._limit = roster, store, successors, limit
         self._behind = -1
         self._failed = 0
         """Attempts at one step in a row."""
-        self._ordered: set[str] = set()
-        """Processes that another one is to follow."""
 
     async def run(self) -> int:
         """Returns the step behind which training went on. What fails meanwhile is repaired as well.
 
         Raises:
             CannotRepair: it does not go on.
-            RankLost: a rank ended meanwhile, and nobody replaces it.
         """
         began = time.monotonic()
         while True:
             try:
-                if (found := await self._attempt(await self._standing())) is None:
+                if (found := await self._attempt(await stand(self._roster))) is None:
                     continue
             except (RebuildFailed, StepFailed, RankLost) as error:
-                if self._pods is None and isinstance(error, RankLost):
-                    raise
                 self._count(error)
             else:
                 log.info("repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
 
-    async def _standing(self) -> dict[int, Standing]:
-        """Of all that live; who ends meanwhile does not count as an attempt."""
-        while True:
-            if done := sorted(rank for rank, member in self._roster.members.items() if member.finished):
-                raise CannotRepair(f"training is complete on ranks {done}, and not on all")
-            try:
-                return await procedures.stand(self._roster)
-            except RankLost:
-                if self._pods is None:
-                    raise
-
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
         """None: another rank ended before anything was tried."""
-        roster, vacant = self._roster, self._roster.vacant
-        if vacant and self._pods is None:
-            raise RankLost(f"rank {min(vacant)} is gone")
-        found = plan({**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}})
+        roster, replaced = self._roster, self._successors.ranks
+        found = plan({**standing, **{rank: Standing(place=Standing.LOST) for rank in replaced}})
+        self._successors.refuse(found)
         _log(standing, found)
         if found.step > self._behind:
             self._failed, self._behind = 0, found.step
-        if vacant and not await self._replaced(vacant):
+        if replaced and not await self._are_there(replaced):
             return None
-        members = {**roster.members, **{rank: roster.starting[rank] for rank in vacant}}
+        members = {**roster.members, **{rank: self._successors.there[rank] for rank in replaced}}
         try:
             async with asyncio.timeout(self._limit):
                 await procedures.rebuild(roster, self._store, members, found, self._limit)
@@ -131,30 +122,20 @@ class Repair:
             ) from None
         return found
 
-    async def _replaced(self, vacant: frozenset[int]) -> bool:
+    async def _are_there(self, replaced: frozenset[int]) -> bool:
         """Whether another process of each of these ranks is there, and no further one has ended."""
-        roster = self._roster
+        successors = self._successors
 
         def are_there_or_more_are_gone() -> bool:
-            self._order(roster.vacant)
-            return vacant <= roster.starting.keys() or roster.vacant != vacant
+            successors.start(successors.ranks)
+            return replaced <= successors.there.keys() or successors.ranks != replaced
 
         try:
             async with asyncio.timeout(START_SECONDS):
-                await roster.until(are_there_or_more_are_gone)
+                await self._roster.until(are_there_or_more_are_gone)
         except TimeoutError:
-            raise CannotRepair(f"no process took the place of ranks {sorted(vacant)} within {START_SECONDS:g} s") from None
-        return roster.vacant == vacant
-
-    def _order(self, vacant: frozenset[int]) -> None:
-        """A process that ends before it joins is followed by another one, as long as there is hope."""
-        assert self._pods is not None
-        for rank, process in self._pods.ended.items():
-            if rank in vacant and process.process not in self._ordered:
-                if len(self._ordered) >= ATTEMPTS * self._roster.world_size:
-                    raise CannotRepair(f"processes of rank {rank} end before they join, the last one with code {process.ended}")
-                self._ordered.add(process.process)
-                self._pods.replace(process)
+            raise CannotRepair(f"no process took the place of ranks {sorted(replaced)} within {START_SECONDS:g} s") from None
+        return successors.ranks == replaced
 
     def _count(self, error: Exception) -> None:
         self._failed += 1

@@ -3,19 +3,30 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from rekindle_wire import PROTOCOL
-from rekindle_wire.recover_pb2 import FaultRank, ProcessFaultRequest, RecoverStatusRequest, RecoverStrategyRequest, Status
+from rekindle_wire.recover_pb2 import (
+    FaultRank,
+    ProcessFaultRequest,
+    RecoverStatusRequest,
+    RecoverStrategyRequest,
+    Status,
+    StopCompleteRequest,
+)
 from rekindle_wire.training_pb2 import ProgressReport
 
 log = logging.getLogger(__name__)
 
-MIGRATION, CONTINUE, EXIT = "migration", "continue", "exit"
-RECOVERED, FAILED = 0, 406
-NORMAL_FAULT = "1"
+MIGRATION, CONTINUE, EXIT, RETRY, RECOVER = "migration", "continue", "exit", "retry", "recover"
+STOPPED = RECOVERED = 0
+RETRY_FAILED, FAILED = 405, 406
+MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"
 
-Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest
+Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest
+
+Types = Mapping[int, str]
+"""Of faults, by rank."""
 
 
 class Reports:
@@ -33,12 +44,19 @@ class Reports:
         if self.progressed.done():
             await self.progress_accepted.wait()
 
-    def strategies(self, *offered: str) -> None:
+    def strategies(self, *offered: str, faults: Types | None = None) -> None:
         log.info("report: strategies", extra={"offered": ",".join(offered)})
-        self.waiting.put_nowait(RecoverStrategyRequest(jobId=self._job_id, strategies=offered))
+        self.waiting.put_nowait(
+            RecoverStrategyRequest(jobId=self._job_id, strategies=offered, faultRanks=_fault_ranks(faults or {}))
+        )
+
+    def stop_complete(self, code: int, info: str, faults: Types) -> None:
+        log.info("report: training has stopped", extra={"code": code, "reason": info, "ranks": sorted(faults)})
+        status = Status(code=code, info=info)
+        self.waiting.put_nowait(StopCompleteRequest(jobId=self._job_id, status=status, faultRanks=_fault_ranks(faults)))
 
     def status(self, code: int, info: str, strategy: str = MIGRATION) -> None:
-        """How a migration ended: `continue` when training goes on on the old pod, because the backup died.
+        """How a strategy ended: `continue`, of a migration, when training goes on on the old pod, because the backup died.
 
         Without the `status` message the original control plane would crash.
         """
@@ -46,10 +64,9 @@ class Reports:
         status = Status(code=code, info=info)
         self.waiting.put_nowait(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy))
 
-    def process_fault(self, ranks: Sequence[int]) -> None:
-        log.info("report: process fault", extra={"ranks": ranks})
-        faults = [FaultRank(rankId=str(rank), faultType=NORMAL_FAULT) for rank in ranks]
-        self.waiting.put_nowait(ProcessFaultRequest(jobId=self._job_id, faultRanks=faults))
+    def process_fault(self, faults: Types) -> None:
+        log.info("report: process fault", extra={"ranks": sorted(faults)})
+        self.waiting.put_nowait(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
 
     def progress(self, step: int, steps_lost: int) -> None:
         """Training advances. Said once in a manager's life."""
@@ -59,3 +76,7 @@ class Reports:
                 job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost, protocol=PROTOCOL
             )
             self.progressed.set_result(report)
+
+
+def _fault_ranks(faults: Types) -> list[FaultRank]:
+    return [FaultRank(rankId=str(rank), faultType=kind) for rank, kind in sorted(faults.items())]

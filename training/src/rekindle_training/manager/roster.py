@@ -41,6 +41,8 @@ class Roster:
         self.starting: Members = {}
         self.backups: Members = {}
         self._known: dict[str, RankProcess] = {}
+        self._trained: set[str] = set()
+        """Processes that were members, by their names."""
         self._changed = asyncio.Event()
 
     # What the procedures ask.
@@ -86,6 +88,10 @@ class Roster:
     def knows(self, identity: str) -> bool:
         return identity in self._known
 
+    def has_trained(self, identity: str) -> bool:
+        """As a member, as far as this manager has seen it."""
+        return identity in self._trained
+
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
@@ -97,6 +103,7 @@ class Roster:
         self.members = dict(members)
         for process in members.values():
             process.generation, process.stepped, process.stands = self.generation, 0, False
+            self._trained.add(process.identity)
             self._forget(process)
         self._change()
 
@@ -145,14 +152,21 @@ class Roster:
             waiting = self.backups if process.role == names.BACKUP else self.starting
             waiting[process.rank] = process
             log.info("registered", extra={"rank": process.rank, "role": process.role})
-        elif process.generation < self.generation and self.lives(process.identity):
+        elif process.generation < self.generation and self.lives(process.identity) and not self._is_followed(process):
             process.generation, self.torn = self.generation, True
             self.members[process.rank] = process
+            self._trained.add(process.identity)
         elif process.generation < self.generation:
             process.leave(self.generation, "another process has taken over this rank")
         else:
             self._follow(process.generation)
             self.members[process.rank] = process
+            self._trained.add(process.identity)
+
+    def _is_followed(self, process: RankProcess) -> bool:
+        """A member of this generation has its rank: its own pod was replaced, and has not been deleted yet."""
+        member = self.members.get(process.rank)
+        return member is not None and member is not process and not member.lost
 
     def _follow(self, generation: int) -> None:
         """A manager that took over learns from the ranks which generation is the current one."""

@@ -3,14 +3,19 @@
 The conductor reports it. Without a launcher that speaks, a process is lost when it is silent.
 """
 
+import asyncio
 import logging
 
 from rekindle_training.manager import watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
+from rekindle_wire.training_pb2 import ProcessState
 
 log = logging.getLogger(__name__)
+
+MEET_SECONDS = 2.0
+"""In which a manager that follows another one meets all that live; they try every 0.5 s."""
 
 
 class Witness:
@@ -20,6 +25,8 @@ class Witness:
         """`patience`: as of `Watch`."""
         self._roster, self._pods = roster, pods
         self._watch = Watch(patience, self._lose)
+        self._useless: set[str] = set()
+        """Processes whose end concerns their own pod only."""
         roster.lives = pods.vouches_for
         pods.on_change = self._look_at_ends
 
@@ -31,8 +38,22 @@ class Witness:
         for process in list(self._pods.processes):
             if process.HasField("ended"):
                 self._roster.ended(process.process)
+                self._look_at_stranger(process)
+
+    def _look_at_stranger(self, process: ProcessState) -> None:
+        """One that has never trained: its script fails before it begins, or it is a backup's."""
+        if process.ended and not self._roster.has_trained(process.process) and process.process not in self._useless:
+            self._useless.add(process.process)
+            later = 0 if self._roster.generation and not self._roster.took_over else MEET_SECONDS
+            asyncio.get_running_loop().call_later(later, self._release, process)
+
+    def _release(self, process: ProcessState) -> None:
+        """Its pod, as long as nobody waits for such a process."""
+        if not self._roster.generation or process.rank not in self._roster.vacant:
+            self._pods.release(f"rank {process.rank} ended with {process.ended} and did not train", process.process)
 
     def _lose(self, rank: int, reason: str) -> None:
         if (member := self._roster.members.get(rank)) is not None:
             log.warning("a rank holds training up", extra={"rank": rank, "reason": reason})
+            self._pods.kill(member.identity, reason)
             self._roster.ended(member.identity)

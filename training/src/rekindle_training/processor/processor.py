@@ -89,11 +89,8 @@ class Processor:
         """`generation` is the one that could not be joined."""
         self._state(RankMessage(generation=generation, failed=Failed(reason=reason)))
 
-    def standing(
-        self, step: int, place: "Standing.Place.ValueType", reason: str, generation: int, replicas: Iterable[int]
-    ) -> None:
+    def standing(self, standing: Standing, generation: int) -> None:
         """`generation` is the one that has failed."""
-        standing = Standing(step=step, place=place, reason=reason, replicas=replicas)
         self._state(RankMessage(generation=generation, standing=standing))
 
     def lost_steps(self, count: int) -> None:

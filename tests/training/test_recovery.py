@@ -1,0 +1,506 @@
+"""Recoveries that the control plane orders: training stops, faults are announced, ranks are replaced in place or elsewhere."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
+from rekindle_wire.training_pb2 import Decides, End, ManagerMessage, PodOrder, PodState, RankMessage, Standing
+from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
+from tests.training.gateway_service import GatewayPeer
+from tests.training.job import WORLD, Job
+from tests.training.processes import Zygote
+from tests.training.ranks import ScriptedRank
+from tests.training.test_repair import SCRIPT, last_words
+
+Undisturbed = Callable[[], Awaitable[list[str]]]
+
+
+@pytest.fixture
+def recovered(job: Job) -> Job:
+    """A job of the script on which faults act."""
+    job.script, job.arguments = SCRIPT, []
+    return job
+
+
+@pytest.fixture(scope="module")
+def found() -> list[str]:
+    """How an undisturbed run ended, once one has."""
+    return []
+
+
+@pytest_asyncio.fixture
+async def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> AsyncIterator[list[str]]:
+    if not found:
+        peer = GatewayPeer()  # type: ignore[abstract]
+        await peer.start()
+        (tmp_path / "undisturbed").mkdir()
+        job = Job(tmp_path / "undisturbed", zygote, peer, {}, [], SCRIPT)
+        await job.start()
+        assert await job.codes() == {0}
+        found.extend(last_words(job))
+        await peer.stop()
+    yield found
+
+
+async def fault(gateway: GatewayPeer, number: int = 1) -> dict[str, str]:
+    """What the `number`-th report names, with types."""
+    report = await gateway.report("ReportProcessFault", number)
+    return {one.rankId: one.faultType for one in report.faultRanks}
+
+
+async def offers(gateway: GatewayPeer, number: int = 1) -> list[str]:
+    return list((await gateway.report("ReportRecoverStrategy", number)).strategies)
+
+
+async def opened(gateway: GatewayPeer, *announced: int, uuid: str = "attempt-1", number: int = 1) -> list[str]:
+    """Up to the offers; training stands still."""
+    await gateway.stop_train(uuid)
+    assert (await gateway.report("ReportStopComplete", number)).status.code == 0
+    await gateway.announce(*announced, uuid=uuid)
+    return await offers(gateway, number)
+
+
+async def status(gateway: GatewayPeer, number: int = 1) -> tuple[str, int, str]:
+    report = await gateway.report("ReportRecoverStatus", number)
+    return report.strategy, report.status.code, report.status.info
+
+
+async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """Its pod stays, the others repeat the step, and the status names the step behind which training goes on."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    recovered.flags = ["--spares=1"]
+    await recovered.start()
+    assert await fault(gateway) == {"1": "1"}
+    assert await opened(gateway, 0, 1) == ["recover", "exit"]
+    await gateway.in_place(0, 1)
+    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+    assert "a spare takes a rank" in recovered.outputs()
+
+
+async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """All ranks of its pod are, with the random numbers and the data that other pods have kept; the pod's living rank waits."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
+    await recovered.start()
+    assert await fault(gateway) == {"2": "1"}
+    assert await opened(gateway, 2, 3) == ["recover", "exit"]
+    await gateway.elsewhere(1)
+    await recovered.backup(1)
+    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    assert await recovered.started["worker-0"].code() == 0
+    assert await recovered.started["backup-1"].code() == 0
+    assert await recovered.started["worker-1"].code() == 128 + signal.SIGKILL
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """With its launcher and its memory: what only its ranks had is in the keeping of the other pod."""
+    recovered.environment |= {"PACE_MS": "60"}
+    await recovered.start()
+    await recovered.reached(3)
+    await recovered.lose("worker-1")
+    await gateway.report("ReportProcessFault")
+    assert await opened(gateway, 2, 3) == ["recover", "exit"]
+    assert {one.rankId for one in gateway.all("ReportStopComplete")[0].faultRanks} == {"2", "3"}
+    await gateway.elsewhere(1)
+    await recovered.backup(1)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0, -signal.SIGKILL}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """By a backup pod, with no spare and no checkpoint."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "0:7:updated"}
+    await recovered.start(0)
+    assert await fault(gateway) == {"0": "1"}
+    await opened(gateway, 0, 1)
+    await gateway.elsewhere(0)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.started["backup-0"].code() == 0
+    assert last_words(recovered) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"), [("raise", "1"), ("memory", "0")], ids=["an exception", "a fault of the device's memory"]
+)
+async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
+    kind: str, type_: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """The type of the fault says whether another try may help; it is the control plane that orders one."""
+    recovered.environment |= {"KIND": kind, "FAULTS": "1:5:backward"}
+    await recovered.start()
+    assert await fault(gateway) == {"1": type_}
+    assert await opened(gateway, 1) == ["retry", "recover", "exit"]
+    await gateway.retry()
+    assert await status(gateway) == ("retry", 0, "training goes on behind step 4")
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered: Job, gateway: GatewayPeer) -> None:
+    """Three times it is tried; then the control plane orders something else, and the ranks stand until it does."""
+    recovered.environment |= {"FAULTS": "1:5:backward", "ONCE": "no"}
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 1)
+    await gateway.retry()
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("retry", 405)
+    assert "training did not get beyond step 4 in 3 tries" in info
+    await gateway.order("changeStrategy", "change_strategy", strategy="exit", uuid="attempt-2")
+    assert {await recovered.started[f"worker-{pod}"].code() for pod in (0, 1)} == {2}
+
+
+async def test_ranks_that_are_lost_together_are_replaced_together(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """Of two pods, rank 0 among them."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "0:5:backward,3:5:backward"}
+    recovered.flags = ["--spares=1"]
+    await recovered.start()
+    await gateway.until(
+        lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
+    )
+    assert await opened(gateway, 0, 1, 2, 3) == ["exit"]
+    await gateway.in_place(0, 3)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """The cluster may have seen a node fail; where nothing is broken the step is repeated."""
+    recovered.environment |= {"PACE_MS": "60"}
+    await recovered.start()
+    await recovered.reached(3)
+    assert await opened(gateway, 0) == ["retry", "recover", "exit"]
+    assert not gateway.all("ReportStopComplete")[0].faultRanks
+    await gateway.retry()
+    assert (await status(gateway))[:2] == ("retry", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+    assert not gateway.all("ReportProcessFault")
+
+
+async def test_a_stop_that_comes_before_training_begins_is_refused(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """There is nothing to stop; the job begins as if nothing had been said."""
+    await job.manager()
+    await gateway.stop_train()
+    await job.printed("order=stopTrain")
+    for pod_rank in (0, 1):
+        await job.worker(pod_rank)
+    report = await gateway.report("ReportStopComplete")
+    assert (report.status.code, report.status.info) == (406, "training begins anew")
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+# A second fault.
+
+
+def kill_rank(job: Job, rank: int) -> None:
+    os.kill(job.children(f"worker-{rank // 2}")[rank % 2], signal.SIGKILL)
+
+
+async def test_a_rank_that_is_lost_before_training_is_told_to_stop_is_recovered_with_the_first(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """It is a report of its own, and stands in the answer."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    await recovered.start()
+    assert await fault(gateway) == {"1": "1"}
+    kill_rank(recovered, 2)
+    assert await fault(gateway, 2) == {"2": "1"}
+    await opened(gateway, 1, 2)
+    assert [one.rankId for one in gateway.all("ReportStopComplete")[0].faultRanks] == ["1", "2"]
+    await gateway.in_place(1, 2)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_rank_that_is_lost_behind_the_offers_needs_another_attempt(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """The order names others: it fails, says which rank is gone, and is given again with that rank."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 0, 1)
+    kill_rank(recovered, 2)
+    assert await fault(gateway, 2) == {"2": "1"}
+    await gateway.in_place(0, 1)
+    assert await status(gateway) == ("recover", 406, "rank 2 is gone")
+    await opened(gateway, 1, 2, uuid="attempt-2", number=2)
+    await gateway.in_place(1, 2, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attempt(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """Training stands already, so that nobody has to stop it again."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward,2:5:rebuilt"}
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 0, 1)
+    await gateway.in_place(0, 1)
+    assert await status(gateway) == ("recover", 406, "rank 2 is gone")
+    assert await fault(gateway, 2) == {"2": "1"}
+    await gateway.announce(0, 1, 2, uuid="attempt-2")
+    assert await offers(gateway, 2) == ["recover", "exit"]
+    await gateway.in_place(0, 1, 2, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+# Managers and control planes that are away.
+
+
+async def replaced_manager(job: Job) -> None:
+    job.started["manager"].kill()
+    await job.started["manager"].code()
+    await job.manager()
+
+
+@pytest.mark.parametrize("phase", ["fault", "stopped", "announced", "ordered"])
+async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it(
+    phase: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """The next one finds the ranks standing, reports the fault anew, and answers the whole attempt, which is sent again."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
+    await recovered.start()
+    await fault(gateway)
+    if phase != "fault":
+        await gateway.stop_train()
+        await gateway.report("ReportStopComplete")
+    if phase in ("announced", "ordered"):
+        await gateway.announce(2, 3)
+        await offers(gateway)
+    if phase == "ordered":
+        await gateway.elsewhere(1)
+        await recovered.printed("strategy=recover")
+    subscriptions, heard = (
+        gateway.subscriptions,
+        [len(gateway.all(name)) for name in ("ReportStopComplete", "ReportRecoverStrategy")],
+    )
+    await replaced_manager(recovered)
+    await gateway.until(lambda: gateway.subscriptions > subscriptions)
+    await gateway.stop_train()
+    stopped = await gateway.report("ReportStopComplete", heard[0] + 1)
+    assert [one.rankId for one in stopped.faultRanks] == ["2"]
+    await gateway.announce(2, 3)
+    assert await offers(gateway, heard[1] + 1) == ["recover", "exit"]
+    await gateway.elsewhere(1)
+    await recovered.backup(1)
+    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    assert await fault(gateway, 2) == {"2": "1"}
+    assert await recovered.started["worker-0"].code() == 0
+    assert last_words(recovered) == undisturbed
+
+
+async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """In place, once; orders that come late find nothing to replace, and are told so."""
+    pace = recovered.folder / "pace"
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
+    recovered.environment |= {"PACE_MS": "300", "PACE_FILE": str(pace)}
+    recovered.flags = ["--spares=1"]
+    await recovered.start()
+    await recovered.printed("recovered behind=4")
+    assert await opened(gateway, 0, 1) == ["retry", "recover", "exit"]
+    await gateway.retry()
+    strategy, code, info = await status(gateway)
+    assert (strategy, code) == ("retry", 0)
+    assert "it had gone on by itself behind step 4: the control plane did not answer" in info
+    pace.write_text("0")
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+    assert recovered.outputs().count("order=replace") == 1
+
+
+async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_to(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """However long it takes."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    recovered.environment |= {"REKINDLE_ORDER_TIMEOUT": "0", "REKINDLE_WITHOUT_ORDERS": "wait"}
+    await recovered.start()
+    await fault(gateway)
+    assert await opened(gateway, 0, 1) == ["recover", "exit"]
+    await gateway.in_place(0, 1)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
+    """Nobody could start the rank again; all pods fail, as they would without a manager that decides."""
+    recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1"}
+    await recovered.start()
+    await recovered.reached(3)
+    await recovered.lose("worker-1")
+    assert await recovered.started["worker-0"].code() == 1
+    assert "is gone" in recovered.started["manager"].output.read_text()
+
+
+def test_what_follows_without_orders_is_one_of_two_words() -> None:
+    """Another one is refused, with what is accepted."""
+    environment = {"MINDX_TASK_ID": "a-job", "MINDX_SERVER_IP": "127.0.0.1"}
+    assert ManagerEnvironment.read(environment).decides_without_orders
+    assert not ManagerEnvironment.read({**environment, "REKINDLE_WITHOUT_ORDERS": "wait"}).decides_without_orders
+    with pytest.raises(EnvironmentIncomplete, match="REKINDLE_WITHOUT_ORDERS='exit' is not accepted: it is one of decide, wait"):
+        ManagerEnvironment.read({**environment, "REKINDLE_WITHOUT_ORDERS": "exit"})
+
+
+# Orders that make no sense, and pods that are not kept.
+
+
+async def test_orders_of_ranks_that_there_are_not_are_answered(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """With what is wrong; the manager and the ranks live on, and the next attempt is carried out."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    await recovered.start()
+    await fault(gateway)
+    await gateway.stop_train()
+    await gateway.announce("9")
+    assert await offers(gateway) == ["exit"]
+    await gateway.in_place("one")
+    assert await status(gateway) == ("recover", 406, "faultRanks: 'one' is not one of 0 to 3")
+    await gateway.elsewhere(2)
+    assert await status(gateway, 2) == ("recover", 406, "nodeRankIds: '2' is not one of 0 to 1")
+    await gateway.elsewhere(uuid="attempt-2")
+    assert (await status(gateway, 3))[:2] == ("recover", 406)
+    await opened(gateway, 1, uuid="attempt-3", number=2)
+    await gateway.in_place(1, uuid="attempt-3")
+    assert (await status(gateway, 4))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_pod_of_which_a_rank_ends_before_it_trains_is_not_kept(job: Job, tmp_path: Path) -> None:
+    """It fails at once, as without a manager: there is nothing that another process could go on with."""
+    script = tmp_path / "fails.py"
+    script.write_text("import os, signal, sys\nsys.exit(7) if os.environ['RANK'] == '2' else signal.pause()")
+    job.script, job.arguments = str(script), []
+    await job.start()
+    assert await job.started["worker-1"].code() == 7
+
+
+class Deciding(PodsServicer):
+    """A manager that says that it decides, has rank 0 ended, and decides nothing."""
+
+    def __init__(self) -> None:
+        self.states: list[PodState] = []
+
+    async def Attach(self, request_iterator: AsyncIterator[PodState], context: Any) -> AsyncIterator[PodOrder]:  # noqa: N802
+        async for state in request_iterator:
+            if not self.states:
+                yield PodOrder(decides=Decides())
+                yield PodOrder(end=End(process=state.processes[0].process))
+            self.states.append(state)
+
+
+async def test_a_pod_about_which_nothing_is_decided_ends(tmp_path: Path) -> None:
+    """Its other rank lives until then; the exit code is that of the rank that ended."""
+    script = tmp_path / "waits.py"
+    script.write_text("import signal; signal.pause()")
+    manager, server = Deciding(), grpc.aio.server()
+    add_PodsServicer_to_server(manager, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    program = "import sys; from rekindle_training.launcher import main, pod; pod.UNDECIDED_SECONDS = 0.5; sys.exit(main.main())"
+    environment = {**os.environ, "MINDX_TASK_ID": "a-job", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    launcher = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, "--nnodes=2", "--nproc-per-node=2", str(script), env=environment
+    )
+    assert await launcher.wait() == 128 + signal.SIGKILL
+    await server.stop(None)
+    ends = [[process.ended for process in state.processes if process.HasField("ended")] for state in manager.states]
+    assert [-signal.SIGKILL] in ends
+
+
+# What is a fault of what.
+
+
+async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job: Job, gateway: GatewayPeer) -> None:
+    """No rank is gone and none has failed: a type of its own, of the rank that said so first."""
+
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        return RankMessage(standing=Standing(step=1)) if message.HasField("stand") else None
+
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [ScriptedRank(channel, rank, "worker", answer) for rank in range(WORLD)]
+        await gateway.report("ReportProgress")
+        ranks[3].say(RankMessage(generation=1, standing=Standing(step=1)))
+        assert await fault(gateway) == {"3": "2"}
+        assert await opened(gateway, 3) == ["retry", "recover", "exit"]
+        await gateway.retry()
+        assert await status(gateway) == ("retry", 0, "training goes on behind step 1")
+        await asyncio.gather(*(rank.finish(2) for rank in ranks))
+
+
+# Beside a hot switch.
+
+
+async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """It is reported and recovered, and the switch does not begin again by itself."""
+    job.slow_down(60)
+    await job.start()
+    await gateway.hot_switch(2, 3)
+    await job.reached(3)
+    kill_rank(job, 1)
+    assert await fault(gateway) == {"1": "1"}
+    assert await opened(gateway, 1, uuid="attempt-2") == ["recover", "exit"]
+    await gateway.in_place(1, uuid="attempt-2")
+    assert (await status(gateway))[:2] == ("recover", 0)
+    await job.backup(1)
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert len(gateway.all("ReportRecoverStrategy")) == 1
+
+
+async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """The migration fails before anything has moved, and the rank is replaced with the old pod in its place."""
+    await job.start(1)
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    assert await offers(gateway) == ["migration"]
+    kill_rank(job, 0)
+    assert await fault(gateway) == {"0": "1"}
+    await gateway.migrate()
+    assert await status(gateway) == ("migration", 406, "rank 0 is gone")
+    await gateway.stop_train("attempt-2")
+    await gateway.announce(0, uuid="attempt-2")
+    assert await offers(gateway, 2) == ["recover", "exit"]
+    await gateway.in_place(0, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await job.codes() == {0}
+    assert job.final() == reference

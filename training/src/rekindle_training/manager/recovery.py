@@ -1,0 +1,265 @@
+"""One recovery under the orders of the control plane, from the fault that this manager noticed, or was told of, to the step
+behind it. Started by the conductor, one at a time.
+
+Training stands from the first moment on. Each order is carried out from what ranks and launchers say then, so that a manager
+that follows one which died carries out the same orders, and an order that comes meanwhile takes the place of the one before.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from rekindle_training.manager.faults import NAMED_SECONDS, Faults
+from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.repair import Repair, plan, stand
+from rekindle_training.manager.reports import (
+    EXIT,
+    FAILED,
+    RECOVER,
+    RECOVERED,
+    RETRY,
+    RETRY_FAILED,
+    STOPPED,
+)
+from rekindle_training.manager.successors import CannotRepair, Elsewhere, InPlace, Nobody
+from rekindle_wire.training_pb2 import Standing
+
+log = logging.getLogger(__name__)
+
+Standings = dict[int, Standing]
+"""Where each rank stands."""
+
+ORDERED_SECONDS = 900.0
+"""A control plane that has spoken goes on, however long it takes to find nodes; beyond this it counts as one that is away."""
+KEEP_SECONDS = 30.0
+"""Between two words to launchers that it is not decided yet; they wait for 120 s."""
+
+
+class Kind(Enum):
+    STOP = "stop training"
+    ANNOUNCE = "say what can be done about these ranks"
+    RETRY = "repeat the step"
+    IN_PLACE = "replace ranks inside their pods"
+    ELSEWHERE = "replace pods by backups"
+
+
+@dataclass(frozen=True)
+class Order:
+    kind: Kind
+    attempt: str
+    ranks: frozenset[int] = frozenset()
+    """That are faulty, or those of the pods to be replaced."""
+    problem: str = ""
+    """Why it cannot be carried out as it was written."""
+
+
+class Recovery:
+    def __init__(self, means: Means, acquainted: Callable[[], Awaitable[None]], alone_behind: int | None) -> None:
+        """Args:
+        acquainted: returns when this manager has met all that live.
+        alone_behind: the step behind which training went on without an order after an earlier fault, if it did.
+        """
+        self._means, self._acquainted, self._alone_behind = means, acquainted, alone_behind
+        self.faults = Faults(means.reports)
+        self.by_itself = False
+        """Training went on without an order."""
+        self._orders: deque[Order] = deque()
+        self._arrived = asyncio.Event()
+        self._carried: Order | None = None
+        """That is not answered yet."""
+        self._repairs = False
+        self._patience = means.order_timeout
+
+    def order(self, order: Order) -> None:
+        self._orders.append(order)
+        self._arrived.set()
+
+    def left(self) -> list[Order]:
+        """What came in the moment in which training went on."""
+        return list(self._orders)
+
+    def refuse_all(self, reason: str) -> None:
+        """What is not answered yet cannot be carried out any more."""
+        orders, self._carried, self._orders = [*filter(None, [self._carried]), *self._orders], None, deque()
+        for order in orders:
+            self._answer_with(order, reason)
+
+    def _answer_with(self, order: Order, failure: str) -> None:
+        reports = self._means.reports
+        match order.kind:
+            case Kind.STOP:
+                reports.stop_complete(FAILED, failure, self.faults.known)
+            case Kind.ANNOUNCE:
+                log.warning("nothing can be offered", extra={"reason": failure})
+                reports.strategies(EXIT, faults=self.faults.known)
+            case Kind.RETRY:
+                reports.status(RETRY_FAILED, failure, RETRY)
+            case _:
+                reports.status(FAILED, failure, RECOVER)
+
+    def failed(self, process: RankProcess) -> None:
+        """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""
+        if process.standing is not None and not self._repairs and (process.standing.reason or process.stood_unasked):
+            self.faults.failed(process.rank, process.standing)
+
+    async def run(self) -> int:
+        """Returns the step behind which training goes on.
+
+        Raises:
+            CannotRepair: no order came, and this manager cannot help itself.
+        """
+        naming = asyncio.ensure_future(self._blame())
+        work: asyncio.Future[int | None] = asyncio.ensure_future(self._stop_first())
+        try:
+            while (behind := await self._until_idle_or_ordered(work)) is None:
+                if self._orders:
+                    self._patience = ORDERED_SECONDS
+                    await _cancelled(work)
+                    self._carried = self._orders.popleft()
+                    work = asyncio.ensure_future(self._carry_out(self._carried))
+                else:
+                    work = asyncio.ensure_future(self._wait_for_orders())
+            return behind
+        finally:
+            await _cancelled(naming)
+            await _cancelled(work)
+
+    async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
+        """Orders of one attempt are carried out one after the other; that of another attempt takes the place of what is going on.
+        Returns what `work` does; None: there is something else to do."""
+        while not work.done() and not self._is_ordered_something_else():
+            arrived: asyncio.Future[Any] = asyncio.ensure_future(self._arrived.wait())
+            self._arrived.clear()
+            await asyncio.wait((work, arrived), return_when=asyncio.FIRST_COMPLETED)
+            arrived.cancel()
+        if not work.done() or (work.exception() is not None and self._orders):
+            return None
+        return work.result()
+
+    def _is_ordered_something_else(self) -> bool:
+        return bool(self._orders) and (self._carried is None or self._orders[0].attempt != self._carried.attempt)
+
+    # Before the first order.
+
+    async def _stop_first(self) -> None:
+        """Nobody waits in a collective for who does not come."""
+        if self._means.roster.generation and not self._finished():
+            await stand(self._means.roster)
+
+    async def _blame(self) -> None:
+        roster = self._means.roster
+        await asyncio.sleep(NAMED_SECONDS)
+        await self._acquainted()
+        await roster.until(lambda: all(member.connected or member.lost for member in roster.members.values()))
+        if not roster.vacant:
+            self.faults.blame_network()
+
+    async def _wait_for_orders(self) -> int:
+        """For as long as it is the control plane's to decide; then this manager does."""
+        waited = 0.0
+        while waited < self._patience or not self._means.decides_without_orders:
+            self._means.pods.keep()
+            waited += (nap := min(KEEP_SECONDS, max(self._patience - waited, 1)))
+            await asyncio.sleep(nap)
+        log.warning("no order came, this manager repairs training by itself", extra={"waited": self._patience})
+        behind = await self._repaired(InPlace(self._means.roster, self._means.pods))
+        self.by_itself = True
+        return behind
+
+    # Orders.
+
+    async def _carry_out(self, order: Order) -> int | None:
+        """None: training stands still, and the next order is awaited. Every order is answered."""
+        await self._acquainted()
+        try:
+            if order.problem:
+                raise CannotRepair(order.problem)
+            behind = await self._do(order, await self._standing())
+        except CannotRepair as error:
+            behind = None
+            self._answer_with(order, str(error))
+        except Exception as error:
+            behind = None
+            self._answer_with(order, f"{type(error).__name__}: {error}")
+            log.exception("an order could not be carried out")
+        self._carried = None
+        return behind
+
+    async def _do(self, order: Order, standing: Standings) -> int | None:
+        reports = self._means.reports
+        match order.kind:
+            case Kind.STOP:
+                reports.stop_complete(STOPPED, "training stands still", self.faults.known)
+            case Kind.ANNOUNCE:
+                reports.strategies(*self._offers(order.ranks, standing), EXIT, faults=self.faults.known)
+            case _:
+                behind = await self._repaired(self._successors(order))
+                self._dismiss_others(order.ranks)
+                info = f"training goes on behind step {behind}"
+                if self._alone_behind is not None:
+                    info += f"; it had gone on by itself behind step {self._alone_behind}: the control plane did not answer"
+                reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER)
+                return behind
+        return None
+
+    def _offers(self, announced: frozenset[int], standing: Standings) -> list[str]:
+        """What could be carried out now."""
+        vacant = self._means.roster.vacant
+        lost = {rank: Standing(place=Standing.LOST) for rank in vacant | announced}
+        retry = [RETRY] if not vacant and _succeeds(standing) else []
+        return [*retry, *([RECOVER] if _succeeds({**standing, **lost}) else [])]
+
+    def _dismiss_others(self, ranks: frozenset[int]) -> None:
+        """Processes that were started for a rank which a backup has taken."""
+        roster = self._means.roster
+        roster.dismiss([process for rank, process in roster.starting.items() if rank in ranks], "another process has this rank")
+
+    def _successors(self, order: Order) -> Nobody:
+        match order.kind:
+            case Kind.IN_PLACE:
+                return InPlace(self._means.roster, self._means.pods, order.ranks)
+            case Kind.ELSEWHERE:
+                return Elsewhere(self._means.roster, order.ranks)
+            case _:
+                return Nobody(self._means.roster)
+
+    async def _repaired(self, successors: Nobody) -> int:
+        means, self._repairs = self._means, True
+        try:
+            return await Repair(means.roster, await means.store, successors, means.rebuild_timeout).run()
+        finally:
+            self._repairs = False
+
+    async def _standing(self) -> Standings:
+        """Of all that live.
+
+        Raises:
+            CannotRepair: there is nothing that could stand.
+        """
+        if not self._means.roster.generation:
+            raise CannotRepair("training has not begun")
+        try:
+            return await stand(self._means.roster)
+        except TimeoutError:
+            raise CannotRepair("not all ranks say where they stand") from None
+
+    def _finished(self) -> bool:
+        return any(member.finished for member in self._means.roster.members.values())
+
+
+def _succeeds(standing: Standings) -> bool:
+    try:
+        plan(standing)
+    except CannotRepair:
+        return False
+    return True
+
+
+async def _cancelled(work: "asyncio.Future[Any]") -> None:
+    work.cancel()
+    await asyncio.wait({work})

@@ -1,0 +1,130 @@
+"""Whose rank another process takes in a repair, and where that process comes from. Used by `repair.py`."""
+
+import time
+from collections.abc import Collection
+
+from rekindle_training import names
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.roster import Members, Roster
+
+LAUNCHER_SECONDS = 10.0
+"""So long a launcher may say nothing; it comes back every 0.1 s."""
+STARTS = 3
+"""How often a process of each rank is started, on average, before it is said that they end before they join."""
+
+
+class CannotRepair(Exception):
+    """Only the last checkpoint is left to go on from; the message says why."""
+
+
+class NotReplaced(CannotRepair):
+    """A rank is gone that nobody replaces here."""
+
+
+class Nobody:
+    """Who lives repeats the step, and that has to be all."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Those that another process is to take now.
+
+        Raises:
+            NotReplaced: another one is gone.
+        """
+        self._refuse(self._roster.vacant)
+        return frozenset()
+
+    @property
+    def there(self) -> Members:
+        """Processes that could."""
+        return {}
+
+    def start(self, ranks: frozenset[int]) -> None:
+        """Sees to it that there will be some. Raises CannotRepair where that was tried often enough."""
+
+    def refuse(self, plan: Plan) -> None:
+        """Raises CannotRepair where a process could not be given what it needs."""
+
+    @staticmethod
+    def _refuse(gone: Collection[int]) -> None:
+        if gone:
+            raise NotReplaced(f"rank {min(gone)} is gone")
+
+
+class InPlace(Nobody):
+    """The launcher of a rank whose process has ended starts another one, or gives it a spare."""
+
+    def __init__(self, roster: Roster, pods: Pods, ranks: frozenset[int] | None = None) -> None:
+        """`ranks`: those that may be replaced; by default all."""
+        super().__init__(roster)
+        self._pods, self._allowed = pods, ranks
+        self._ordered: set[str] = set()
+        """Processes that another one is to follow."""
+        self._unheard: dict[int, float] = {}
+        """Since when the launcher of a rank's pod does not speak."""
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        vacant = self._roster.vacant
+        if self._allowed is not None:
+            self._refuse(vacant - self._allowed)
+        return vacant
+
+    @property
+    def there(self) -> Members:
+        """In a pod that came as a backup they say so, and mean this rank."""
+        backups = {rank: process for rank, process in self._roster.backups.items() if rank in self._roster.vacant}
+        return {**backups, **self._roster.starting}
+
+    def start(self, ranks: frozenset[int]) -> None:
+        """A process that ends before it joins is followed by another one, as long as there is hope."""
+        self._refuse_without_launcher(ranks)
+        for rank, process in self._pods.ended.items():
+            if rank in ranks and process.process not in self._ordered:
+                if len(self._ordered) >= STARTS * self._roster.world_size:
+                    raise CannotRepair(f"processes of rank {rank} end before they join, the last one with code {process.ended}")
+                self._ordered.add(process.process)
+                self._pods.replace(process)
+
+    def _refuse_without_launcher(self, ranks: frozenset[int]) -> None:
+        now, heard = time.monotonic(), {process.rank for process in self._pods.processes}
+        self._unheard = {rank: self._unheard.get(rank, now) for rank in ranks - heard}
+        if late := [rank for rank, since in self._unheard.items() if now - since > LAUNCHER_SECONDS]:
+            raise NotReplaced(f"the pod of rank {min(late)} is gone")
+
+
+class Elsewhere(Nobody):
+    """Processes of backup pods take all ranks of some pods, whose own processes may live: those are retired."""
+
+    def __init__(self, roster: Roster, ranks: Collection[int]) -> None:
+        super().__init__(roster)
+        members = {rank: roster.members.get(rank) for rank in ranks}
+        taken = roster.took_over and all(member is not None and _is_backup(member) for member in members.values())
+        self._leaving = {} if taken else members
+        """A manager that follows one which had carried this out finds the backups where they belong."""
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        leaving = frozenset(rank for rank, member in self._leaving.items() if self._roster.members.get(rank) is member)
+        self._refuse(self._roster.vacant - leaving)
+        return leaving
+
+    @property
+    def there(self) -> Members:
+        return self._roster.backups
+
+    def refuse(self, plan: Plan) -> None:
+        """What only a rank has is in the memory of its pod, and in the keeping of another one."""
+        if plan.step and (missing := sorted(self.ranks - plan.own_states.keys())):
+            raise CannotRepair(
+                f"nobody keeps the random numbers and the data position of rank {missing[0]} behind step {plan.step}"
+            )
+
+
+def _is_backup(member: RankProcess) -> bool:
+    return member.role == names.BACKUP and not member.lost
