@@ -123,6 +123,23 @@ async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gatew
     assert last_words(recovered) == undisturbed
 
 
+async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """As an operator of the cluster does: its processes know nothing of being a backup."""
+    recovered.environment |= {"PACE_MS": "60"}
+    await recovered.start()
+    await recovered.reached(3)
+    await recovered.lose("worker-1")
+    await gateway.report("ReportProcessFault")
+    await opened(gateway, 2, 3)
+    await gateway.elsewhere(1)
+    await recovered.worker(1)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
 async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
     """By a backup pod, with no spare and no checkpoint."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "0:7:updated"}
@@ -176,7 +193,7 @@ async def test_ranks_that_are_lost_together_are_replaced_together(
     await gateway.until(
         lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
     )
-    assert await opened(gateway, 0, 1, 2, 3) == ["exit"]
+    assert await opened(gateway, 0, 1, 2, 3) == ["recover", "exit"]
     await gateway.in_place(0, 3)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}

@@ -59,11 +59,12 @@ async def test_a_memory_fault_is_mended_by_repeating_the_step(temporal: Workflow
 
 @pytest.mark.parametrize("job", [ours, mindio])
 async def test_a_process_that_died_starts_again_in_its_pod(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """`recover` with the words of an in-place recovery; no pod is deleted."""
+    """`recover` with the words of an in-place recovery; no pod is told to leave, and none is deleted."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[1]) == ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")
         order = peer.received[2]
         assert (list(order.actions), order.extraParams) == (["change_strategy", "fault_nodes_restart"], "recover-in-place")
         assert list(order.nodeRankIds) == ["1"]
