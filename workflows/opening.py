@@ -46,6 +46,7 @@ class _Opening:
         self.mode = mode
         self.job: Job = mode.context.job
         self.mindio = self.job.training_side is TrainingSide.MINDIO
+        self.leave = opening.pods_leave(self.job, in_place=mode.MODE is Mode.IN_PLACE)
         self.ordered_on: Attachment | None = None
         """The stream on which the last order was tried first: a gateway may have died that had written it, and told nobody."""
 
@@ -94,19 +95,20 @@ class _Opening:
         if not self.situation.attempt:
             self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
         retries = opening.may_retry(self.job, self.told())
-        holders = () if retries else await self._holders()
+        holders = () if retries or not self.leave else await self._holders()
         situation = self.told()
         before = () if opening.may_retry(self.job, situation) else self.mode.context.holders
         named = opening.leaving(self.job, situation, before, holders)
         order = self._announcement(named)
         self.mode.situation = situation.with_(
-            announced=opening.announcement(self.job, situation), leaving=tuple(sorted((*situation.leaving, *named)))
+            announced=opening.announcement(self.job, situation, leave=self.leave),
+            leaving=tuple(sorted((*situation.leaving, *named))),
         )
         await self._give(order)
 
     def _announcement(self, leaving: tuple[int, ...]) -> Order:
         situation = self.situation
-        faults = situation.announced or opening.announcement(self.job, situation)
+        faults = situation.announced or opening.announcement(self.job, situation, leave=self.leave)
         if faulty.is_retryable(faults):
             return orders.retryable_fault(self.job.id, situation.attempt, faults)
         return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)

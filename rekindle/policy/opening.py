@@ -50,25 +50,35 @@ def may_retry(job: Job, situation: Situation) -> bool:
 # ---- what is announced
 
 
-def announcement(job: Job, situation: Situation) -> tuple[FaultRank, ...]:
-    """The ranks of `globalFault`. With MindIO a normal fault takes all ranks of its pod with it."""
+def pods_leave(job: Job, in_place: bool) -> bool:
+    """Whether a normal fault takes all ranks of its pod with it. In pods of ours, and where processes start again in their pods,
+    nothing has to leave. Source: the wire contract, `globalFault`."""
+    return job.training_side is TrainingSide.MINDIO and not in_place
+
+
+def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultRank, ...]:
+    """The ranks of `globalFault`, as normal faults or as those that may be retried.
+
+    Args:
+        leave: the pods of normal faults leave.
+    """
     if not situation.faulty:
         return HEALTHY
-    if may_retry(job, situation) or job.training_side is not TrainingSide.MINDIO:
+    if may_retry(job, situation):
         return situation.faulty
+    if not leave:
+        return tuple(FaultRank(rank=one.rank) for one in situation.faulty)
     return tuple(FaultRank(rank=rank) for pod_rank in faulty.pods_of(job, situation.faulty) for rank in job.ranks_of(pod_rank))
 
 
 def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     """The pods that an exit order may name: held by the pod that became faulty, and named by no earlier order. An exit for a pod
-    that has left waits for the next one of its rank, and ends that. In pods of ours nothing has to leave for a fault.
+    that has left waits for the next one of its rank, and ends that.
 
     Args:
         before: who held each pod rank before the incident.
         now: who holds it at this moment.
     """
-    if job.training_side is not TrainingSide.MINDIO:
-        return ()
     unnamed = (rank for rank in faulty.pods_of(job, situation.faulty) if rank not in situation.leaving)
     return tuple(rank for rank in unnamed if _holds_on(rank, before, now))
 

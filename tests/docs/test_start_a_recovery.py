@@ -192,7 +192,7 @@ async def test_a_wrong_input_fails_the_workflow_with_its_type(
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ('"hot switch"', '"hotswitch"', "mode: input should be 'hot switch' or 'job rescheduling'"),
+        ('"hot switch"', '"hotswitch"', "mode: input should be 'hot switch', 'online retry'"),
         ('"pod_rank": 1', '"pod_rank": "one"', "pod_rank: "),
         ('"pod_rank": 1', '"pod_rank": 9', "pod_rank: 9"),
         ("""'{"mode": "hot switch", "pod_rank": 1, "force": true, "requested_by": "ada"}'""", "'5'", "one JSON object"),

@@ -51,7 +51,7 @@ def test_every_faulty_rank_is_announced_once_and_no_pod_is_named_twice(
     named: list[int] = []
     for told in rounds:
         here = here.with_(faulty=faulty.together((*here.faulty, *(one for one in told if one.rank < JOB.ranks))))
-        ranks = [one.rank for one in opening.announcement(JOB, here)]
+        ranks = [one.rank for one in opening.announcement(JOB, here, leave=True)]
         assert len(ranks) == len(set(ranks))
         assert {one.rank for one in here.faulty} <= set(ranks)
         leaving = opening.leaving(MINDIO, here, before, now)
@@ -106,22 +106,35 @@ def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Si
 
 def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:
     """All ranks of the pods are announced, as type 1; faults that may be retried stay as they are."""
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)))) == ["0:1", "1:1", "4:1", "5:1"]
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1)))) == ["1:0"]
-    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)))) == ["0:1", "1:1"]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(OTHER, 1, 4)), leave=True)) == [
+        "0:1",
+        "1:1",
+        "4:1",
+        "5:1",
+    ]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1)), leave=True)) == ["1:0"]
+    assert written(opening.announcement(MINDIO, situation(MINDIO, processes(MEMORY, 1), ordered=("retry",)), leave=True)) == [
+        "0:1",
+        "1:1",
+    ]
 
 
 def test_a_normal_fault_of_ours_leaves_its_neighbours_alone() -> None:
-    """Only the faulty ranks are announced, as what they are, and no pod is told to leave."""
+    """Only the faulty ranks are announced, and those of MindIO's where processes start again in their pods."""
+    assert [opening.pods_leave(job, in_place=here) for job in (JOB, MINDIO) for here in (False, True)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
     found = situation(JOB, processes(OTHER, 1, 4))
-    assert written(opening.announcement(JOB, found)) == ["1:1", "4:1"]
-    assert opening.leaving(JOB, found, HELD, HELD) == ()
+    assert written(opening.announcement(JOB, found, leave=False)) == ["1:1", "4:1"]
 
 
 def test_a_job_that_is_healthy_after_all_repeats_its_step() -> None:
     """It has stopped: one rank is announced with a network fault, and no pod leaves."""
-    assert written(opening.announcement(JOB, Situation())) == ["0:2"]
-    assert opening.leaving(JOB, Situation(), HELD, HELD) == ()
+    assert written(opening.announcement(JOB, Situation(), leave=True)) == ["0:2"]
+    assert opening.leaving(MINDIO, Situation(), HELD, HELD) == ()
 
 
 def test_a_pod_that_was_replaced_or_told_already_is_not_told_to_leave() -> None:

@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from rekindle import ids
+from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from tests.support.harness import Harness, a_job, a_mindio_job, node_fault, pod_fault, sub_health
-from tests.support.peer import Script, ScriptedPeer
+from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.3)
@@ -131,6 +132,29 @@ async def _lifted(world: Harness, peer: ScriptedPeer) -> None:
     await world.incident(2)
 
 
+def _faulty(kind: str) -> Play:
+    async def play(world: Harness, peer: ScriptedPeer) -> None:
+        await peer.report_fault(3, kind=kind)
+        await world.incident()
+
+    return play
+
+
+async def _hit_again(world: Harness, peer: ScriptedPeer) -> None:
+    async def strikes(_: str) -> None:
+        peer.script.before_status = nothing_before
+        await peer.report_fault(0)
+
+    peer.script.before_status = strikes
+    await peer.report_fault(3)
+    await world.incident()
+
+
+async def _falls_from_mode_to_mode(world: Harness, peer: ScriptedPeer) -> None:
+    await peer.report_fault(3, kind="0")
+    await world.restarted()
+
+
 def _no_spare(cluster: ScriptedCluster) -> None:
     cluster.spare = False
 
@@ -149,6 +173,9 @@ def _a_pod_never_ends(cluster: ScriptedCluster) -> None:
 
 HOT, LAST, JOB = ids.Workflows.HOT_SWITCH, ids.Workflows.JOB_RESCHEDULING, ids.Workflows.TRAINING_JOB
 FELL = (HOT, LAST)
+RETRY, IN_PLACE, ELSEWHERE = ids.Workflows.ONLINE_RETRY, ids.Workflows.IN_PLACE, ids.Workflows.PROCESS_RESCHEDULING
+ALL_ALLOWED: dict[str, Any] = {"annotations": {}}
+OTHER_PODS: dict[str, Any] = {"annotations": {RECOVER_STRATEGY: "recover"}}
 
 SCENES: dict[str, Scene] = {
     "recovered": Scene(_sub_health, (JOB, HOT)),
@@ -170,6 +197,13 @@ SCENES: dict[str, Scene] = {
     "refused-front": Scene(_refused_front, (HOT,)),
     "front": Scene(_front, (HOT, HOT)),
     "given-up": Scene(_given_up, (JOB, LAST), {"limits": Limits(pods_stopped=SOON)}, prepare=_a_pod_never_ends),
+    "retried": Scene(_faulty("0"), (RETRY,), ALL_ALLOWED),
+    "in-place": Scene(_faulty("1"), (JOB, IN_PLACE), ALL_ALLOWED),
+    "in-place-hit-again": Scene(_hit_again, (IN_PLACE,), ALL_ALLOWED, Script(statuses=[406])),
+    "in-other-pods": Scene(_faulty("1"), (JOB, ELSEWHERE), OTHER_PODS),
+    "from-mode-to-mode": Scene(
+        _falls_from_mode_to_mode, (JOB, RETRY, IN_PLACE, ELSEWHERE, LAST), ALL_ALLOWED, Script(status=406)
+    ),
     "restarted": Scene(_restarts, (LAST,)),
     "lifted": Scene(_lifted, (JOB, HOT, JOB, HOT), {"limits": Limits(backup_scheduled=SOON)}, prepare=_no_spare),
 }

@@ -13,13 +13,12 @@ from temporalio.workflow import NondeterminismError
 from rekindle.temporal import plugin
 from tests.replay.scenes import SCENES
 from tests.support.changed import HurriedHotSwitch
-from workflows.hot_switch import HotSwitch
-from workflows.rescheduling import JobRescheduling
+from workers.control import MODES
 from workflows.training_job import TrainingJob
 
 FOLDER = Path(__file__).parent / "histories"
 FILES = sorted(path.name for path in FOLDER.glob("*.json.gz"))
-EXPECTED = 39
+EXPECTED = 50
 
 
 def _history(name: str) -> WorkflowHistory:
@@ -39,7 +38,7 @@ def test_every_way_to_end_is_recorded() -> None:
 @pytest.mark.parametrize("name", FILES)
 async def test_a_recorded_history_replays(name: str) -> None:
     """Under the product's own converter and sandbox, the code takes the same steps as when it was recorded."""
-    replayer = Replayer(workflows=[TrainingJob, HotSwitch, JobRescheduling], plugins=[plugin()])
+    replayer = Replayer(workflows=[TrainingJob, *MODES], plugins=[plugin()])
     async with asyncio.timeout(20):  # a mode that does not fit waits for ever: a mismatch is a failure of its own
         await replayer.replay_workflow(_history(name))
 

@@ -45,7 +45,7 @@ RESUMES = "training resumes from its last checkpoint"
 
 
 def a_job(**changes: Any) -> Job:
-    """A job of two pods with two ranks each, hot switch on, our own training side, whose owner allows no recovery of processes."""
+    """A job of two pods with two ranks each, hot switch on, our own training side; its owner allows no recovery of processes."""
     number = next(_numbers)
     values: dict[str, Any] = {
         "id": JobId(f"job-{number}"),

@@ -51,7 +51,9 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     able = "single_operator,megatron" if mindio else "replace_rank_0"
     written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
     noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
-    meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able})
+    meta = ObjectMeta(
+        name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, keys.RECOVER_STRATEGY: "exit"}
+    )
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
     job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec, observe=world.observed)

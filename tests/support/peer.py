@@ -34,7 +34,7 @@ TRIES = 4
 """How often the real client sends a report, within milliseconds, when the call itself fails."""
 
 
-async def _nothing(_: str) -> None:
+async def nothing_before(_: str) -> None:
     """Happens."""
 
 
@@ -50,7 +50,7 @@ class Script:
     status: int = 0
     statuses: list[int] = field(default_factory=list)
     """Codes of its first statuses in a recovery of processes; then `status`."""
-    before_status: Callable[[str], Awaitable[object]] = _nothing
+    before_status: Callable[[str], Awaitable[object]] = nothing_before
     """Called with the strategy when it is carried out, before its status."""
     went_on: str = "migration"
     """The strategy in its status; ours says `continue` when the backup died and training goes on where it was."""

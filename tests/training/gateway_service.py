@@ -17,6 +17,7 @@ from rekindle_wire.training_pb2_grpc import ProgressServicer, add_ProgressServic
 
 JOB = "job-of-a-test"
 ANSWER_SECONDS = 60.0
+ATTEMPTS = 3
 
 
 class GatewayPeer(RecoverServicer, ProgressServicer):
@@ -135,8 +136,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     # The control plane.
 
     async def _decide(self) -> None:
-        """One attempt after the other, until nothing is faulty."""
-        while self.faulty:
+        """One attempt after the other, until nothing is faulty; three of them."""
+        while self.faulty and self.attempts < ATTEMPTS:
             self.attempts += 1
             uuid, heard = f"attempt-of-the-peer-{self.attempts}", len(self.heard)
             await self.stop_train(uuid)

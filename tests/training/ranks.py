@@ -25,6 +25,10 @@ class ScriptedRank:
         self._says.put_nowait(RankMessage(generation=generation, hello=hello))
         self._hears = asyncio.create_task(self._listen(RanksStub(channel)))
 
+    def say(self, message: RankMessage) -> None:
+        """Of its own accord."""
+        self._says.put_nowait(message)
+
     async def finish(self, generation: int = 1) -> None:
         """Its training is complete."""
         self._says.put_nowait(RankMessage(generation=generation, goodbye=Goodbye()))

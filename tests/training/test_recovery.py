@@ -1,17 +1,24 @@
 """Recoveries that the control plane orders: training stops, faults are announced, ranks are replaced in place or elsewhere."""
 
+import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
+from rekindle_wire.training_pb2 import Decides, End, ManagerMessage, PodOrder, PodState, RankMessage, Standing
+from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
 from tests.training.gateway_service import GatewayPeer
-from tests.training.job import Job
+from tests.training.job import WORLD, Job
 from tests.training.processes import Zygote
+from tests.training.ranks import ScriptedRank
 from tests.training.test_repair import SCRIPT, last_words
 
 Undisturbed = Callable[[], Awaitable[list[str]]]
@@ -116,6 +123,23 @@ async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gatew
     assert last_words(recovered) == undisturbed
 
 
+async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """As an operator of the cluster does: its processes know nothing of being a backup."""
+    recovered.environment |= {"PACE_MS": "60"}
+    await recovered.start()
+    await recovered.reached(3)
+    await recovered.lose("worker-1")
+    await gateway.report("ReportProcessFault")
+    await opened(gateway, 2, 3)
+    await gateway.elsewhere(1)
+    await recovered.worker(1)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
 async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
     """By a backup pod, with no spare and no checkpoint."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "0:7:updated"}
@@ -169,7 +193,7 @@ async def test_ranks_that_are_lost_together_are_replaced_together(
     await gateway.until(
         lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
     )
-    assert await opened(gateway, 0, 1, 2, 3) == ["exit"]
+    assert await opened(gateway, 0, 1, 2, 3) == ["recover", "exit"]
     await gateway.in_place(0, 3)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
@@ -402,3 +426,98 @@ async def test_a_pod_of_which_a_rank_ends_before_it_trains_is_not_kept(job: Job,
     job.script, job.arguments = str(script), []
     await job.start()
     assert await job.started["worker-1"].code() == 7
+
+
+class Deciding(PodsServicer):
+    """A manager that says that it decides, has rank 0 ended, and decides nothing."""
+
+    def __init__(self) -> None:
+        self.states: list[PodState] = []
+
+    async def Attach(self, request_iterator: AsyncIterator[PodState], context: Any) -> AsyncIterator[PodOrder]:  # noqa: N802
+        async for state in request_iterator:
+            if not self.states:
+                yield PodOrder(decides=Decides())
+                yield PodOrder(end=End(process=state.processes[0].process))
+            self.states.append(state)
+
+
+async def test_a_pod_about_which_nothing_is_decided_ends(tmp_path: Path) -> None:
+    """Its other rank lives until then; the exit code is that of the rank that ended."""
+    script = tmp_path / "waits.py"
+    script.write_text("import signal; signal.pause()")
+    manager, server = Deciding(), grpc.aio.server()
+    add_PodsServicer_to_server(manager, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    program = "import sys; from rekindle_training.launcher import main, pod; pod.UNDECIDED_SECONDS = 0.5; sys.exit(main.main())"
+    environment = {**os.environ, "MINDX_TASK_ID": "a-job", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    launcher = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, "--nnodes=2", "--nproc-per-node=2", str(script), env=environment
+    )
+    assert await launcher.wait() == 128 + signal.SIGKILL
+    await server.stop(None)
+    ends = [[process.ended for process in state.processes if process.HasField("ended")] for state in manager.states]
+    assert [-signal.SIGKILL] in ends
+
+
+# What is a fault of what.
+
+
+async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job: Job, gateway: GatewayPeer) -> None:
+    """No rank is gone and none has failed: a type of its own, of the rank that said so first."""
+
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        return RankMessage(standing=Standing(step=1)) if message.HasField("stand") else None
+
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [ScriptedRank(channel, rank, "worker", answer) for rank in range(WORLD)]
+        await gateway.report("ReportProgress")
+        ranks[3].say(RankMessage(generation=1, standing=Standing(step=1)))
+        assert await fault(gateway) == {"3": "2"}
+        assert await opened(gateway, 3) == ["retry", "recover", "exit"]
+        await gateway.retry()
+        assert await status(gateway) == ("retry", 0, "training goes on behind step 1")
+        await asyncio.gather(*(rank.finish(2) for rank in ranks))
+
+
+# Beside a hot switch.
+
+
+async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """It is reported and recovered, and the switch does not begin again by itself."""
+    job.slow_down(60)
+    await job.start()
+    await gateway.hot_switch(2, 3)
+    await job.reached(3)
+    kill_rank(job, 1)
+    assert await fault(gateway) == {"1": "1"}
+    assert await opened(gateway, 1, uuid="attempt-2") == ["recover", "exit"]
+    await gateway.in_place(1, uuid="attempt-2")
+    assert (await status(gateway))[:2] == ("recover", 0)
+    await job.backup(1)
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert len(gateway.all("ReportRecoverStrategy")) == 1
+
+
+async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """The migration fails before anything has moved, and the rank is replaced with the old pod in its place."""
+    await job.start(1)
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    assert await offers(gateway) == ["migration"]
+    kill_rank(job, 0)
+    assert await fault(gateway) == {"0": "1"}
+    await gateway.migrate()
+    assert await status(gateway) == ("migration", 406, "rank 0 is gone")
+    await gateway.stop_train("attempt-2")
+    await gateway.announce(0, uuid="attempt-2")
+    assert await offers(gateway, 2) == ["recover", "exit"]
+    await gateway.in_place(0, uuid="attempt-2")
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await job.codes() == {0}
+    assert job.final() == reference

@@ -17,6 +17,9 @@ from tests.training.processes import Zygote
 
 SCRIPT = str(Path(__file__).with_name("repaired.py"))
 
+BY_ITSELF = {"REKINDLE_ORDER_TIMEOUT": "0"}
+"""No control plane speaks, and the manager waits for none."""
+
 Train = Callable[..., Awaitable[Job]]
 """A job with this script and these variables, to its end."""
 
@@ -24,8 +27,8 @@ Train = Callable[..., Awaitable[Job]]
 @pytest.fixture
 def train(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> Train:
     async def train(folder: str = "job", code: int = 0, **environment: str) -> Job:
+        gateway.recovers = "" if "REKINDLE_ORDER_TIMEOUT" in environment else "in place"
         (tmp_path / folder).mkdir(exist_ok=True)
-        gateway.recovers = "in place"
         job = Job(tmp_path / folder, zygote, gateway, environment, [], SCRIPT)
         try:
             await job.start()
@@ -120,12 +123,12 @@ async def test_data_that_is_drawn_in_front_of_the_scope_is_drawn_again(train: Tr
 @pytest.mark.parametrize("place", ["backward", "ending"])
 async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(place: str, train: Train) -> None:
     """Who failed is alone in it: every rank is told at once, and it fails there, as it would without the scope."""
-    await train(code=1, FAULTS=f"2:5:{place}", TAIL="yes")
+    await train(code=1, FAULTS=f"2:5:{place}", TAIL="yes", **BY_ITSELF)
 
 
 async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> None:
     """Three repairs are tried; then the job ends with an error, and what failed stands in its log."""
-    printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no")).outputs()
+    printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no", **BY_ITSELF)).outputs()
     assert printed.count("\nValueError: struck backward\n") == 4
     assert "training did not get beyond step 4 in 3 tries" in printed
 
@@ -133,7 +136,7 @@ async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> 
 @pytest.mark.same_path("a checkpoint around a step that fails")
 async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Train, undisturbed: Undisturbed) -> None:
     """No rank has the state behind the step, and none can go back: this is said, and the next start goes on at the checkpoint."""
-    failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)))
+    failed = await train(code=1, EVERY="2", FAULTS=",".join(f"{rank}:5:updated" for rank in range(WORLD)), **BY_ITSELF)
     assert "no rank has the state behind step 5" in failed.outputs()
     assert last_words(await train(EVERY="2")) == await undisturbed()
 
@@ -149,7 +152,7 @@ async def test_a_checkpoint_that_fails_on_a_rank_is_written_again(train: Train, 
 
 async def test_without_the_scope_a_failure_ends_the_process(train: Train) -> None:
     """A loop that does not say `with step:` has what torchrun's has, a traceback."""
-    assert "repaired step=" not in (await train(code=1, FAULTS="2:5:backward", BARE="yes")).outputs()
+    assert "repaired step=" not in (await train(code=1, FAULTS="2:5:backward", BARE="yes", **BY_ITSELF)).outputs()
 
 
 class Unspeakable(Exception):

@@ -14,7 +14,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import SHORT, fields
-from tests.support.peer import Script, ScriptedPeer
+from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
 
 ALL = {RECOVER_STRATEGY: "retry,recover-in-place,recover"}
@@ -59,11 +59,12 @@ async def test_a_memory_fault_is_mended_by_repeating_the_step(temporal: Workflow
 
 @pytest.mark.parametrize("job", [ours, mindio])
 async def test_a_process_that_died_starts_again_in_its_pod(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """`recover` with the words of an in-place recovery; no pod is deleted."""
+    """`recover` with the words of an in-place recovery; no pod is told to leave, and none is deleted."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[1]) == ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")
         order = peer.received[2]
         assert (list(order.actions), order.extraParams) == (["change_strategy", "fault_nodes_restart"], "recover-in-place")
         assert list(order.nodeRankIds) == ["1"]
@@ -122,7 +123,7 @@ async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal:
     async with training(temporal, ours(), script) as (world, peer):
 
         async def strikes(_: str) -> None:
-            peer.script = replace(script, before_status=_nothing)
+            peer.script = replace(script, before_status=nothing_before)
             await peer.report_fault(0)
 
         script.before_status = strikes
@@ -326,7 +327,3 @@ async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: Work
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
-
-
-async def _nothing(_: str) -> None:
-    """Happens."""

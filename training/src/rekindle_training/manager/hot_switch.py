@@ -137,6 +137,8 @@ class HotSwitch:
 
     async def _go_on(self, standstill: Standstill) -> str:
         """The strategy that was carried out."""
+        if gone := [rank for rank in self._survivors() if self._roster.members[rank].lost]:
+            raise RankLost(f"rank {gone[0]} is gone")
         if await self._backups_alive():
             await self._switch(standstill)
             return MIGRATION

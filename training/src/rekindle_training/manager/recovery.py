@@ -196,7 +196,7 @@ class Recovery:
             case Kind.STOP:
                 reports.stop_complete(STOPPED, "training stands still", self.faults.known)
             case Kind.ANNOUNCE:
-                reports.strategies(*self._offers(order.ranks, standing), EXIT, faults=self.faults.known)
+                reports.strategies(*self._offers(standing), EXIT, faults=self.faults.known)
             case _:
                 behind = await self._repaired(self._successors(order))
                 self._dismiss_others(order.ranks)
@@ -207,12 +207,12 @@ class Recovery:
                 return behind
         return None
 
-    def _offers(self, announced: frozenset[int], standing: Standings) -> list[str]:
-        """What could be carried out now."""
+    def _offers(self, standing: Standings) -> list[str]:
+        """What could be carried out now: who lives, announced or not, can repeat the step."""
         vacant = self._means.roster.vacant
-        lost = {rank: Standing(place=Standing.LOST) for rank in vacant | announced}
-        retry = [RETRY] if not vacant and _succeeds(standing) else []
-        return [*retry, *([RECOVER] if _succeeds({**standing, **lost}) else [])]
+        if not _succeeds({**standing, **{rank: Standing(place=Standing.LOST) for rank in vacant}}):
+            return []
+        return [RECOVER] if vacant else [RETRY, RECOVER]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
         """Processes that were started for a rank which a backup has taken."""

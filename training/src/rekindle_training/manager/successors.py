@@ -104,6 +104,8 @@ class Elsewhere(Nobody):
     def __init__(self, roster: Roster, ranks: Collection[int]) -> None:
         super().__init__(roster)
         members = {rank: roster.members.get(rank) for rank in ranks}
+        self._left = {member.launcher for member in members.values() if member is not None}
+        """Launchers of the pods that are replaced."""
         taken = roster.took_over and all(member is not None and _is_backup(member) for member in members.values())
         self._leaving = {} if taken else members
         """A manager that follows one which had carried this out finds the backups where they belong."""
@@ -116,7 +118,10 @@ class Elsewhere(Nobody):
 
     @property
     def there(self) -> Members:
-        return self._roster.backups
+        """Backups; or processes of a pod that others have made anew, which know of no other role. What was started in a pod that
+        is to go has no future."""
+        anew = {rank: process for rank, process in self._roster.starting.items() if process.launcher not in self._left}
+        return {**anew, **self._roster.backups}
 
     def refuse(self, plan: Plan) -> None:
         """What only a rank has is in the memory of its pod, and in the keeping of another one."""
