@@ -143,6 +143,10 @@ async def process_rescheduling(
     """
     if struck.ranks_at_once > 1 and common.pods == 2:
         raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
+    if no_spare and common.cluster is ClusterKind.KUBERNETES:
+        raise BadInput(
+            "--no-spare: not accepted with --cluster kubernetes, where the lost pod's own node is free for the next one"
+        )
     return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare)
 
 
