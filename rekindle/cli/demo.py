@@ -243,7 +243,8 @@ def _show(result: dict[str, Any], title: str, output: Format) -> None:
     for rank in result["switched"]:
         before, after = rank["before"], rank["after"]
         table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
-    table.add_row("sub-health policy", result["policy_after"])
+    if "fault_to_step_seconds" not in result:
+        table.add_row("sub-health policy", result["policy_after"])
     table.add_row("cluster", result["cluster"])
     table.add_row("workflow", result["workflow_id"])
     console.print(Panel(table, title=title, border_style="green" if result["parameters_equal"] else "red"))
