@@ -13,8 +13,8 @@ from rekindle import ids
 from rekindle.cli import measure
 from rekindle.cli.measure import StepRecord
 from rekindle.cli.scenario import manifest
-from rekindle.cli.sub_health import SubHealth
 from rekindle.cli.stack import Stack
+from rekindle.cli.sub_health import SubHealth
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.base import Value

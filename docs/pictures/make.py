@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from rekindle import ids
-from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
+from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
