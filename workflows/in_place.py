@@ -4,6 +4,8 @@ Child of `TrainingJob`, or a front of a client. A second fault meanwhile is anno
 together.
 """
 
+from datetime import timedelta
+
 from temporalio import workflow
 
 from rekindle.ids import Workflows
@@ -11,7 +13,7 @@ from rekindle.model.bounds import few
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
 from rekindle.policy import faulty, orders
 from rekindle.policy.modes import IN_PLACE_TRIES
-from workflows.mode import NOTHING
+from workflows.mode import NOTHING, Ends
 from workflows.process_level import ProcessLevel, answer
 
 
@@ -44,8 +46,22 @@ class InPlaceRecovery(ProcessLevel):
 
     def _pods_live(self) -> None:
         """What lost its pod cannot start again there."""
-        if lost := faulty.lost_pods(self.context.job, self.faults):
-            raise self.fails(f"pod ranks {few([str(rank) for rank in lost])} lost their pod")
+        if lost := self._lost:
+            raise self._fails_for(lost)
+
+    @property
+    def _lost(self) -> tuple[int, ...]:
+        return faulty.lost_pods(self.context.job, self.faults)
+
+    def _fails_for(self, lost: tuple[int, ...]) -> Ends:
+        return self.fails(f"pod ranks {few([str(rank) for rank in lost])} lost their pod")
+
+    def is_answered(self) -> bool:
+        """Nor is a pod waited for that is lost meanwhile."""
+        return super().is_answered() or bool(self._lost)
+
+    def no_answer(self, order: str, within: timedelta) -> Exception:
+        return self._fails_for(self._lost) if self._lost else super().no_answer(order, within)
 
     async def _repair(self) -> Report:
         job, here = self.context.job, self.situation

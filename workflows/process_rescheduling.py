@@ -69,6 +69,8 @@ class ProcessRescheduling(ProcessLevel):
                 why = f"the new pods could not take over: {answer(report)}" if report else "pods are lost again and again"
                 if report and not await self.is_hit_again():
                     raise self.fails(why, report.code)
+                if self._dead():
+                    await self.compensate()
             if not tries_left:
                 raise self.fails(f"{why}")
             self.again()
@@ -144,6 +146,11 @@ class ProcessRescheduling(ProcessLevel):
             return await waiting
         except ActivityError as error:
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
+
+    @property
+    def is_hit(self) -> bool:
+        """Or a new pod died, behind which another one may do better."""
+        return super().is_hit or bool(self._dead())
 
     def is_answered(self) -> bool:
         """A new pod that dies is not waited for."""

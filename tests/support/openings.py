@@ -84,7 +84,7 @@ def fields(order: Any) -> tuple[Any, ...]:
 
 async def healed(world: Harness, fault: Fault) -> None:
     """A fault is over, and the running mode has heard of it."""
-    before = await _heard(world)
+    before = await heard(world)
     await world.tell(ids.Updates.REPORT_FAULTS, FaultReport(cleared=(fault.id,)))
     await told_again(world, before)
 
@@ -92,11 +92,11 @@ async def healed(world: Harness, fault: Fault) -> None:
 async def told_again(world: Harness, before: int) -> None:
     """Waits until the running mode has heard of faults once more."""
     async with asyncio.timeout(30):
-        while await _heard(world) == before:
+        while await heard(world) == before:
             await asyncio.sleep(0.03)
 
 
-async def _heard(world: Harness) -> int:
+async def heard(world: Harness) -> int:
     """How often the running mode was told what is broken."""
     events = (await (await world.running()).fetch_history()).events
     return len(

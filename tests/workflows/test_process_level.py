@@ -13,7 +13,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_job, a_mindio_job, node_fault, pod_fault, training
-from tests.support.openings import SHORT, fields
+from tests.support.openings import SHORT, fields, heard, told_again
 from tests.support.peer import Script, ScriptedPeer, nothing_before
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -151,8 +151,9 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
     async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
         await peer.report_fault(1)
         await peer.until(lambda: "on_global_rank" in peer.orders)
-        lost = node_fault("node-0").model_copy(update={"pod_ranks": (0,)})
-        await world.fault(lost)
+        before = await heard(world)
+        await world.fault(node_fault("node-0").model_copy(update={"pod_ranks": (0,)}))
+        await told_again(world, before)
         await peer.report_offers()
         await peer.until(lambda: peer.orders.count("on_global_rank") == 2)
         await peer.report_offers()
@@ -161,6 +162,43 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
         assert "pod ranks 0 lost their pod" in incident.ladder[0].reason
         assert fields(peer.received[3])[2] == ["0:1", "1:1"]
         assert world.cluster.holder(0).spec.node_name == "node-2"
+
+
+async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_for(temporal: WorkflowEnvironment) -> None:
+    """The training side might wait long for its launcher: the faults are announced anew, and another pod takes over."""
+    script = Script(resumes=False)
+    async with training(temporal, ours(), script) as (world, peer):
+
+        async def is_lost(_: str) -> None:
+            script.before_status = nothing_before
+            await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+
+        script.before_status = is_lost
+        await peer.report_fault(3)
+        await peer.until(lambda: peer.orders.count("on_global_rank") == 2)
+        script.resumes = True
+        incident = await world.incident()
+        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
+        assert "pod ranks 1 lost their pod" in incident.ladder[0].reason
+
+
+async def test_a_new_pod_that_dies_in_the_repair_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
+    """The training side says that its rank is gone; the cluster says why a moment later."""
+    job = elsewhere()
+    cluster = ScriptedCluster(job, nodes=4)
+    script = Script(statuses=[406])
+    async with training(temporal, job, script, cluster) as (world, peer):
+
+        async def dies(_: str) -> None:
+            script.before_status = nothing_before
+            first = cluster.backup()
+            await world.fault(pod_fault(first.metadata.name, first.metadata.uid, backup=True))
+
+        script.before_status = dies
+        await peer.report_fault(3)
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
 
 
 async def test_what_is_not_offered_is_not_ordered(temporal: WorkflowEnvironment) -> None:
