@@ -12,7 +12,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from rekindle import ids
 from rekindle.cli import measure
 from rekindle.cli.measure import StepRecord
-from rekindle.cli.scenario import Options, manifest
+from rekindle.cli.scenario import manifest
+from rekindle.cli.sub_health import SubHealth
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
@@ -41,7 +42,7 @@ async def measure_switches(stack: Stack, directory: Path, count: int, tell: Call
     """Switches pod rank 1 to and fro `count` times."""
     rekindle = await Rekindle.connect(stack.addresses.temporal)
     async with ClusterClient(Path(stack.addresses.socket)) as cluster:
-        job = await cluster.submit(parse(manifest(Options(steps=1_000_000))))
+        job = await cluster.submit(parse(manifest(SubHealth(steps=1_000_000))))
         job_id = job.metadata.uid
         job_directory = next((directory / "jobs").glob(f"gpt-{job_id[:8]}*"))
         samples: list[Sample] = []

@@ -33,6 +33,7 @@ from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
+from rekindle.policy import ladder
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
 
@@ -217,6 +218,23 @@ class Rekindle:
     async def reschedule(self, job: str, *, requested_by: str = "") -> Verdict:
         """Stops all pods of a job, starts them on healthy nodes, and waits for the verdict. Raises what `hot_switch` does."""
         return _begun(await self.verdict(await self.start(Mode.JOB_RESCHEDULING, job, requested_by=requested_by)))
+
+    async def recover(self, job: str, *, mode: Mode | None = None, requested_by: str = "") -> Verdict:
+        """Recovers what is faulty by the cheapest mode that is possible now, or by the one that is named, and waits for the
+        verdict. Raises what `hot_switch` does; nothing being faulty is Refused."""
+        mode = mode or await self.cheapest(job)
+        return _begun(await self.verdict(await self.start(mode, job, requested_by=requested_by)))
+
+    async def cheapest(self, job: str) -> Mode:
+        """The mode that `recover` would ask for now.
+
+        Raises:
+            BadInput: unknown job. Refused: nothing is faulty, or the job cannot be recovered as it is.
+        """
+        plan = ladder.for_what_is_faulty((await self.status(job)).state)
+        if plan.refused:
+            raise Refused(plan.refused)
+        return plan.modes[0]
 
     async def start(
         self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""

@@ -42,6 +42,8 @@ class ProcessRescheduling(ProcessLevel):
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
         """By pod rank: the pods that are to take over."""
+        self.beside: set[int] = set()
+        """Pod ranks whose old pod lived when the new one was made."""
         self.failed_on: list[str] = []
         """Nodes on which one of them failed."""
         self.moved: list[Switched] = []
@@ -96,7 +98,7 @@ class ProcessRescheduling(ProcessLevel):
             self.backups[pod_rank] = await self._made(pod_rank, avoid)
         scheduled_by = workflow.now() + limits.replacement_scheduled
         for pod_rank in pods:
-            self.backups[pod_rank] = await self._scheduled(self.backups[pod_rank], avoid, scheduled_by)
+            self.backups[pod_rank] = await self._scheduled(pod_rank, avoid, scheduled_by)
         running_by = workflow.now() + limits.backup_start
         for pod_rank in pods:
             await self._runs(self.backups[pod_rank], running_by)
@@ -113,17 +115,19 @@ class ProcessRescheduling(ProcessLevel):
                 if not _is_gone(error):
                     raise
                 return await steps.ensure_replacement(request)
+            self.beside.add(pod_rank)
             return Replacement(old=living.old, backup=living.backup)
         except ActivityError as error:
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
 
-    async def _scheduled(self, backup: Replacement, avoid: tuple[str, ...], until: datetime) -> Replacement:
-        """Not in time: there is no spare."""
+    async def _scheduled(self, pod_rank: int, avoid: tuple[str, ...], until: datetime) -> Replacement:
+        """Not in time: there is no spare. The node of a pod that is lost by itself is as good as any."""
+        backup = self.backups[pod_rank]
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
-        if wrong := hand_over.put_wrong(found, (*avoid, backup.old.node) if backup.old else avoid):
+        if wrong := hand_over.put_wrong(found, (*avoid, backup.old.node) if backup.old and pod_rank in self.beside else avoid):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})
 

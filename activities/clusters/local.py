@@ -64,7 +64,7 @@ class LocalCluster:
         pods = await self.pods(job_id)
         old = last_holder(pods, pod_rank, avoid_nodes)
         template = old or _made_again(await self.job(job_id), pod_rank, pods)
-        return Replacement(await self._create_backup(_backup(template, name, avoid_nodes)), old)
+        return Replacement(await self._create_backup(_backup(template, name, {*avoid_nodes, template.spec.node_name})), old)
 
     async def _create_backup(self, wanted: Pod) -> Pod:
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from rekindle import ids
-from rekindle.cli.scenario import Options, Scenario
+from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
@@ -142,7 +142,7 @@ async def main() -> None:
         async with stack as started, ClusterClient(Path(started.addresses.socket)) as cluster:
             stories = Stories(started, await Rekindle.connect(started.addresses.temporal), cluster)
             others = [await stories.given_up(), await stories.cancelled(), await stories.ignored()]
-            scenario = Scenario(Options(), started, Path(directory), lambda _: None)
+            scenario = HotSwitchScenario(SubHealth(), started, Path(directory), lambda _: None)
             result = await scenario.run()
             assert result["verdict"] == "recovered"
             await asyncio.to_thread(pictures, f"{started.addresses.ui}/namespaces/default/workflows", result, others)

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +17,12 @@ from rich.table import Table
 
 from rekindle.cli.interrupts import interruptible
 from rekindle.cli.output import Format, console, print_json, problems
-from rekindle.cli.scenario import RANKS, Options, Scenario, Step
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.scenario import RANKS, Asked, Options, Scenario, Step
 from rekindle.cli.stack import ClusterKind, Machine, running
+from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.errors import BadInput, RekindleError
+from rekindle.model.recovery import Mode
 
 LOCAL = ClusterKind.LOCAL
 
@@ -29,46 +33,143 @@ def _flag(text: str) -> Parameter:
     return Parameter(negative="", help=text)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every demo takes."""
+
+    seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7
+    steps: Annotated[int, Parameter(help="Training steps.")] = 200
+    pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2
+    at_step: Annotated[int, Parameter(help="When it happens.")] = 15
+    cluster: Annotated[ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")] = LOCAL
+    output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"seed": self.seed, "steps": self.steps, "pods": self.pods, "at_step": self.at_step}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Struck:
+    """Which ranks something happens to."""
+
+    rank: Annotated[int, Parameter(help="The rank that is struck, 0 to 3.")] = 2
+    ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
+
+
+KILL = "kill: SIGKILL to the rank's process"
+KILL_POD = "kill: SIGKILL to all processes of the rank's pod, its launcher among them, so that the pod fails"
+OTHERS = """freeze: SIGSTOP to the rank's process; exception: the rank raises RuntimeError in its next step; memory: it raises
+MemoryError there."""
+
+
 @demo_app.command(name="hot-switch")
 async def hot_switch(
     *,
-    seed: Annotated[int, Parameter(help="Of the model and its data.")] = 7,
-    steps: Annotated[int, Parameter(help="Training steps.")] = 200,
-    pods: Annotated[int, Parameter(help="2 or 4; the 4 ranks are spread over them.")] = 2,
+    common: Common = Common(),
     pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
-    at_step: Annotated[int, Parameter(help="When it does.")] = 15,
     no_spare: Annotated[bool, _flag("There is no free node: the sub-health is ignored from then on.")] = False,
     backup_fails: Annotated[bool, _flag("The backup pod dies while it loads.")] = False,
     pause_hangs: Annotated[bool, _flag("The training side never pauses.")] = False,
     resume_fails: Annotated[bool, _flag("The training side cannot resume.")] = False,
-    cluster: Annotated[
-        ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
-    ] = LOCAL,
-    output: Annotated[Format, Parameter(help="text for people; json: one object as the last line.")] = Format.TEXT,
 ) -> int:
     """Train a small GPT on 4 ranks, let a node turn sub-healthy, move its pod, and compare with an undisturbed run.
 
     Example: rekindle demo hot-switch --pods 4 --pod-rank 0
     """
-    options = Options(
-        seed=seed,
-        steps=steps,
-        pods=pods,
+    options = SubHealth(
+        **common.options,
         pod_rank=pod_rank,
-        at_step=at_step,
         no_spare=no_spare,
         backup_fails=backup_fails,
         pause_hangs=pause_hangs,
         resume_fails=resume_fails,
     )
     _check(options)
+    if not 0 <= pod_rank < options.pods:
+        raise BadInput(f"--pod-rank: {pod_rank} is not accepted, use 0 to {options.pods - 1}")
+    if sum([no_spare, backup_fails, pause_hangs, resume_fails]) > 1:
+        raise BadInput("--no-spare, --backup-fails, --pause-hangs, --resume-fails: use one of them at a time")
+    return await _run(options, HotSwitchScenario, "hot switch", common)
+
+
+@demo_app.command(name="in-place")
+async def in_place(
+    *,
+    common: Common = Common(),
+    struck: Struck = Struck(),
+    fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.KILL,
+) -> int:
+    """Train a small GPT on 4 ranks, strike one, replace its process inside its pod, and compare with an undisturbed run.
+
+    The job's owner allows no retry, so that also a step that just failed is recovered in place: by its own process, which lives.
+
+    Example: rekindle demo in-place --fault freeze --rank 0
+    """
+    return await _strike(Mode.IN_PLACE, fault, struck, common)
+
+
+@demo_app.command(name="online-retry")
+async def online_retry(
+    *,
+    common: Common = Common(),
+    struck: Struck = Struck(),
+    fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.MEMORY,
+) -> int:
+    """Train a small GPT on 4 ranks, let a step fail for want of memory, repeat it, and compare with an undisturbed run.
+
+    Only a fault of memory may go away by that: any other one is recovered in place, which is the next mode.
+
+    Example: rekindle demo online-retry --ranks-at-once 2
+    """
+    return await _strike(Mode.ONLINE_RETRY, fault, struck, common)
+
+
+@demo_app.command(name="process-rescheduling")
+async def process_rescheduling(
+    *,
+    common: Common = Common(),
+    struck: Struck = Struck(),
+    fault: Annotated[Strike, Parameter(help=f"{KILL_POD}; {OTHERS}")] = Strike.KILL,
+    no_spare: Annotated[bool, _flag("There is no free node: the job is rescheduled.")] = False,
+) -> int:
+    """Train a small GPT on 4 ranks, end a pod, replace it on another node, and compare with an undisturbed run.
+
+    The job's owner allows no cheaper mode: also where a rank alone is struck, its pod is replaced.
+
+    Example: rekindle demo process-rescheduling --pods 4 --ranks-at-once 2
+    """
+    if struck.ranks_at_once > 1 and common.pods == 2:
+        raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
+    if no_spare and common.cluster is ClusterKind.KUBERNETES:
+        raise BadInput(
+            "--no-spare: not accepted with --cluster kubernetes, where the lost pod's own node is free for the next one"
+        )
+    return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare)
+
+
+async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, *, no_spare: bool = False) -> int:
+    options = ProcessFaults(
+        **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, no_spare=no_spare
+    )
+    _check(options)
+    if not 0 <= struck.rank < RANKS:
+        raise BadInput(f"--rank: {struck.rank} is not accepted, use 0 to {RANKS - 1}")
+    if struck.ranks_at_once not in (1, 2):
+        raise BadInput(f"--ranks-at-once: {struck.ranks_at_once} is not accepted, use 1 or 2")
+    return await _run(options, ProcessFaultScenario, mode.value, common)
+
+
+async def _run(options: Asked, scenario: type[Scenario[Asked]], title: str, common: Common) -> int:
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
-    nodes = options.pods + (0 if options.no_spare else 1)
+    output = common.output
     with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
-        machine = Machine(nodes, RANKS // options.pods, cluster)
+        machine = Machine(options.nodes, RANKS // options.pods, common.cluster)
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
-            result = await Scenario(options, stack, directory, tell).run()
-            _show(result, output)
+            result = await scenario(options, stack, directory, tell).run()
+            _show(result, title, output)
             await _wait_for_a_key(result, output)
     if options.is_met_by(result):
         shutil.rmtree(directory, ignore_errors=True)
@@ -95,15 +196,10 @@ def _check(options: Options) -> None:
     """Bad input is named before anything starts."""
     if options.pods not in (2, 4):
         raise BadInput(f"--pods: {options.pods} is not accepted, use 2 or 4")
-    if not 0 <= options.pod_rank < options.pods:
-        raise BadInput(f"--pod-rank: {options.pod_rank} is not accepted, use 0 to {options.pods - 1}")
     if options.steps < 20:
         raise BadInput(f"--steps: {options.steps} is not accepted, use 20 or more")
     if not 1 <= options.at_step < options.steps:
         raise BadInput(f"--at-step: {options.at_step} is not accepted, use 1 to {options.steps - 1}")
-    chosen = [options.no_spare, options.backup_fails, options.pause_hangs, options.resume_fails]
-    if sum(chosen) > 1:
-        raise BadInput("--no-spare, --backup-fails, --pause-hangs, --resume-fails: use one of them at a time")
 
 
 @contextlib.contextmanager
@@ -128,7 +224,7 @@ def _progress(output: Format, steps: int) -> Iterator[Callable[[Step], None]]:
     yield line
 
 
-def _show(result: dict[str, Any], output: Format) -> None:
+def _show(result: dict[str, Any], title: str, output: Format) -> None:
     if output is Format.JSON:
         return
     table = Table(box=None, show_header=False)
@@ -138,16 +234,19 @@ def _show(result: dict[str, Any], output: Format) -> None:
     table.add_row("final parameters", f"{equal}, compared with an undisturbed run on {RANKS} ranks")
     table.add_row("steps lost", str(result["steps_lost"]))
     table.add_row("pause of training", f"{result['pause_seconds'] * 1000:.0f} ms")
+    if "fault_to_step_seconds" in result:
+        table.add_row("fault to detection", f"{result['detection_seconds'] * 1000:.0f} ms")
+        table.add_row("fault to next step", f"{result['fault_to_step_seconds']:.2f} s")
     if result["first_order_seconds"] is not None:
-        table.add_row("fault to first order", f"{result['first_order_seconds'] * 1000:.0f} ms")
-    table.add_row("fault to verdict", f"{result['total_seconds']:.2f} s")
+        table.add_row("fault seen to first order", f"{result['first_order_seconds'] * 1000:.0f} ms")
+    table.add_row("fault seen to verdict", f"{result['total_seconds']:.2f} s")
     for rank in result["switched"]:
         before, after = rank["before"], rank["after"]
         table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
     table.add_row("sub-health policy", result["policy_after"])
     table.add_row("cluster", result["cluster"])
     table.add_row("workflow", result["workflow_id"])
-    console.print(Panel(table, title="hot switch", border_style="green" if result["parameters_equal"] else "red"))
+    console.print(Panel(table, title=title, border_style="green" if result["parameters_equal"] else "red"))
     console.print(f"Temporal UI: [link]{result['temporal_ui']}[/link]")
 
 

@@ -85,6 +85,15 @@ def steps_lost(records: Sequence[StepRecord]) -> int:
     return max((len(steps) - len(set(steps)) for steps in by_rank.values()), default=0)
 
 
+def first_step_since(records: Iterable[StepRecord], moment: float, ranks: int) -> float:
+    """When all ranks had completed the first step that each of them began behind this moment; seconds since the epoch."""
+    ends: dict[int, dict[int, float]] = {}
+    for record in records:
+        if record.start > moment:
+            ends.setdefault(record.step, {}).setdefault(record.rank, record.end)
+    return min(max(by_rank.values()) for by_rank in ends.values() if len(by_rank) == ranks)
+
+
 def switched(records: Sequence[StepRecord]) -> list[SwitchedRank]:
     """Ranks whose process changed, with their places at their first and their last step."""
     changed = []

@@ -3,6 +3,7 @@
 import asyncio
 import getpass
 import os
+from enum import StrEnum
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -47,6 +48,30 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
     Example: rekindle reschedule gpt
     """
     request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=_user())
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
+
+
+class ProcessMode(StrEnum):
+    """Value of `--mode`."""
+
+    ONLINE_RETRY = "online-retry"
+    IN_PLACE = "in-place"
+    PROCESS_RESCHEDULING = "process-rescheduling"
+
+
+async def recover(
+    job: str,
+    *,
+    mode: Annotated[ProcessMode | None, Parameter(help="By default the cheapest that is possible now.")] = None,
+    dry_run: DryRun = False,
+    output: Output = Format.TEXT,
+) -> int:
+    """Recover what is faulty of JOB by the cheapest mode that is possible now; refused where nothing is faulty.
+
+    Example: rekindle recover gpt --dry-run
+    """
+    chosen = Mode[mode.name] if mode else await (await control_plane()).cheapest(job)
+    request = ModeRequest(mode=chosen, requested_by=_user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 

@@ -1,16 +1,16 @@
-"""The run behind `rekindle demo hot-switch`: a real job, a sub-healthy node, and an undisturbed run to compare with."""
+"""What the runs behind `rekindle demo` share: a real job that something happens to, and an undisturbed run to compare with."""
 
 import asyncio
 import json
 import os
 import secrets
-import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rekindle import ids
 from rekindle.cli import measure
@@ -19,8 +19,7 @@ from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound, RekindleError, Unavailable
 from rekindle.model.base import Value
-from rekindle.model.cluster import PodPhase
-from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.job import Job, JobId
 from rekindle.model.manifest import parse
 from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
@@ -29,75 +28,54 @@ from rekindle.temporal import connect
 RANKS = 4
 CHECKPOINT_EVERY = 10
 STEP_MS = 60.0
-"""Shortest duration of a step: processors are as free as beside accelerators, so that a backup loads while training runs."""
+"""Shortest duration of a step: processors are as free as beside accelerators, so that a process loads while training runs."""
 
-MARGIN = 2
-"""Training behind the fault lasts this many times as long as what it must outlast."""
 DRAG_MS = 2000.0
 """Duration of a step when steps run out before the incident ends: the machine has become slower meanwhile."""
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
+RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 
-class Options(Value):
-    """What the demo is asked for."""
+
+class Options(Value, ABC):
+    """What every demo is asked for. Each has a class of its own, with what may happen in it."""
 
     seed: int = 7
     steps: int = 200
     pods: int = 2
-    pod_rank: int = 1
     at_step: int = 15
     no_spare: bool = False
-    backup_fails: bool = False
-    pause_hangs: bool = False
-    resume_fails: bool = False
-    backup_dies_paused: bool = False
-    """After the pause, before the order to migrate."""
-
-    real_fault: bool = False
-    """A rank is killed while the backup loads."""
-
-    tamper: str = ""
-    """Breaks one thing in the migration, so that the comparison of parameters is seen to fail."""
 
     @property
-    def injection(self) -> list[dict[str, str]]:
-        """What goes wrong inside the job."""
-        faults = {
-            "pause-hangs": self.pause_hangs,
-            "resume-fails": self.resume_fails,
-        }
-        dies = {"loading": self.backup_fails, "paused": self.backup_dies_paused}
-        listed = [{"fault": name} for name, wanted in faults.items() if wanted]
-        return [*listed, *({"fault": "backup-fails", "when": when} for when, wanted in dies.items() if wanted)]
+    def nodes(self) -> int:
+        """Of the cluster."""
+        return self.pods + (0 if self.no_spare else 1)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the job."""
+        return {}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Of the job."""
+        return {}
 
     @property
     def environment(self) -> dict[str, str]:
         """What the job's pods get."""
-        injected = {"REKINDLE_INJECT": json.dumps(self.injection)} if self.injection else {}
-        return {**injected, **({"REKINDLE_TAMPER": self.tamper} if self.tamper else {})}
+        return {}
 
     @property
     def limits(self) -> dict[str, float]:
         """Seconds instead of minutes where the demo waits for a limit."""
-        limits: dict[str, float] = {"restart": 120, "podsRunning": 60}
-        if self.no_spare:
-            limits["backupScheduled"] = 3
-        if self.pause_hangs:
-            limits["pause"] = 8
-        return limits
+        return {"restart": 120, "podsRunning": 60}
 
     @property
+    @abstractmethod
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
         """The modes that are tried, and how each ends."""
-        restart = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
-        if self.no_spare or self.backup_dies_paused:
-            return ((Mode.HOT_SWITCH, Outcome.IGNORED),)
-        if self.real_fault:
-            return (Mode.HOT_SWITCH, Outcome.CANCELLED), restart
-        if self.backup_fails or self.pause_hangs or self.resume_fails:
-            return (Mode.HOT_SWITCH, Outcome.ESCALATE), restart
-        return ((Mode.HOT_SWITCH, Outcome.RECOVERED),)
 
     def is_met_by(self, result: dict[str, Any]) -> bool:
         """Whether a run went as these options have it go, to the parameters of an undisturbed one."""
@@ -126,7 +104,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
         {
             "apiVersion": "rekindle.io/v1",
             "kind": "TrainingJob",
-            "metadata": {"name": "gpt", "labels": {"subHealthyStrategy": SubHealthStrategy.HOT_SWITCH.value}},
+            "metadata": {"name": "gpt", "labels": options.labels, "annotations": options.annotations},
             "spec": {
                 "pods": options.pods,
                 "ranksPerPod": per_pod,
@@ -142,76 +120,92 @@ def script_arguments(options: Options) -> list[str]:
     return [f"--steps={options.steps}", f"--seed={options.seed}", f"--checkpoint-every={CHECKPOINT_EVERY}"]
 
 
-Meanwhile = Callable[[], Awaitable[None]]
+Asked = TypeVar("Asked", bound=Options)
 
 
-class Scenario:
-    """One run of the demo on a running stack."""
+class Scenario(ABC, Generic[Asked]):
+    """One run of a demo on a running stack. A demo says what happens to the job, and what else came of it."""
 
-    def __init__(
-        self, options: Options, stack: Stack, directory: Path, tell: Callable[[Step], None], meanwhile: Meanwhile | None = None
-    ) -> None:
-        """Args:
-        meanwhile: done once the backup pod runs, before training pauses.
-        """
-        self._options, self._stack, self._directory, self._tell, self._meanwhile = options, stack, directory, tell, meanwhile
-        self._cluster = ClusterClient(Path(stack.addresses.socket))
+    def __init__(self, options: Asked, stack: Stack, directory: Path, tell: Callable[[Step], None]) -> None:
+        self.options, self._stack, self._directory, self.tell = options, stack, directory, tell
+        self.cluster = ClusterClient(Path(stack.addresses.socket))
         self._rekindle: Rekindle | None = None
         self._step_ms = STEP_MS
         self._pace = directory / f"pace-{secrets.token_hex(4)}"
         self.job_id = ""
         self.job_directory = directory
 
+    @abstractmethod
+    async def strike(self) -> None:
+        """What happens to the job, once it has trained for a while."""
+
+    def step_ms(self, loading: float) -> float:
+        """How long a step takes at least.
+
+        Args:
+            loading: seconds until a process of the undisturbed run trained: a slow machine loads slowly.
+        """
+        return STEP_MS
+
+    def since(self, incident: Incident) -> float:
+        """When it happened, in seconds since the epoch: by what the watcher saw."""
+        return _seen(incident).timestamp()
+
+    def more(self, incident: Incident) -> dict[str, Any]:
+        """Figures of this demo alone."""
+        return {}
+
     async def run(self) -> dict[str, Any]:
         """The whole run; answers what `--output json` prints."""
         self._rekindle = Rekindle(await connect(self._stack.addresses.temporal, started_here=True))
         try:
             reference = await self._reference()
-            job = await self._cluster.submit(parse(manifest(self._options, self._step_ms, self._pace)))
+            job = await self.cluster.submit(parse(manifest(self.options, self._step_ms, self._pace)))
             self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
-            await self._trains_until(self._options.at_step)
-            await self._make_node_sub_healthy()
-            if self._options.real_fault or self._meanwhile:
-                await self._backup_runs()
-            if self._options.real_fault:
-                self._kill_a_rank()
-            if self._meanwhile:
-                await self._meanwhile()
+            await self.trains_until(self.options.at_step)
+            await self.strike()
             incident = await self._incident()
             self._tell_pace(0)
-            await self._trains_until(self._options.steps)
+            await self.trains_until(self.options.steps)
             await self._ends()
             return await self._result(incident, reference)
         finally:
             await self._tidy()
-            await self._cluster.close()
+            await self.cluster.close()
 
     async def _tidy(self) -> None:
         """The stack may serve another run: its nodes are well again, and the job is gone."""
-        for node in await self._cluster.nodes():
-            await self._cluster.heal(node.metadata.name)
+        for node in await self.cluster.nodes():
+            await self.cluster.heal(node.metadata.name)
         if self.job_id:
-            await self._cluster.delete_job(self.job_id, grace=0)
+            await self.cluster.delete_job(self.job_id, grace=0)
+            await until(self._is_gone, "the end of the job")
+
+    async def _is_gone(self) -> bool:
+        try:
+            await self.cluster.job(self.job_id)
+        except NotFound:
+            return True
+        return False
 
     # ---- the undisturbed run
 
     async def _reference(self) -> Path:
         """The same training, in a process tree of its own, that nobody disturbs; once for each seed and length."""
-        directory = self._directory / f"undisturbed-{self._options.seed}-{self._options.steps}"
+        directory = self._directory / f"undisturbed-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
-            self._tell(Step(text="undisturbed run, to compare with"))
+            self.tell(Step(text="undisturbed run, to compare with"))
             await self._run_undisturbed(directory)
         records = measure.read_steps(directory)
         loading = min(record.start for record in records) - float((directory / "began").read_text())
-        outlasted = self._options.limits.get("backupScheduled", loading)  # a slow machine loads its backup slowly
-        self._step_ms = max(STEP_MS, 1000 * MARGIN * outlasted / (self._options.steps - self._options.at_step))
+        self._step_ms = self.step_ms(loading)
         return directory
 
     async def _run_undisturbed(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
         command += ["--nproc-per-node", str(RANKS)]
-        command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self._options)]
+        command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self.options)]
         (directory / "began").write_text(str(time.time()))
         log = directory / "log.txt"
         with log.open("wb") as output:
@@ -231,16 +225,16 @@ class Scenario:
 
     # ---- the disturbed one
 
-    async def _trains_until(self, step: int) -> None:
+    async def trains_until(self, step: int) -> None:
         """Waits until every rank has completed a step, by the step logs."""
 
         async def reached() -> bool:
             done = measure.last_step(measure.read_steps(self.job_directory))
-            self._tell(Step(text=f"training, step {done} of {self._options.steps}", step=done))
+            self.tell(Step(text=f"training, step {done} of {self.options.steps}", step=done))
             await self._raise_if_given_up()
             return done >= step
 
-        await _until(reached, f"step {step} of the job, see {self.job_directory / 'logs'}")
+        await until(reached, f"step {step} of the job, see {self.job_directory / 'logs'}")
 
     async def _raise_if_given_up(self) -> None:
         history = (await self._status()).state.history if self._rekindle else ()
@@ -255,29 +249,6 @@ class Scenario:
         except RekindleError:
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
-    async def _make_node_sub_healthy(self) -> None:
-        pods = await self._cluster.pods(self.job_id)
-        wanted = str(self._options.pod_rank)
-        pod = next(p for p in pods if p.metadata.annotations.get("hccl/rankIndex") == wanted)
-        self._tell(Step(text=f"{pod.spec.node_name} turns sub-healthy"))
-        await self._cluster.degrade(pod.spec.node_name, "80E18005", "NPU link is degraded")
-
-    async def _backup_runs(self) -> None:
-        """Waits until the hot switch has its backup pod."""
-
-        async def loading() -> bool:
-            pods = await self._cluster.pods(self.job_id)
-            backups = [pod for pod in pods if pod.metadata.annotations.get("podType") == "backup"]
-            return any(pod.status.phase is PodPhase.RUNNING for pod in backups)
-
-        await _until(loading, "the backup pod")
-
-    def _kill_a_rank(self) -> None:
-        """SIGKILL to rank 0."""
-        records = [record for record in measure.read_steps(self.job_directory) if record.rank == 0]
-        self._tell(Step(text="rank 0 is killed"))
-        os.kill(records[-1].pid, signal.SIGKILL)
-
     async def _incident(self) -> Incident:
         found: list[Incident] = []
 
@@ -287,12 +258,12 @@ class Scenario:
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
             done = measure.last_step(measure.read_steps(self.job_directory))
-            if done > (self._options.at_step + 3 * self._options.steps) / 4 and not self._pace.exists():
+            if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
                 self._tell_pace(DRAG_MS)
-            self._tell(Step(text=f"{doing}; training, step {done} of {self._options.steps}", step=done))
+            self.tell(Step(text=f"{doing}; training, step {done} of {self.options.steps}", step=done))
             return bool(found)
 
-        await _until(concluded, "the end of the incident")
+        await until(concluded, "the end of the incident")
         return found[0]
 
     def _tell_pace(self, milliseconds: float) -> None:
@@ -305,14 +276,14 @@ class Scenario:
 
         async def succeeded() -> bool:
             try:
-                pods = await self._cluster.pods(self.job_id)
+                pods = await self.cluster.pods(self.job_id)
             except NotFound:
                 return True
             workers = [pod for pod in pods if "hccl/rankIndex" in pod.metadata.annotations]
-            self._tell(Step(text="training ends", step=self._options.steps))
+            self.tell(Step(text="training ends", step=self.options.steps))
             return all(pod.status.phase in ("Succeeded", "Failed") for pod in workers)
 
-        await _until(succeeded, "the end of the job's pods")
+        await until(succeeded, "the end of the job's pods")
 
     # ---- what came of it
 
@@ -321,8 +292,6 @@ class Scenario:
         records = measure.read_steps(self.job_directory)
         job = (await self._rekindle.status(self.job_id, ended=True)).state.job
         workflow_id = ids.recovery_workflow(job, incident.number, incident.ladder[0].mode)
-        seen = incident.faults[0].seen_at
-        assert seen is not None, "the watcher says when it saw a fault"
         return {
             "mode": incident.ladder[0].mode.value,
             "verdict": incident.verdict.value,
@@ -332,8 +301,8 @@ class Scenario:
             "steps": measure.last_step(records),
             "steps_lost": measure.steps_lost(records),
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
-            "pause_seconds": round(measure.pause_seconds(records, seen.timestamp()), 4),
-            "first_order_seconds": await self._first_order(seen, workflow_id),
+            "pause_seconds": round(measure.pause_seconds(records, self.since(incident)), 4),
+            "first_order_seconds": await self._first_order(_seen(incident), workflow_id),
             "total_seconds": round(incident.seconds, 4),
             "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],
             "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],
@@ -341,10 +310,11 @@ class Scenario:
             "run_id": (await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()).run_id,
             "temporal_ui": self._stack.addresses.ui,
             "cluster": self._stack.addresses.cluster,
+            **self.more(incident),
         }
 
     async def _first_order(self, seen: datetime, workflow_id: str) -> float | None:
-        """From the fault as the watcher saw it to the first order that was on the stream."""
+        """From the fault as it was seen to the first order that was on the stream."""
         assert self._rekindle is not None
         history = await self._rekindle.temporal.get_workflow_handle(workflow_id).fetch_history()
         orders: set[int] = set()
@@ -356,7 +326,13 @@ class Scenario:
         return None
 
 
-async def _until(condition: Callable[[], Any], what: str) -> None:
+def _seen(incident: Incident) -> datetime:
+    """When somebody saw the first of its faults; where nobody dated one, when it was taken."""
+    times = [time for fault in incident.faults if (time := fault.seen_at or fault.accepted_at)]
+    return min(times, default=incident.started_at)
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             while True:  # files of other processes: there is nothing to wait on

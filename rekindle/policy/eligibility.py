@@ -132,7 +132,7 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Why the faulty processes cannot start again in their pods; empty: they can."""
-    lost = faulty.lost_pods(state.job, _real_faults(state))
+    lost = faulty.lost_pods(state.job, real_faults(state))
     gone = (f"pod ranks {few([str(rank) for rank in lost])} lost their pod",) if lost else ()
     return (*_process_level(state, faulty.IN_PLACE), *gone)
 
@@ -155,7 +155,7 @@ def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
         RECOVERY_OFF: not recovery_is_on(job),
         f"its owner does not allow {strategy} (annotation {RECOVER_STRATEGY})": not faulty.allows(job, strategy),
         "nothing of it is known to be faulty": not _faulty(state),
-        "every pod is lost": faulty.is_nobody_left(job, _real_faults(state)),
+        "every pod is lost": faulty.is_nobody_left(job, real_faults(state)),
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,
         f"its manager was lost: {ready.lost_manager}": bool(ready.lost_manager),
@@ -164,10 +164,11 @@ def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
 
 
 def _faulty(state: JobState) -> list[FaultRank]:
-    return [rank for fault in _real_faults(state) for rank in faulty.ranks_of(state.job, fault)]
+    return [rank for fault in real_faults(state) for rank in faulty.ranks_of(state.job, fault)]
 
 
-def _real_faults(state: JobState) -> list[Fault]:
+def real_faults(state: JobState) -> list[Fault]:
+    """What is broken, and not only slow; the end of a backup pod is the affair of who started it."""
     return [one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup]
 
 

@@ -36,6 +36,13 @@ def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
     return Plan(modes=tuple(row.mode for row in rows if not row.reasons_against(state, None)))
 
 
+def for_what_is_faulty(state: JobState) -> Plan:
+    """The plan for what is broken now, as far as anybody knows."""
+    if not (real := eligibility.real_faults(state)):
+        return Plan(refused=f"nothing of job {state.job.name} is known to be faulty")
+    return for_real_faults(state, tuple(dict.fromkeys(fault.kind for fault in real)))
+
+
 def for_request(state: JobState, mode: Mode, pod_rank: int | None) -> Plan:
     """The plan for a mode that somebody asked for, whatever the policy: that one, and the last one if it fails."""
     if blocker := blocked(state, mode):

@@ -63,6 +63,29 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
     assert accepted in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field", "accepted"),
+    [
+        (["in-place", "--rank", "4"], "--rank", "0 to 3"),
+        (["online-retry", "--ranks-at-once", "3"], "--ranks-at-once", "1 or 2"),
+        (["process-rescheduling", "--ranks-at-once", "2"], "--ranks-at-once", "--pods 4"),
+        (["process-rescheduling", "--pods", "3"], "--pods", "2 or 4"),
+        (["in-place", "--at-step", "200"], "--at-step", "1 to 199"),
+        (["in-place", "--fault", "rain"], "--fault", "freeze"),
+        (["online-retry", "--no-spare"], "--no-spare", "try --help"),
+        (["process-rescheduling", "--no-spare", "--cluster", "kubernetes"], "--no-spare", "own node is free"),
+    ],
+)
+def test_the_demos_of_process_faults_name_the_option_that_is_wrong(
+    rekindle: Rekindle, arguments: list[str], field: str, accepted: str
+) -> None:
+    """With what is accepted, exit code 2, and nothing is started."""
+    done = rekindle("demo", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert field in done.stderr
+    assert accepted in done.stderr
+
+
 MISSPELT = (
     "apiVersion: rekindle.io/v1\nkind: TrainingJob\nmetadata: {name: gpt}\nspec: {pods: 2, ranksPerPodd: 2, command: [x]}\n"
 )

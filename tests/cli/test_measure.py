@@ -7,7 +7,17 @@ import pytest
 
 from rekindle.cli import measure
 from rekindle.cli.measure import StepRecord
+from rekindle.cli.process_faults import ProcessFaults, Strike
 from rekindle.cli.scenario import Options
+from rekindle.cli.sub_health import SubHealth
+from rekindle.model.recovery import Mode
+
+
+def struck(mode: Mode, fault: Strike) -> ProcessFaults:
+    return ProcessFaults(mode=mode, fault=fault)
+
+
+NO_SPARE = ProcessFaults(mode=Mode.PROCESS_RESCHEDULING, fault=Strike.KILL, no_spare=True)
 
 
 def record(step: int, end: float, rank: int = 0, pid: int = 1) -> StepRecord:
@@ -50,6 +60,14 @@ def test_steps_that_were_executed_twice_are_lost() -> None:
     assert measure.steps_lost([record(step, float(i)) for i, step in enumerate([1, 2, 3, 4, 3, 4, 5])]) == 2
 
 
+def test_training_goes_on_with_the_first_step_that_all_began_behind_the_fault() -> None:
+    """Of two ranks that are struck at 1.0: step 2 was begun before, and rank 1 never came to its end; step 3 ends at 2.5. A later
+    restart, with the same step again, changes nothing."""
+    records = [record(1, 0.9), record(1, 0.9, rank=1), record(2, 1.02), record(3, 2.4), record(3, 2.5, rank=1)]
+    records += [record(3, 9.0), record(3, 9.0, rank=1)]
+    assert measure.first_step_since(records, 1.0, ranks=2) == 2.5
+
+
 def test_a_rank_with_another_process_was_switched() -> None:
     """Rank 1 has another pid, pod and node at its end; rank 0 is where it was."""
     records = [record(1, 1.0), record(2, 2.0), record(1, 1.0, rank=1, pid=2), record(2, 2.0, rank=1, pid=3)]
@@ -85,17 +103,32 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "ladder", "met"),
     [
-        (Options(), [("hot switch", "recovered")], True),
-        (Options(), [("hot switch", "cancelled"), ("job rescheduling", "recovered")], False),
-        (Options(), [("job rescheduling", "recovered")], False),
-        (Options(resume_fails=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
-        (Options(resume_fails=True), [("hot switch", "recovered")], False),
-        (Options(no_spare=True), [("hot switch", "ignored")], True),
+        (SubHealth(), [("hot switch", "recovered")], True),
+        (SubHealth(), [("hot switch", "cancelled"), ("job rescheduling", "recovered")], False),
+        (SubHealth(), [("job rescheduling", "recovered")], False),
+        (SubHealth(resume_fails=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
+        (SubHealth(resume_fails=True), [("hot switch", "recovered")], False),
+        (SubHealth(no_spare=True), [("hot switch", "ignored")], True),
+        (struck(Mode.IN_PLACE, Strike.KILL), [("in-place recovery", "recovered")], True),
+        (struck(Mode.IN_PLACE, Strike.MEMORY), [("online retry", "recovered")], False),
+        (struck(Mode.ONLINE_RETRY, Strike.MEMORY), [("online retry", "recovered")], True),
+        (struck(Mode.ONLINE_RETRY, Strike.KILL), [("in-place recovery", "recovered")], True),
+        (NO_SPARE, [("process rescheduling", "escalate"), ("job rescheduling", "recovered")], True),
+        (NO_SPARE, [("process rescheduling", "recovered")], False),
     ],
     ids=str,
 )
 def test_a_run_is_as_expected_when_each_mode_ended_so(options: Options, ladder: list[tuple[str, str]], met: bool) -> None:
     """Behind a hot switch that was meant to succeed a restart that recovered is no success; nor are other parameters."""
     tried = [{"mode": mode, "verdict": verdict} for mode, verdict in ladder]
-    assert options.is_met_by({"ladder": tried, "parameters_equal": True}) is met
-    assert not options.is_met_by({"ladder": tried, "parameters_equal": False})
+    assert options.is_met_by({"ladder": tried, "parameters_equal": True, "steps_lost": 0}) is met
+    assert not options.is_met_by({"ladder": tried, "parameters_equal": False, "steps_lost": 0})
+
+
+def test_steps_are_lost_only_where_the_job_began_again() -> None:
+    """Recovered processes go on where training stood."""
+    in_place = {"ladder": [{"mode": "in-place recovery", "verdict": "recovered"}], "parameters_equal": True, "steps_lost": 1}
+    assert not struck(Mode.IN_PLACE, Strike.KILL).is_met_by(in_place)
+    restart = [("process rescheduling", "escalate"), ("job rescheduling", "recovered")]
+    tried = [{"mode": mode, "verdict": verdict} for mode, verdict in restart]
+    assert NO_SPARE.is_met_by({"ladder": tried, "parameters_equal": True, "steps_lost": 5})

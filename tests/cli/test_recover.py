@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import grpc
@@ -14,12 +14,15 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.errors import Invalid
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
+from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.policy.requests import LONGEST_ID
-from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script
 from tests.support.proxy import Proxy
+from tests.support.scripted_cluster import ScriptedCluster
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 FORCED = ("--pod-rank", "1", "--force")
@@ -218,6 +221,42 @@ async def test_a_dry_run_says_what_would_be_answered(temporal: WorkflowEnvironme
         assert (await ended(await typed(world, "hot-switch", job, "--pod-rank", "9", "--dry-run")))[0] == 2
         assert (await ended(await typed(world, "reschedule", job, "--dry-run")))[0] == 0
         assert ((await world.status()).state.incidents, peer.orders) == (0, [])
+
+
+class Stubborn(ScriptedCluster):
+    """Refuses to stop the job at first."""
+
+    refuses = True
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        if self.refuses:
+            raise Invalid("the job may not be stopped")
+        return await super().ensure_stopped(job_id, grace_seconds, lost_nodes)
+
+
+async def test_what_is_faulty_is_recovered_by_the_cheapest_mode(temporal: WorkflowEnvironment) -> None:
+    """Where nothing is faulty that is said, with exit code 4. Of a fault of which the recovery was given up a dry run says what
+    would be tried, and asks for nothing; then the job is rescheduled, since its owner allows nothing cheaper."""
+    job = a_job()
+    cluster = Stubborn(job)
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        for more in ([], ["--dry-run"]):
+            code, words = await ended(await typed(world, "recover", job.id, *more))
+            assert (code, f"nothing of job {job.name} is known to be faulty" in words) == (4, True), words
+        code, words = await ended(await typed(world, "recover", job.id, "--mode", "in-place"))
+        assert (code, "nothing of it is known to be faulty" in words) == (4, True), words
+        await world.fault(node_fault("node-0"))
+        assert (await world.incident()).verdict is Outcome.GIVEN_UP
+        code, words = await ended(await typed(world, "recover", job.id, "--dry-run"))
+        assert (code, "would be accepted: job rescheduling\n" in words) == (0, True), words
+        code, words = await ended(await typed(world, "recover", job.id, "--mode", "process-rescheduling", "--dry-run"))
+        assert (code, "its owner does not allow recover" in words) == (4, True), words
+        assert (await world.status()).state.incidents == 1
+        cluster.refuses = False
+        command = await typed(world, "recover", job.id)
+        await world.restarted(2)
+        code, words = await ended(command)
+        assert (code, "job rescheduling: recovered" in words) == (0, True), words
 
 
 async def test_a_refused_request_is_no_failure(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,23 +8,40 @@ from typing import Any
 
 import pytest_asyncio
 
-from rekindle.cli.scenario import Meanwhile, Options, Scenario
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
 from rekindle.cli.stack import Machine, Stack, running
+from rekindle.cli.sub_health import HotSwitchScenario, Meanwhile, SubHealth
+from rekindle.cluster_client import ClusterClient
+from rekindle.model.recovery import Mode
 
 STEPS = 120
+STRUCK_STEPS = 60
+"""Training stands while it is recovered."""
 
 
 @dataclass
 class Product:
-    """The running product, and a way to run the demo's scenario on it."""
+    """The running product, and ways to run the demos' scenarios on it."""
 
     stack: Stack
     directory: Path
 
     async def run(self, meanwhile: Meanwhile | None = None, **changes: Any) -> dict[str, Any]:
-        """The demo's object for one run with these options."""
-        options = Options(**{"steps": STEPS, **changes})
-        return await Scenario(options, self.stack, self.directory, lambda _: None, meanwhile).run()
+        """The object of the hot switch's demo for one run with these options."""
+        options = SubHealth(**{"steps": STEPS, **changes})
+        return await HotSwitchScenario(options, self.stack, self.directory, lambda _: None, meanwhile).run()
+
+    async def struck(self, mode: Mode, fault: Strike, **changes: Any) -> dict[str, Any]:
+        """The object of the demo of a process fault, which went as its options have it go."""
+        options = ProcessFaults(**{"mode": mode, "fault": fault, "steps": STRUCK_STEPS, **changes})
+        result = await ProcessFaultScenario(options, self.stack, self.directory, lambda _: None).run()
+        assert options.is_met_by(result), result
+        return result
+
+    async def set_capacity(self, node: str, accelerators: int) -> None:
+        """Without any, no new pod finds a place there."""
+        async with ClusterClient(Path(self.stack.addresses.socket)) as cluster:
+            await cluster.set_capacity(node, accelerators)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

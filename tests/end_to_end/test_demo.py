@@ -41,3 +41,28 @@ def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
     assert "0/2 nodes are available" in result["reason"]
     assert result["cluster"] == "kubernetes"
     assert (result["parameters_equal"], result["steps_lost"], result["switched"]) == (True, 0, [])
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("arguments", "ladder"),
+    [
+        (["online-retry", "--ranks-at-once", "2"], [("online retry", "recovered")]),
+        (["in-place", "--fault", "exception"], [("in-place recovery", "recovered")]),
+        (["process-rescheduling", "--no-spare"], [("process rescheduling", "escalate"), ("job rescheduling", "recovered")]),
+    ],
+    ids=lambda value: value[0] if isinstance(value[0], str) else "",
+)
+@pytest.mark.same_path("the demo of a process fault")
+def test_the_demo_of_a_process_fault_is_one_object_too(
+    tmp_path: Path, arguments: list[str], ladder: list[tuple[str, str]]
+) -> None:
+    """With the keys of a hot switch's, how long the fault took to be known, and how long until the next step."""
+    command = [str(REKINDLE), "demo", *arguments, "--output", "json", "--steps", "60"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result) >= {*NEEDED, "fault_to_step_seconds", "detection_seconds"}
+    assert [(step["mode"], step["verdict"]) for step in result["ladder"]] == ladder
+    assert result["parameters_equal"]
+    assert 0 < result["detection_seconds"] < result["fault_to_step_seconds"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rekindle.cli import scenario
+from rekindle.cli import scenario, sub_health
 from tests.end_to_end.conftest import Product
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
@@ -71,7 +71,7 @@ async def test_a_pause_that_never_comes_leads_to_job_rescheduling(product: Produ
 async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old pod is gone by then; the job recovers from its checkpoint. Training lasts until then, also on a machine that became
     slower behind the undisturbed run."""
-    monkeypatch.setattr(scenario, "MARGIN", 0)
+    monkeypatch.setattr(sub_health, "MARGIN", 0)
     monkeypatch.setattr(scenario, "STEP_MS", 0)
     result = await product.run(resume_fails=True)
     assert tried(result) == ESCALATED, result
@@ -81,9 +81,9 @@ async def test_a_resume_that_fails_leads_to_job_rescheduling(product: Product, m
 
 @pytest.mark.same_path("the whole product, on one machine")
 async def test_a_real_fault_while_the_backup_loads_comes_first(product: Product) -> None:
-    """The hot switch is cancelled, the job is rescheduled, and the policy stays."""
+    """The hot switch is cancelled, the rank is replaced in its pod, and the policy stays."""
     result = await product.run(real_fault=True)
-    assert tried(result) == [("hot switch", "cancelled"), ("job rescheduling", "recovered")], result
+    assert tried(result) == [("hot switch", "cancelled"), ("in-place recovery", "recovered")], result
     assert result["parameters_equal"]
     assert result["policy_after"] == "hotSwitch"
 

@@ -1,9 +1,12 @@
 """Faults on demand: each does what it says, in the first life of a job only."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
+from rekindle_training.adapter import injected
 from rekindle_training.injection import Injection, InjectionInvalid
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
@@ -68,7 +71,32 @@ def test_a_restarted_job_is_spared() -> None:
     assert not Injection.read({"REKINDLE_INJECT": fault, "REKINDLE_GENERATION": "1"}).pause_hangs
 
 
-@pytest.mark.parametrize("text", ["{", '{"fault": "pause-hangs"}', '[{"fault": "rain"}]', '[{"fault": "backup-fails"}]', "[1]"])
+def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises in the forward pass of that step on that rank, also of a process that begins in the middle, and not when the step
+    is repeated, nor on a process that takes the rank over. The job's directory has when it struck."""
+    monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "memory", "rank": 2, "step": 3}]))
+    step = 0
+
+    def life(rank: int) -> torch.nn.Module:
+        model = torch.nn.Linear(1, 1)
+        injected.arm(model, rank, tmp_path, lambda: step)
+        return model
+
+    first, other, second = life(2), life(1), life(2)
+    first(torch.ones(1))
+    step = 3
+    other(torch.ones(1))
+    with pytest.raises(MemoryError, match="injected in step 3"):
+        first(torch.ones(1))
+    first(torch.ones(1))
+    second(torch.ones(1))
+    assert float((tmp_path / "injected" / "rank-00002-step-3").read_text()) > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"fault": "pause-hangs"}', '[{"fault": "rain"}]', '[{"fault": "backup-fails"}]', "[1]", '[{"fault": "memory"}]'],
+)
 def test_an_unknown_fault_is_refused_with_what_is_accepted(text: str) -> None:
     """A typing error in a demonstration must not look like a fault that was survived."""
     with pytest.raises(InjectionInvalid, match=r"REKINDLE_INJECT.*pause-hangs.*resume-fails.*loading.*paused"):

@@ -286,6 +286,20 @@ async def test_the_pod_of_a_faulty_process_is_replaced_and_the_others_go_on(temp
         await _stands_no_more(world, peer)
 
 
+async def test_a_pod_that_failed_by_itself_may_be_replaced_on_its_own_node(temporal: WorkflowEnvironment) -> None:
+    """Its end says nothing of the node, which may be the only free one. Beside a pod that lives another node is asked for."""
+    job = elsewhere()
+    cluster = ScriptedCluster(job)
+    cluster.backup_node = cluster.holder(1).spec.node_name
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        failed = cluster.fail(cluster.holder(1).metadata.name)
+        lost = pod_fault(failed.metadata.name, failed.metadata.uid)
+        await world.fault(lost.model_copy(update={"pod_ranks": (1,)}))
+        incident = await world.incident()
+        assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
+        assert incident.ladder[0].switched[0].after.node == failed.spec.node_name
+
+
 async def test_without_a_spare_the_job_is_restarted_and_nothing_is_left_of_the_try(temporal: WorkflowEnvironment) -> None:
     """At the limit for scheduling; the new pod that never ran is deleted first."""
     job = elsewhere(replacement_scheduled=SHORT)

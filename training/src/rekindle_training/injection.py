@@ -1,12 +1,13 @@
-"""Faults on demand, for demonstrations and tests; read by the manager and by backup ranks from the job's environment.
+"""Faults on demand, for demonstrations and tests; read by the manager, by ranks and by backup ranks from the job's environment.
 
-They act in the first life of a job only: a job that was restarted because of them runs through.
+They act in the first life of a job only: a job that was restarted because of them runs through. A fault in a step acts once.
 """
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rekindle_training import names
 
@@ -16,10 +17,20 @@ ACCEPTED = (
     '{"fault": "backup-fails", "when": "loading"}',
     '{"fault": "backup-fails", "when": "paused"}',
 )
+IN_A_STEP = '{"fault": "exception" or "memory", "rank": 0, "step": 1}'
 
 
 class InjectionInvalid(ValueError):
     """`REKINDLE_INJECT` names something that nobody can inject; its author corrects it."""
+
+
+@dataclass(frozen=True)
+class StepFault:
+    """The forward pass of a step raises on a rank: `RuntimeError`, or `MemoryError` where it is one of memory."""
+
+    rank: int
+    step: int
+    of_memory: bool
 
 
 @dataclass(frozen=True)
@@ -32,15 +43,18 @@ class Injection:
     """The backup's processes end with 1 before they register."""
     backup_fails_paused: bool = False
     """The backup's processes end with 1 once training is paused, before the report of the pause."""
+    in_steps: tuple[StepFault, ...] = field(default=())
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "Injection":
         if (source.get(names.JOB_GENERATION) or "0") != "0" or not source.get(names.INJECT):
             return cls()
-        return cls(**{_field(entry): True for entry in _entries(source[names.INJECT])})
+        entries = _entries(source[names.INJECT])
+        in_steps = tuple(_step_fault(entry) for entry in entries if _is_in_a_step(entry))
+        return cls(**{_field(entry): True for entry in entries if not _is_in_a_step(entry)}, in_steps=in_steps)
 
 
-def _entries(text: str) -> list[object]:
+def _entries(text: str) -> list[Any]:
     try:
         entries = json.loads(text)
     except ValueError as error:
@@ -50,12 +64,27 @@ def _entries(text: str) -> list[object]:
     return entries
 
 
+def _is_in_a_step(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("fault") in ("exception", "memory")
+
+
+def _step_fault(entry: dict[str, Any]) -> StepFault:
+    rank, step = entry.get("rank"), entry.get("step")
+    if entry.keys() != {"fault", "rank", "step"} or type(rank) is not int or type(step) is not int:
+        raise _unknown(entry)
+    return StepFault(rank, step, of_memory=entry["fault"] == "memory")
+
+
 def _field(entry: object) -> str:
     fields = {json.dumps(json.loads(text), sort_keys=True): _name(json.loads(text)) for text in ACCEPTED}
-    field = fields.get(json.dumps(entry, sort_keys=True))
-    if field is None:
-        raise InjectionInvalid(f"{names.INJECT}: unknown fault {json.dumps(entry)}; accepted are {_accepted()}")
-    return field
+    name = fields.get(json.dumps(entry, sort_keys=True))
+    if name is None:
+        raise _unknown(entry)
+    return name
+
+
+def _unknown(entry: object) -> InjectionInvalid:
+    return InjectionInvalid(f"{names.INJECT}: unknown fault {json.dumps(entry)}; accepted are {_accepted()}")
 
 
 def _name(entry: dict[str, str]) -> str:
@@ -63,4 +92,4 @@ def _name(entry: dict[str, str]) -> str:
 
 
 def _accepted() -> str:
-    return ", ".join(ACCEPTED)
+    return ", ".join((*ACCEPTED, IN_A_STEP))

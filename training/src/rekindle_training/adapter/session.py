@@ -16,7 +16,7 @@ from typing import ParamSpec, Self, TypeVar
 import torch
 
 from rekindle_training import environment, names
-from rekindle_training.adapter import communicator, forgotten, own, sharding
+from rekindle_training.adapter import communicator, forgotten, injected, own, sharding
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
@@ -287,6 +287,7 @@ class Training:
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._wrappers.watch()
+        injected.arm(self._trained.model, self.rank, self._environment.job_dir, lambda: self._attempts.inside)
         self._communicator.in_session = True
         if self._entry.met is None:
             self._entry.begin()

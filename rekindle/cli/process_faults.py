@@ -1,0 +1,151 @@
+"""The run behind `rekindle demo in-place`, `online-retry` and `process-rescheduling`: something happens to ranks of a job."""
+
+import json
+import os
+import signal
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rekindle.cli import measure
+from rekindle.cli.scenario import RANKS, RESTART, Options, Scenario, Step, until
+from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
+from rekindle.model.recovery import Incident, Mode, Outcome
+
+ALLOWED = {
+    Mode.IN_PLACE: "recover-in-place,recover",
+    Mode.PROCESS_RESCHEDULING: "recover",
+    Mode.JOB_RESCHEDULING: "exit",
+}
+"""What the job's owner allows, by the mode that is to be seen: nothing cheaper. A retry is the cheapest: all is allowed."""
+
+
+class Strike(StrEnum):
+    """Value of `--fault`: what happens to a rank."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    EXCEPTION = "exception"
+    MEMORY = "memory"
+
+
+class ProcessFaults(Options):
+    """What a demo of such a fault is asked for."""
+
+    mode: Mode
+    fault: Strike
+    rank: int = 2
+    ranks_at_once: int = 1
+
+    @property
+    def struck(self) -> tuple[int, ...]:
+        """Of two ranks the other one is in another pod."""
+        return tuple(sorted({self.rank, (self.rank + RANKS // 2) % RANKS} if self.ranks_at_once > 1 else {self.rank}))
+
+    @property
+    def kills_pods(self) -> bool:
+        return self.mode is Mode.PROCESS_RESCHEDULING and self.fault is Strike.KILL
+
+    @property
+    def nodes(self) -> int:
+        """Of the cluster: one for each pod that is replaced."""
+        spare = self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
+        return self.pods + spare
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Of the job."""
+        return {RECOVER_STRATEGY: ALLOWED[self.mode]} if self.mode in ALLOWED else {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the job's pods get."""
+        if self.fault not in (Strike.EXCEPTION, Strike.MEMORY):
+            return {}
+        faults = [{"fault": self.fault.value, "rank": rank, "step": self.at_step + 1} for rank in self.struck]
+        return {"REKINDLE_INJECT": json.dumps(faults)}
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Seconds instead of minutes where the demo waits for a limit."""
+        return {**super().limits, **({"replacementScheduled": 3} if self.no_spare else {})}
+
+    @property
+    def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
+        """The modes that are tried, and how each ends."""
+        if self.mode is Mode.JOB_RESCHEDULING:
+            return (RESTART,)
+        if self.no_spare:
+            return (self.mode, Outcome.ESCALATE), RESTART
+        if self.mode is Mode.ONLINE_RETRY and self.fault is not Strike.MEMORY:
+            return ((Mode.IN_PLACE, Outcome.RECOVERED),)
+        return ((self.mode, Outcome.RECOVERED),)
+
+    def is_met_by(self, result: dict[str, Any]) -> bool:
+        """No step is lost, unless the job began again at its last checkpoint."""
+        return super().is_met_by(result) and (RESTART in self.expected or result["steps_lost"] == 0)
+
+
+class ProcessFaultScenario(Scenario[ProcessFaults]):
+    """One run of such a demo."""
+
+    _struck_at = 0.0
+
+    async def strike(self) -> None:
+        """Now, or in the next step, where the job itself is told to fail."""
+        ranks = " and ".join(str(rank) for rank in self.options.struck)
+        self.tell(Step(text=f"{'the pod of ' if self.options.kills_pods else ''}rank {ranks}: {self.options.fault}"))
+        if self.options.environment:
+            self._struck_at = await self._injected()
+            return
+        latest = {record.rank: record for record in measure.read_steps(self.job_directory)}
+        struck = [latest[rank] for rank in self.options.struck]
+        pids = [pid for one in struck for pid in (_processes(one.pod_uid) if self.options.kills_pods else [one.pid])]
+        self._struck_at = time.time()
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP if self.options.fault is Strike.FREEZE else signal.SIGKILL)
+
+    async def _injected(self) -> float:
+        """When the first of them failed."""
+        wanted = [f"rank-{rank:05d}-step-{self.options.at_step + 1}" for rank in self.options.struck]
+        marks = [self.job_directory / "injected" / name for name in wanted]
+
+        async def struck() -> bool:
+            return all(mark.exists() and mark.read_text() for mark in marks)
+
+        await until(struck, f"the fault in step {self.options.at_step + 1}")
+        return min(float(mark.read_text()) for mark in marks)
+
+    def since(self, incident: Incident) -> float:
+        """When the first rank was struck."""
+        return self._struck_at
+
+    def more(self, incident: Incident) -> dict[str, Any]:
+        """From the strike to the fault as the control plane took it, and to the first step behind it."""
+        accepted = min(fault.accepted_at for fault in incident.faults if fault.accepted_at)
+        new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
+        return {
+            "fault_to_step_seconds": round(new_step - self._struck_at, 4),
+            "detection_seconds": round(accepted.timestamp() - self._struck_at, 4),
+        }
+
+
+def _processes(pod_uid: str) -> list[int]:
+    """All of a pod, its launcher among them: they carry its UID in their environment."""
+    wanted = f"{ENV_POD_UID}={pod_uid}".encode()
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]
+
+
+def _carries(process: Path, wanted: bytes) -> bool:
+    try:
+        return wanted in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:  # it ended with another one
+        return
