@@ -312,6 +312,18 @@ async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attem
     assert last_words(recovered) == undisturbed
 
 
+async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """Training is complete in the same moment, and the manager ends with it."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "3:12:ending"}
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 3)
+    await gateway.in_place(3)
+    assert await status(gateway) == ("recover", 0, "training goes on behind step 12")
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
 # Processes that are to take a rank, and do not get so far.
 
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 10.0
 """In which a manager that has met nobody meets somebody, if there is a job that trains."""
+LAST_SECONDS = 1.0
+"""For the answer of a recovery behind which there was nothing left to train."""
 EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
@@ -61,6 +63,8 @@ class Conductor:
         alone = self._alone
         await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
         log.info("training is complete")
+        if self._recovering is not None:
+            await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
         self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
         if alone is None:
             self._means.pods.release("training is complete")
