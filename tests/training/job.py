@@ -34,6 +34,7 @@ class Job:
     script: str = EXAMPLE
     flags: list[str] = field(default_factory=list)
     """Of launchers."""
+    manager_flags: list[str] = field(default_factory=list)
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
@@ -58,7 +59,7 @@ class Job:
 
     async def manager(self) -> Process:
         size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD)]
-        return await self._pod("manager", "manager", "manager", "", size)
+        return await self._pod("manager", "manager", "manager", "", [*size, *self.manager_flags])
 
     async def worker(self, pod_rank: int, role: str = "worker") -> Process:
         size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD), "--start-method", "fork", *self.flags]

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -13,7 +14,25 @@ import pytest
 import pytest_asyncio
 
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
-from rekindle_wire.training_pb2 import Decides, End, ManagerMessage, PodOrder, PodState, RankMessage, Standing
+from rekindle_training.manager import recovery
+from rekindle_training.manager.conductor import EXIT_CODE
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.repair import lost, plan
+from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.successors import InPlace
+from rekindle_wire.training_pb2 import (
+    Decides,
+    End,
+    Hello,
+    Kept,
+    ManagerMessage,
+    PodOrder,
+    PodState,
+    ProcessState,
+    RankMessage,
+    Replace,
+    Standing,
+)
 from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
@@ -293,7 +312,118 @@ async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attem
     assert last_words(recovered) == undisturbed
 
 
+async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """Training is complete in the same moment, and the manager ends with it."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "3:12:ending"}
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 3)
+    await gateway.in_place(3)
+    assert await status(gateway) == ("recover", 0, "training goes on behind step 12")
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+# Processes that are to take a rank, and do not get so far.
+
+
+def struck_anew(job: Job, second: str, faults: str) -> None:
+    job.environment |= {"KIND": "kill", "FAULTS": faults, "SECOND": second}
+    job.script = str(Path(__file__).with_name("struck_anew.py"))
+
+
+@pytest.mark.parametrize("kind", ["stop", "kill"])
+async def test_a_replacement_that_is_stopped_or_dies_before_it_says_anything_is_followed_by_another_one(
+    kind: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """The manager knows of it by its launcher only."""
+    struck_anew(recovered, f"1:{kind},2:{kind}", "1:5:backward,2:5:backward")
+    await recovered.start()
+    await gateway.until(lambda: sum(len(report.faultRanks) for report in gateway.all("ReportProcessFault")) == 2)
+    await opened(gateway, 1, 2)
+    await gateway.in_place(1, 2)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_another_one(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """It ends at once, also with its rank that waits already: who makes pods sees no other way that this one is of no use."""
+    struck_anew(recovered, "2:kill", "2:5:backward")
+    await recovered.start()
+    await fault(gateway)
+    await opened(gateway, 2, 3)
+    await gateway.elsewhere(1)
+    assert await (await recovered.backup(1)).code() == 128 + signal.SIGKILL
+    await recovered.backup(1)
+    assert (await status(gateway))[:2] == ("recover", 0)
+    assert await recovered.started["backup-1"].code() == 0
+    assert last_words(recovered) == undisturbed
+
+
+@pytest.mark.parametrize("how", ["a repair without orders fails", "the job is to end"])
+async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
+    how: str, recovered: Job, gateway: GatewayPeer
+) -> None:
+    """Nobody would have them leave later: their pod ends, although all its failed ranks were replaced."""
+    struck_anew(recovered, "0:sleep,1:sleep", "0:5:backward,1:5:backward")
+    is_alone = how == "a repair without orders fails"
+    recovered.environment["REKINDLE_ORDER_TIMEOUT"] = "1" if is_alone else "60"
+    await recovered.start()
+    if not is_alone:
+        await gateway.until(lambda: sum(len(report.faultRanks) for report in gateway.all("ReportProcessFault")) == 2)
+        await opened(gateway, 0, 1)
+        await gateway.in_place(0, 1)
+    await recovered.printed("order=replace", 2)
+    if is_alone:
+        await recovered.lose("worker-1")
+    else:
+        await gateway.order("changeStrategy", "change_strategy", strategy="exit", uuid="attempt-2")
+    assert await recovered.started["worker-0"].code(30) in (EXIT_CODE, 128 + signal.SIGKILL)
+
+
+def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -> None:
+    """It may be there for a while, with its processes that have ended; they are not in place."""
+    roster, pods = Roster(1), Pods()
+    for launcher in ("old", "new"):
+        hello = Hello(rank=0, role="backup", process=f"{launcher}/0/1")
+        roster.install({0: roster.enroll(hello, 0)[0]})
+        roster.ended(f"{launcher}/0/1")
+    new, old = pods.attach(), pods.attach()
+    pods.hear(old, PodState(pod="old", processes=[ProcessState(rank=0, process="old/0/1", ended=-9)]))
+    InPlace(roster, pods).start(frozenset({0}))
+    assert old.outbox.empty()
+    pods.hear(new, PodState(pod="new", processes=[ProcessState(rank=0, process="new/0/1", ended=-9)]))
+    InPlace(roster, pods).start(frozenset({0}))
+    assert new.outbox.get_nowait() == PodOrder(replace=Replace(process="new/0/1"))
+
+
+def test_what_a_rank_that_is_to_be_replaced_keeps_of_others_counts() -> None:
+    """Two pods are replaced, of which one lives: it has what only a rank of the other one had."""
+    keeps = Standing(step=4, kept=[Kept(rank=1, step=4, own_state=b"own")])
+    standing = {0: Standing(step=4), 1: Standing(place=Standing.LOST), 2: keeps}
+    found = plan({**standing, **lost(standing, {1, 2})})
+    assert found.own_states == {1: b"own"}
+    assert found.transfers == ((0, 1), (0, 2))
+
+
 # Managers and control planes that are away.
+
+
+async def test_pods_are_kept_while_others_take_long_to_stand(job: Job, gateway: GatewayPeer, monkeypatch: Any) -> None:
+    """As in a step that takes longer than a launcher waits for a word."""
+    monkeypatch.setattr(recovery, "KEEP_SECONDS", 0.02)
+    roster, pods = Roster(1), Pods()
+    roster.install({0: roster.enroll(Hello(rank=0, process="new/0/1"), 0)[0]})
+    pod = pods.attach()
+    means: Any = SimpleNamespace(roster=roster, pods=pods, reports=None, order_timeout=60)
+    recovering = asyncio.create_task(recovery.Recovery(means, asyncio.Event().wait, None).run())
+    async with asyncio.timeout(5):
+        assert [await pod.outbox.get() for _ in range(3)] == 3 * [PodOrder(decides=Decides())]
+    recovering.cancel()
+    await asyncio.wait({recovering})
 
 
 async def replaced_manager(job: Job) -> None:
@@ -482,7 +612,38 @@ async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job
         await asyncio.gather(*(rank.finish(2) for rank in ranks))
 
 
+async def test_ranks_that_wait_for_an_order_hold_nobody_up(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
+    """However long it takes; the one that failed has begun less than the others, and so it stays."""
+    recovered.environment |= {"FAULTS": "1:5:backward"}
+    recovered.manager_flags = ["--stall-seconds=1"]
+    await recovered.start()
+    await fault(gateway)
+    await asyncio.sleep(5)
+    assert await opened(gateway, 1) == ["retry", "recover", "exit"]
+    await gateway.retry()
+    assert (await status(gateway))[:2] == ("retry", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+    assert "holds training up" not in recovered.outputs()
+
+
 # Beside a hot switch.
+
+
+async def test_a_migration_that_is_ordered_while_a_fault_is_recovered_fails(
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """Training stands: that it goes on where it was is not to be said."""
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
+    await recovered.start()
+    await fault(gateway)
+    await gateway.migrate(uuid="switch")
+    assert await status(gateway) == ("migration", 406, "a fault is being recovered")
+    await opened(gateway, 1)
+    await gateway.in_place(1)
+    assert (await status(gateway, 2))[:2] == ("recover", 0)
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
 
 
 async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:

@@ -17,13 +17,16 @@ from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.successors import CannotRepair, InPlace
+from rekindle_training.manager.successors import CannotRepair, InPlace, launcher_of
+from rekindle_training.manager.watch import LOOK_SECONDS
 from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 10.0
 """In which a manager that has met nobody meets somebody, if there is a job that trains."""
+LAST_SECONDS = 1.0
+"""For the answer of a recovery behind which there was nothing left to train."""
 EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
@@ -60,6 +63,8 @@ class Conductor:
         alone = self._alone
         await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
         log.info("training is complete")
+        if self._recovering is not None:
+            await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
         self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
         if alone is None:
             self._means.pods.release("training is complete")
@@ -101,10 +106,28 @@ class Conductor:
     def dismiss_all(self) -> None:
         self._drop()
         self._end_recovery()
-        roster = self._roster
-        roster.dismiss(roster.backups.values(), "the job ends here")
-        roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], "the job ends here", EXIT_CODE)
-        self._means.pods.release("the job ends here")
+        self._dismiss("the job ends here", EXIT_CODE)
+
+    def _dismiss(self, reason: str, code: int) -> None:
+        """All there are."""
+        roster, pods = self._roster, self._means.pods
+        roster.dismiss(roster.backups.values(), reason)
+        roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], reason, code)
+        pods.release(reason)
+        self._start(self._dismiss_late({launcher_of(process.process) for process in pods.processes}, reason, code))
+
+    async def _dismiss_late(self, launchers: set[str], reason: str, code: int) -> None:
+        """Who was started in these pods and says so from now on, or does not get so far: nobody else would have it leave."""
+        roster, pods = self._roster, self._means.pods
+        killed: set[str] = set()
+        while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
+            late = [*roster.starting.values(), *roster.backups.values()]
+            roster.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
+            for process in here:
+                if not (process.HasField("ended") or process.process in killed or roster.knows(process.process)):
+                    killed.add(process.process)
+                    pods.kill(process.process, reason)
+            await asyncio.sleep(LOOK_SECONDS)
 
     # Losses.
 
@@ -220,8 +243,7 @@ class Conductor:
             self._alone.give_up(reason)
             return
         log.error("training cannot go on", extra={"reason": reason})
-        self._roster.dismiss(self._roster.members.values(), reason, FAILED_CODE)
-        self._means.pods.release(reason)
+        self._dismiss(reason, FAILED_CODE)
 
     # The beginning, of a job or in the middle of one.
 
@@ -266,7 +288,9 @@ class Conductor:
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
         await asyncio.sleep(MEET_SECONDS)
-        if self._roster.paused:
+        if self._recovery is not None:
+            self._means.reports.status(FAILED, "a fault is being recovered")
+        elif self._roster.paused:
             switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
             switch.migrate()
         elif self._roster.complete:

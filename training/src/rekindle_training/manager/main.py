@@ -73,10 +73,12 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
     add_RanksServicer_to_server(RanksService(roster), server)
     add_PodsServicer_to_server(PodsService(pods), server)
     await _listen(server, environment, arguments.announce_fd)
+    attached = _attach(environment, reports, conductor)
     try:
-        await _until_complete(conductor, store, _attach(environment, reports, conductor))
+        await _until_complete(conductor, store, attached)
         await _last_words(environment, reports)
     finally:
+        attached.cancel()
         pods.end_all()
         await server.stop(STOP_SECONDS)
     return 0
@@ -123,7 +125,6 @@ async def _until_complete(conductor: Conductor, store: asyncio.Task[Store], atta
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-    attached.cancel()
 
 
 async def _last_words(environment: ManagerEnvironment, reports: Reports) -> None:

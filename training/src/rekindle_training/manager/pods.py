@@ -117,7 +117,8 @@ class Pods:
     def keep(self) -> None:
         """It is not decided yet what follows an end: the pods go on waiting."""
         for pod in self._pods:
-            pod.outbox.put_nowait(PodOrder(decides=Decides()))
+            if pod.state.pod not in self._released:
+                pod.outbox.put_nowait(PodOrder(decides=Decides()))
 
     def release(self, reason: str, rank_process: str = "") -> None:
         """These pods wait for nothing any more: they end where one of their ranks has failed, or fails.

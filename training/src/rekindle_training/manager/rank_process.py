@@ -64,11 +64,6 @@ class RankProcess:
     def connected(self) -> bool:
         return self._outbox is not None
 
-    @property
-    def launcher(self) -> str:
-        """Of its pod; a part of its name."""
-        return self.identity.partition("/")[0]
-
     # Its stream.
 
     def attach(self, hello: Hello, generation: int) -> Outbox:

@@ -59,7 +59,7 @@ class Order:
 
 
 class Recovery:
-    def __init__(self, means: Means, acquainted: Callable[[], Awaitable[None]], alone_behind: int | None) -> None:
+    def __init__(self, means: Means, acquainted: Callable[[], Awaitable[object]], alone_behind: int | None) -> None:
         """Args:
         acquainted: returns when this manager has met all that live.
         alone_behind: the step behind which training went on without an order after an earlier fault, if it did.
@@ -113,7 +113,7 @@ class Recovery:
         Raises:
             CannotRepair: no order came, and this manager cannot help itself.
         """
-        naming = asyncio.ensure_future(self._blame())
+        naming, keeping = asyncio.ensure_future(self._blame()), asyncio.ensure_future(self._keep())
         work: asyncio.Future[int | None] = asyncio.ensure_future(self._stop_first())
         try:
             while (behind := await self._until_idle_or_ordered(work)) is None:
@@ -126,8 +126,8 @@ class Recovery:
                     work = asyncio.ensure_future(self._wait_for_orders())
             return behind
         finally:
-            await _cancelled(naming)
-            await _cancelled(work)
+            for other in (naming, keeping, work):
+                await _cancelled(other)
 
     async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
         """Orders of one attempt are carried out one after the other; that of another attempt takes the place of what is going on.
@@ -159,13 +159,17 @@ class Recovery:
         if not roster.vacant:
             self.faults.blame_network()
 
+    async def _keep(self) -> None:
+        """Pods in which a rank has ended, from the first moment on: the others may take long to stand, and new pods to come."""
+        while True:
+            self._means.pods.keep()
+            await asyncio.sleep(KEEP_SECONDS)
+
     async def _wait_for_orders(self) -> int:
         """For as long as it is the control plane's to decide; then this manager does."""
-        waited = 0.0
-        while waited < self._patience or not self._means.decides_without_orders:
-            self._means.pods.keep()
-            waited += (nap := min(KEEP_SECONDS, max(self._patience - waited, 1)))
-            await asyncio.sleep(nap)
+        if not self._means.decides_without_orders:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(self._patience)
         log.warning("no order came, this manager repairs training by itself", extra={"waited": self._patience})
         behind = await self._repaired(InPlace(self._means.roster, self._means.pods))
         self.by_itself = True
@@ -224,7 +228,7 @@ class Recovery:
             case Kind.IN_PLACE:
                 return InPlace(self._means.roster, self._means.pods, order.ranks)
             case Kind.ELSEWHERE:
-                return Elsewhere(self._means.roster, order.ranks)
+                return Elsewhere(self._means.roster, self._means.pods, order.ranks)
             case _:
                 return Nobody(self._means.roster)
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.procedures import NoReplica, Plan
@@ -48,6 +48,11 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         return Plan(step, procedures.sources(whole, broken, {rank: standing[rank].replicas for rank in whole}), kept)
     except NoReplica as error:
         raise CannotRepair(str(error)) from None
+
+
+def lost(standing: Mapping[int, Standing], ranks: Collection[int]) -> dict[int, Standing]:
+    """These ranks as they are to be replaced: what their processes keep of others counts as long as they live."""
+    return {rank: Standing(place=Standing.LOST, kept=standing[rank].kept if rank in standing else ()) for rank in ranks}
 
 
 async def stand(roster: Roster) -> dict[int, Standing]:
@@ -104,7 +109,7 @@ class Repair:
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
         """None: another rank ended before anything was tried."""
         roster, replaced = self._roster, self._successors.ranks
-        found = plan({**standing, **{rank: Standing(place=Standing.LOST) for rank in replaced}})
+        found = plan({**standing, **lost(standing, replaced)})
         self._successors.refuse(found)
         _log(standing, found)
         if found.step > self._behind:

@@ -8,6 +8,7 @@ from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import Plan
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Members, Roster
+from rekindle_wire.training_pb2 import ProcessState
 
 LAUNCHER_SECONDS = 10.0
 """So long a launcher may say nothing; it comes back every 0.1 s."""
@@ -84,15 +85,23 @@ class InPlace(Nobody):
     def start(self, ranks: frozenset[int]) -> None:
         """A process that ends before it joins is followed by another one, as long as there is hope."""
         self._refuse_without_launcher(ranks)
-        for rank, process in self._pods.ended.items():
-            if rank in ranks and process.process not in self._ordered:
+        for process in list(self._pods.processes):
+            if process.HasField("ended") and process.process not in self._ordered and self._is_in_place(process, ranks):
                 if len(self._ordered) >= STARTS * self._roster.world_size:
-                    raise CannotRepair(f"processes of rank {rank} end before they join, the last one with code {process.ended}")
+                    raise CannotRepair(
+                        f"processes of rank {process.rank} end before they join, the last one with code {process.ended}"
+                    )
                 self._ordered.add(process.process)
                 self._pods.replace(process)
 
+    def _is_in_place(self, process: ProcessState, ranks: frozenset[int]) -> bool:
+        """And not in a pod of which another one has taken the ranks, and that is still there."""
+        member = self._roster.members.get(process.rank)
+        mine = member is None or member.identity == process.process or not self._roster.has_trained(process.process)
+        return mine and process.rank in ranks
+
     def _refuse_without_launcher(self, ranks: frozenset[int]) -> None:
-        now, heard = time.monotonic(), {process.rank for process in self._pods.processes}
+        now, heard = time.monotonic(), {one.rank for one in self._pods.processes if self._is_in_place(one, ranks)}
         self._unheard = {rank: self._unheard.get(rank, now) for rank in ranks - heard}
         if late := [rank for rank, since in self._unheard.items() if now - since > LAUNCHER_SECONDS]:
             raise NotReplaced(f"the pod of rank {min(late)} is gone")
@@ -101,11 +110,14 @@ class InPlace(Nobody):
 class Elsewhere(Nobody):
     """Processes of backup pods take all ranks of some pods, whose own processes may live: those are retired."""
 
-    def __init__(self, roster: Roster, ranks: Collection[int]) -> None:
+    def __init__(self, roster: Roster, pods: Pods, ranks: Collection[int]) -> None:
         super().__init__(roster)
+        self._pods = pods
         members = {rank: roster.members.get(rank) for rank in ranks}
-        self._left = {member.launcher for member in members.values() if member is not None}
+        self._left = {launcher_of(member.identity) for member in members.values() if member is not None}
         """Launchers of the pods that are replaced."""
+        self._given_up: set[str] = set()
+        """Launchers of pods that were to take their place, and did not come so far."""
         taken = roster.took_over and all(member is not None and _is_backup(member) for member in members.values())
         self._leaving = {} if taken else members
         """A manager that follows one which had carried this out finds the backups where they belong."""
@@ -120,8 +132,18 @@ class Elsewhere(Nobody):
     def there(self) -> Members:
         """Backups; or processes of a pod that others have made anew, which know of no other role. What was started in a pod that
         is to go has no future."""
-        anew = {rank: process for rank, process in self._roster.starting.items() if process.launcher not in self._left}
+        anew = {
+            rank: process for rank, process in self._roster.starting.items() if launcher_of(process.identity) not in self._left
+        }
         return {**anew, **self._roster.backups}
+
+    def start(self, ranks: frozenset[int]) -> None:
+        """Others make pods. One in which a process ended before it joined ends as well, so that they see it and make another."""
+        for process in list(self._pods.processes):
+            launcher = launcher_of(process.process)
+            if process.rank in ranks and process.HasField("ended") and launcher not in self._left | self._given_up:
+                self._given_up.add(launcher)
+                self._pods.release(f"rank {process.rank} ended with {process.ended} before it joined", process.process)
 
     def refuse(self, plan: Plan) -> None:
         """What only a rank has is in the memory of its pod, and in the keeping of another one."""
@@ -129,6 +151,11 @@ class Elsewhere(Nobody):
             raise CannotRepair(
                 f"nobody keeps the random numbers and the data position of rank {missing[0]} behind step {plan.step}"
             )
+
+
+def launcher_of(identity: str) -> str:
+    """Of the pod of this process; a part of its name."""
+    return identity.partition("/")[0]
 
 
 def _is_backup(member: RankProcess) -> bool:

@@ -6,10 +6,12 @@ fault, and neither is a silent process: one call may keep it from speaking.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Mapping
 
 from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Roster
 
 LOOK_SECONDS = 0.5
@@ -17,6 +19,9 @@ LOOK_SECONDS = 0.5
 
 Progress = tuple[int, int]
 """Completed steps, collectives begun."""
+
+WAITS: Progress = (sys.maxsize, 0)
+"""Of a rank that stands until it is told to go on: it holds nobody up, however far the others are."""
 
 STOPPED_SECONDS = 1.0
 """How long a process may be stopped, as by SIGSTOP, before another one takes its rank."""
@@ -32,9 +37,13 @@ async def keep(watch: "Watch", roster: Roster, pods: Pods) -> None:
         await asyncio.sleep(LOOK_SECONDS)
         watch.look_at_stopped(stopped(roster, pods))
         if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
-            watch.look({rank: (member.step, member.collectives) for rank, member in roster.members.items()})
+            watch.look({rank: _progress(member) for rank, member in roster.members.items()})
         else:
             watch.rest()
+
+
+def _progress(member: RankProcess) -> Progress:
+    return WAITS if member.stands or member.paused else (member.step, member.collectives)
 
 
 def stopped(roster: Roster, pods: Pods) -> frozenset[int]:

@@ -53,7 +53,13 @@ class Witness:
             self._pods.release(f"rank {process.rank} ended with {process.ended} and did not train", process.process)
 
     def _lose(self, rank: int, reason: str) -> None:
-        if (member := self._roster.members.get(rank)) is not None:
+        """A rank without a member may have a process that was to take it, and is stopped before it has said so."""
+        member = self._roster.members.get(rank)
+        if member is not None and not member.lost:
+            found = [member.identity]
+        else:
+            found = [process.process for process in self._pods.processes if process.rank == rank and process.stopped]
+        for identity in found if self._roster.generation else ():
             log.warning("a rank holds training up", extra={"rank": rank, "reason": reason})
-            self._pods.kill(member.identity, reason)
-            self._roster.ended(member.identity)
+            self._pods.kill(identity, reason)
+            self._roster.ended(identity)
