@@ -8,7 +8,8 @@ from tests.support.driver import Driver
 from tests.support.driver_runs import Answer, Run
 from tests.support.model_activities import Activities, view
 from tests.support.model_adapter import ENTITY, Call, Intake
-from tests.support.model_training import Message, Training
+from tests.support.model_messages import Message
+from tests.support.model_training import Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
@@ -22,6 +23,10 @@ ROUND = 300.0
 """Seconds in which the gateway offers every attachment again. It has many."""
 GROWING = 1.0
 """Seconds in which the watcher gathers what has time."""
+
+
+PROOFS = {"hot switch": "resumed", "retry": "repaired", "in place": "repaired", "elsewhere": "repaired"}
+"""What happens to training before a mode may say that it recovered."""
 
 
 class ControlPlane:
@@ -46,6 +51,8 @@ class ControlPlane:
         """A recovery whose entity was lost."""
         self._shortage = False
         """There were too few nodes when a restart was given up."""
+        self._taken: set[tuple[str, str]] = set()
+        """Attempts and orders of which a report was taken."""
         driver.after(ROUND, self._round)
 
     # ---- what must never be seen
@@ -57,6 +64,8 @@ class ControlPlane:
             mode = adapter.MODES[run.definition.name]
             if run.status == "terminated":
                 self._orphan = run
+            if (order := adapter.unheard(run)) and order in self._taken:
+                self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
             if run.status == "failed":
@@ -82,7 +91,7 @@ class ControlPlane:
         """The verdict rests on what this very recovery brought about."""
         restarted = mode == "restart"
         self._orphan = None if restarted else self._orphan  # what it left half done is swept
-        proof = "resumed" if not restarted else "attached" if self.world.knobs.side == "mindio" else "first step"
+        proof = PROOFS.get(mode, "attached" if self.world.knobs.side == "mindio" else "first step")
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
         if since is None or seen is None or seen < since:
@@ -166,7 +175,7 @@ class ControlPlane:
 
     def _receive(self, message: Message, sender: Training) -> None:
         if report := adapter.report_of(message):
-            self._report(report, sender, once=message.once)
+            self._report(report, message, sender)
         elif message.kind == "attach":
             self._attach(message, sender)
         elif message.kind == "first step" and message.session not in self._told:
@@ -174,7 +183,8 @@ class ControlPlane:
                 self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
-            self._send(adapter.call_of(message, self.driver.now), patience=patience)
+            call = adapter.call_of(message, self.driver.now)
+            self._send(call, done=lambda _: sender.heard(message), patience=patience)
 
     def _attach(self, message: Message, sender: Training) -> None:
         """For as long as its stream is open, which ends where another one took over."""
@@ -220,13 +230,13 @@ class ControlPlane:
 
         send()
 
-    def _report(self, call: Call, sender: Training, *, once: bool = False) -> None:
+    def _report(self, call: Call, message: Message, sender: Training) -> None:
         """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
         once only may be lost with a gateway."""
-        if once and self.driver.happens():
+        if message.once and self.driver.happens():
             return
         if self._reporting:
-            self.driver.after(0.05, lambda: self._report(call, sender))
+            self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
         name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
@@ -243,6 +253,9 @@ class ControlPlane:
                 self.driver.after(0.1, lambda: send(to))
             else:
                 self._reporting = False
+                if not answer.kind:
+                    self._taken.add(message.answers)
+                sender.heard(message)
 
         send(sender.ordered_by or ENTITY)
 

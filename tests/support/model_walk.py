@@ -44,6 +44,11 @@ class Disturbance:
 
 HEALTHY = Knobs()
 
+ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
+"""What the owners of jobs allow whose processes are recovered."""
+
+OF_PROCESSES = ("process fault", "order stop_train", "order on_global_rank", "order retry", "order recover", "repaired")
+
 
 @dataclass(frozen=True)
 class Script:
@@ -97,7 +102,7 @@ class Walk:
     def _disturb(self, one: Disturbance) -> None:
         if self.driver.now < self._end(DISTURBED):
             self.world.log.append((self.driver.now, f"* {one.what} {one.rank}"))
-            DISTURBANCES[one.what](self, one.rank)
+            {**DISTURBANCES, **STRIKES}[one.what](self, one.rank)
 
     def _heal(self) -> None:
         world = self.world
@@ -109,6 +114,12 @@ class Walk:
         world.schedule()
 
     # ---- disturbances
+
+    def die(self, rank: int) -> None:
+        self.world.training.die(rank)
+
+    def fail_step(self, rank: int, kind: str) -> None:
+        self.world.training.fail_step(rank, kind)
 
     def fail(self, rank: int) -> None:
         if pod := self.world.holder(rank):
@@ -209,7 +220,44 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
 }
 
 
+STRIKES: dict[str, Callable[[Walk, int], None]] = {
+    "rank dies": lambda walk, rank: walk.die(rank),
+    "memory fault": lambda walk, rank: walk.fail_step(rank, "0"),
+    "network fault": lambda walk, rank: walk.fail_step(rank, "2"),
+}
+"""To processes of a job where they are recovered."""
+
+
 def random_script(seed: int) -> Script:
+    """Every second one is of a job whose processes are recovered."""
+    return _script_of_processes(seed) if seed % 2 else _script(seed)
+
+
+def _script_of_processes(seed: int) -> Script:
+    chance = random.Random(seed)
+    knobs = Knobs(
+        spares=chance.choice((0, 1, 1, 2)),
+        pauses=chance.choice(("yes",) * 8 + ("never", "exit")),
+        resumes=chance.choice(("yes",) * 8 + ("406", "never")),
+        slow=chance.choice((0.0, 0.0, 0.2)),
+        doubled=chance.random() < 0.2,
+        allows=chance.choice(ALLOWED),
+    )
+    strikes, moments = (*STRIKES, *DISTURBANCES), (*OF_PROCESSES, *OF_PROCESSES, *MOMENTS)
+    first = Disturbance(
+        chance.choice(("rank dies",) * 3 + ("memory fault", "network fault", "node lost", "process dies", "sub-health")),
+        rank=chance.randrange(3),
+    )
+    more = [
+        Disturbance(
+            chance.choice((*STRIKES, *strikes)), chance.choice(moments), chance.choice(DELAYS), chance.randrange(3)
+        )
+        for _ in range(chance.randrange(6))
+    ]
+    return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
+
+
+def _script(seed: int) -> Script:
     chance = random.Random(seed)
     knobs = Knobs(
         side=chance.choice(("rekindle", "rekindle", "mindio")),
