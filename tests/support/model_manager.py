@@ -4,7 +4,7 @@ One object for each life of a manager process. What it knows it learnt from its 
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.support.model_messages import Message
@@ -90,7 +90,8 @@ class Manager:
         if not self.training.session:
             self.clock.after(TICK, lambda: self._speak(message))
             return
-        self.training.deliver(message)
+        told = self._reports[0] = replace(message, session=self.training.session)
+        self.training.deliver(told)
 
     def heard(self, message: Message) -> None:
         """The control plane answered, whatever it was; a repetition is answered too."""

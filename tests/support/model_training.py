@@ -1,7 +1,7 @@
 """The training side of the model: its manager and its processes, as strict as the real ones. Made by the `World`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.model_manager import ORDERS, Command, Manager
@@ -66,7 +66,6 @@ class Training:
 
     def deliver(self, message: Message) -> None:
         """Tells what its manager has to tell, on the stream that is open."""
-        message = replace(message, session=self.session) if message.kind == "fault" else message
         for sent in range(2 if self.world.knobs.doubled and message.kind != "fault" else 1):
             self.clock.after(0.05 * sent, lambda: self.world.receive(message, self))
 
