@@ -88,10 +88,14 @@ class ProcessLevel(ModeWorkflow):
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
         if not await self.order(order, limits.order):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
-        await self.until(self.is_answered, within, f"wait for the report of {order.name}")
+        await self.await_answer(within, f"wait for the report of {order.name}")
         if report := self.next_report(ReportKind.STATUS):
             return report
         raise self.no_answer(order.name, within)
+
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Returns when the training side has answered, or never will, or has not in time."""
+        await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
         """Or never will be."""

@@ -29,6 +29,10 @@ GONE = PodRef(name="", uid="")
 """The pod of a rank of which the cluster shows nothing any more."""
 
 
+LOOK_AT_PODS = timedelta(minutes=1)
+"""Between two looks at new pods that are to take over."""
+
+
 class _PodFails(Exception):
     """A new pod does not come, or failed; another one may do better."""
 
@@ -44,6 +48,8 @@ class ProcessRescheduling(ProcessLevel):
         """By pod rank: the pods that are to take over."""
         self.failed_on: list[str] = []
         """Nodes on which one of them failed."""
+        self.vanished: list[str] = []
+        """New pods that a look did not find running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
 
@@ -141,6 +147,24 @@ class ProcessRescheduling(ProcessLevel):
         except ActivityError as error:
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
 
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Nobody tells that a new pod was deleted, since it holds no rank yet: it is looked at."""
+        until = workflow.now() + within
+        while not self.is_answered() and (left := until - workflow.now()) > timedelta(0):
+            await self.until(self.is_answered, min(left, LOOK_AT_PODS), why)
+            if not self.is_answered() and workflow.now() < until:
+                await self._look()
+
+    async def _look(self) -> None:
+        """Where the cluster does not answer, nobody knows."""
+        for backup in list(self.backups.values()):
+            looking = steps.await_running(self.context.job.id, (backup.backup,), workflow.now())
+            await self.until(lambda: looking.done() or self.is_answered(), None, "look at the new pods")  # noqa: B023
+            if not looking.done():
+                cancel_and_forget(looking)
+            elif not looking.exception() and not looking.result().running:
+                self.vanished.append(backup.backup.uid)
+
     def is_answered(self) -> bool:
         """A new pod that dies is not waited for."""
         return super().is_answered() or bool(self._dead())
@@ -153,7 +177,7 @@ class ProcessRescheduling(ProcessLevel):
         return super().no_answer(order, within)
 
     def _dead(self) -> list[Replacement]:
-        over = {uid for fault in self.faults if fault.backup for uid in fault.pod_uids}
+        over = {*self.vanished, *(uid for fault in self.faults if fault.backup for uid in fault.pod_uids)}
         return [backup for backup in self.backups.values() if backup.backup.uid in over]
 
     def _nodes_to_avoid(self) -> tuple[str, ...]:

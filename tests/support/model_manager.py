@@ -69,6 +69,7 @@ class Manager:
         self._met = not follows
         self._seen: set[Command] = set()
         self._reports: deque[Message] = deque()
+        self._again = False
         if follows:
             self.clock.after(MEETS, self._meet)
 
@@ -91,11 +92,16 @@ class Manager:
             self.clock.after(TICK, lambda: self._speak(message))
             return
         told = self._reports[0] = replace(message, session=self.training.session)
-        self.training.deliver(told)
+        self._again = self.world.knobs.doubled and message.kind != "fault"
+        self.world.receive(told, self.training)
 
     def heard(self, message: Message) -> None:
-        """The control plane answered, whatever it was; a repetition is answered too."""
+        """The control plane answered, whatever it was. Where the answer was lost, it is told again before anything else."""
         if self._reports and self._reports[0] is message:
+            if self._again:
+                self._again = False
+                self.world.receive(message, self.training)
+                return
             self._reports.popleft()
             if self._reports:
                 self._send()
@@ -322,6 +328,7 @@ class Manager:
 
     def _recovered(self, recovery: Recovery, command: Command) -> None:
         self.training.go_on()
+        self.training.alone = not command.name
         self.recovery = None
         if command.name:
             self.tell(self._report_of(command, "status", words="training goes on"))

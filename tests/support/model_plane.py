@@ -1,7 +1,7 @@
 """The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tests.support import model_adapter as adapter
 from tests.support.driver import Driver
@@ -17,6 +17,8 @@ BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25
 """How long the gateway repeats a report between two modes, anything else, and a report of faults."""
 UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
+LONG_AGO = timedelta(seconds=300)
+"""What was taken then was there when a mode decided that ends now."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -51,8 +53,8 @@ class ControlPlane:
         """A recovery whose entity was lost."""
         self._shortage = False
         """There were too few nodes when a restart was given up."""
-        self._taken: set[tuple[str, str]] = set()
-        """Attempts and orders of which a report was taken."""
+        self._taken: dict[tuple[str, str], datetime] = {}
+        """When the report of an attempt's order was taken."""
         driver.after(ROUND, self._round)
 
     # ---- what must never be seen
@@ -64,7 +66,8 @@ class ControlPlane:
             mode = adapter.MODES[run.definition.name]
             if run.status == "terminated":
                 self._orphan = run
-            if (order := adapter.unheard(run)) and order in self._taken:
+            order = adapter.unheard(run)
+            if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
                 self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
@@ -99,9 +102,11 @@ class ControlPlane:
 
     def _restarting(self) -> None:
         """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
-        or nobody could know that it trains again."""
+        or nobody could know that it trains again: a manager that helped itself tells nobody."""
         recovery = next(iter(self.recoveries()), None)
         if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
+            return
+        if self.world.training.alone:
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         back = self.world.last("first step")
@@ -254,7 +259,7 @@ class ControlPlane:
             else:
                 self._reporting = False
                 if not answer.kind:
-                    self._taken.add(message.answers)
+                    self._taken.setdefault(message.answers, self.driver.now)
                 sender.heard(message)
 
         send(sender.ordered_by or ENTITY)

@@ -43,6 +43,8 @@ class Training:
         self.each = RANKS
         self.gone: set[int] = set()
         """Ranks whose process ended, in pods that run on."""
+        self.alone = False
+        """It went on without an order, the last time."""
         self.failed: dict[int, str] = {}
         """Ranks whose step failed, with the type of the fault."""
         self.came_as_backups: set[str] = set()
@@ -63,11 +65,6 @@ class Training:
         """Seconds until a message is there."""
         slow = kind == self.world.knobs.late or self.clock.random.random() < self.world.knobs.slow
         return self.clock.random.uniform(6.0, 12.0) if slow else 0.01
-
-    def deliver(self, message: Message) -> None:
-        """Tells what its manager has to tell, on the stream that is open."""
-        for sent in range(2 if self.world.knobs.doubled and message.kind != "fault" else 1):
-            self.clock.after(0.05 * sent, lambda: self.world.receive(message, self))
 
     def heard(self, message: Message) -> None:
         """The control plane answered."""

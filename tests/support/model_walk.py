@@ -59,6 +59,8 @@ class Script:
     long_history: int = 10_000
     """After so many of its tasks a workflow is asked to continue as new."""
     seed: int = 0
+    gentle: bool = False
+    """Nothing in it is worth a restart of the whole job."""
 
 
 class Walk:
@@ -84,6 +86,8 @@ class Walk:
             while self.driver.step(self._end(QUIET)):
                 self.plane.watch()
             self.plane.conclude()
+            if self.script.gentle and self.world.last("pods deleted"):
+                self.plane.found.append("costly: the job was restarted, and less would have done")
             self.story = self.plane.story()
         except Broken as broken:
             self.plane.found.append(f"broken: {broken}")
@@ -257,6 +261,30 @@ def _script_of_processes(seed: int) -> Script:
     return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
 
 
+HARMLESS = ("stream cut", "gateway dies", "manager dies", "worker dies", "watcher dies", "cluster away", "backup vanishes")
+
+
+def gentle_script(seed: int) -> Script:
+    """Processes of two pods may end or fail, the third one keeps its own: nothing of it is worth a restart of the job."""
+    chance = random.Random(seed)
+    knobs = Knobs(slow=chance.choice((0.0, 0.0, 0.2)), doubled=chance.random() < 0.2, allows="")
+    strikes = [
+        Disturbance(
+            chance.choice(("rank dies", *STRIKES)),
+            chance.choice(OF_PROCESSES) if number else "first step",
+            chance.choice(DELAYS) if number else 40.0,  # when its first step is known
+            chance.randrange(2),
+        )
+        for number in range(chance.choice((1, 1, 2, 3)))
+    ]
+    more = [
+        Disturbance(chance.choice(HARMLESS), chance.choice(OF_PROCESSES), chance.choice(DELAYS), chance.randrange(3))
+        for _ in range(chance.randrange(4))
+    ]
+    loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
+    return Script((*strikes, *more), knobs, loss, long_history, seed, gentle=True)
+
+
 def _script(seed: int) -> Script:
     chance = random.Random(seed)
     knobs = Knobs(
@@ -288,11 +316,12 @@ def smaller(script: Script) -> Iterator[Script]:
         yield replace(script, disturbances=(*those[:i], *those[i + 1 :]))
     yield replace(script, loss=0.0)
     yield replace(script, long_history=Script.long_history)
-    for name, plain in vars(HEALTHY).items():
+    for name, plain in vars(replace(HEALTHY, allows="") if script.gentle else HEALTHY).items():
         yield replace(script, knobs=replace(script.knobs, **{name: plain}))
     for i, one in enumerate(those):
-        for plainer in (replace(one, rank=1), replace(one, delay=0.0), replace(one, moment="first step")):
-            yield replace(script, disturbances=(*those[:i], plainer, *those[i + 1 :]))
+        plainer = (replace(one, rank=1), *(() if script.gentle else (replace(one, delay=0.0), replace(one, moment="first step"))))
+        for another in plainer:
+            yield replace(script, disturbances=(*those[:i], another, *those[i + 1 :]))
 
 
 def shrunk(script: Script, kind: str) -> Script:
