@@ -209,6 +209,7 @@ class ProcessRescheduling(ProcessLevel):
             workflow.logger.warning("the old pod is left behind", extra={"pod": before.name, "error": str(error.cause)})
         else:
             if not swap.old_deleted:
+                self.left_behind += (backup.backup,)
                 return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
         note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind

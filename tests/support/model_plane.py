@@ -19,6 +19,8 @@ UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
 LONG_AGO = timedelta(seconds=300)
 """What was taken then was there when a mode decided that ends now."""
+FORGOTTEN = timedelta(seconds=50)
+"""How long training may stand before somebody recovers it: less than until its manager helps itself."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
@@ -55,6 +57,10 @@ class ControlPlane:
         """There were too few nodes when a restart was given up."""
         self._taken: dict[tuple[str, str], datetime] = {}
         """When the report of an attempt's order was taken."""
+        self.gentle = False
+        """There is no reason to leave training as it stands."""
+        self._stands_since: datetime | None = None
+        """While no recovery runs."""
         driver.after(ROUND, self._round)
 
     # ---- what must never be seen
@@ -121,6 +127,13 @@ class ControlPlane:
     def watch(self) -> None:
         if len(self.recoveries()) > 1:
             self.found.append(f"two recoveries at once: {[run.id for run in self.recoveries()]}")
+        if self.world.training.state != "standing" or self.recoveries():
+            self._stands_since = None
+        elif self._stands_since is None:
+            self._stands_since = self.driver.now
+        elif self.driver.now - self._stands_since > FORGOTTEN and self.gentle:
+            self.found.append("forgotten: training stands, and nobody recovers it")
+            self._stands_since = None
 
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""

@@ -71,6 +71,7 @@ class Walk:
         self.plane = ControlPlane(script.knobs, script.seed, script.loss)
         self.world, self.driver = self.plane.world, self.plane.driver
         self.world.at = self._at
+        self.plane.gentle = script.gentle
         self.driver.long_history = script.long_history
         self.story: list[str] = []
         """The incidents, as the entity remembers them."""
