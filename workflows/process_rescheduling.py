@@ -46,6 +46,8 @@ class ProcessRescheduling(ProcessLevel):
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
         """By pod rank: the pods that are to take over."""
+        self.leaves: dict[int | None, tuple[str, ...]] = {}
+        """By pod rank: the node of its pod, where that one lives. The node of one that failed is as good as any."""
         self.failed_on: list[str] = []
         """Nodes on which one of them failed."""
         self.vanished: list[str] = []
@@ -108,6 +110,7 @@ class ProcessRescheduling(ProcessLevel):
     async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Replacement:
         suffix = f"{self.context.incident:04d}"
         request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
+        self.leaves.pop(pod_rank, None)
         try:
             if pod_rank in faulty.lost_pods(self.context.job, self.faults):
                 return await steps.ensure_replacement(request)
@@ -117,6 +120,7 @@ class ProcessRescheduling(ProcessLevel):
                 if not _is_gone(error):
                     raise
                 return await steps.ensure_replacement(request)
+            self.leaves[pod_rank] = (living.old.node,)
             return Replacement(old=living.old, backup=living.backup)
         except ActivityError as error:
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
@@ -127,7 +131,7 @@ class ProcessRescheduling(ProcessLevel):
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
-        if wrong := hand_over.put_wrong(found, (*avoid, backup.old.node) if backup.old else avoid):
+        if wrong := hand_over.put_wrong(found, (*avoid, *self.leaves.get(backup.backup.rank, ()))):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})
 

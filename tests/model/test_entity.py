@@ -258,6 +258,21 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "the new pod of one that failed is put on the node of that one",
+        "costly",
+        Disturbance("process dies", delay=40.0),
+        Disturbance("node lost", "process fault", 0.0, 0),
+        knobs=Knobs(allows="", spares=1),
+        gentle=True,
+    ),
+    example(
+        "somebody terminates a recovery whose order is being carried out",
+        "wrong order",
+        DIES,
+        Disturbance("recovery terminated", "order recover", 0.01),
+        knobs=RECOVERS,
+    ),
+    example(
         "a new pod dies when it has just taken over",
         "left behind",
         DIES,

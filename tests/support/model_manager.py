@@ -260,7 +260,9 @@ class Manager:
         """With processes of the same pods, or of others, or with nobody else."""
         training, ends = self.training, self.clock.now.timestamp() + STARTS
         members = dict(training.members)
-        taken = self.follows and all(members.get(pod) in training.came_as_backups for pod in command.pods)
+        were_backups = all(members.get(pod) in training.came_as_backups for pod in command.pods)
+        lost = {rank for pod in command.pods for rank in training.ranks_of(pod)} & training.vacant()
+        taken = self.follows and were_backups and not lost
         leaving = frozenset() if taken or command.in_place else command.pods
         unheard: dict[int, float] = {}
 

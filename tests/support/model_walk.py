@@ -48,6 +48,9 @@ ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
 """What the owners of jobs allow whose processes are recovered."""
 
 OF_PROCESSES = ("process fault", "order stop_train", "order on_global_rank", "order retry", "order recover", "repaired")
+BETWEEN = ("retry ended", "in place ended", "elsewhere ended", "restart ended", "backup runs")
+LATE = ("", "", "", "fault", "stopped", "offers", "status")
+OF_PODS = ("process dies", "pod vanishes", "pod evicted", "pod replaced", "node lost", "node blinks")
 
 
 @dataclass(frozen=True)
@@ -247,8 +250,9 @@ def _script_of_processes(seed: int) -> Script:
         slow=chance.choice((0.0, 0.0, 0.2)),
         doubled=chance.random() < 0.2,
         allows=chance.choice(ALLOWED),
+        late=chance.choice(LATE),
     )
-    strikes, moments = (*STRIKES, *DISTURBANCES), (*OF_PROCESSES, *OF_PROCESSES, *MOMENTS)
+    strikes, moments = (*STRIKES, *DISTURBANCES), (*OF_PROCESSES, *OF_PROCESSES, *BETWEEN, *MOMENTS)
     first = Disturbance(
         chance.choice(("rank dies",) * 3 + ("memory fault", "network fault", "node lost", "process dies", "sub-health")),
         rank=chance.randrange(3),
@@ -268,18 +272,24 @@ HARMLESS = ("stream cut", "gateway dies", "manager dies", "worker dies", "watche
 def gentle_script(seed: int) -> Script:
     """Processes of two pods may end or fail, the third one keeps its own: nothing of it is worth a restart of the job."""
     chance = random.Random(seed)
-    knobs = Knobs(slow=chance.choice((0.0, 0.0, 0.2)), doubled=chance.random() < 0.2, allows="")
+    strikes_at = chance.choice((("rank dies", *STRIKES), ("rank dies", *STRIKES), (*STRIKES, *OF_PODS)))
+    knobs = Knobs(
+        spares=4 if strikes_at[-1] == OF_PODS[-1] else 1,
+        doubled=chance.random() < 0.2,
+        allows="",
+        late=chance.choice(("", *(kind for kind in LATE if kind != "fault"))),  # the word of a fault is waited for, not for long
+    )
     strikes = [
         Disturbance(
-            chance.choice(("rank dies", *STRIKES)),
-            chance.choice(OF_PROCESSES) if number else "first step",
+            chance.choice(strikes_at),
+            chance.choice((*OF_PROCESSES, *BETWEEN)) if number else "first step",
             chance.choice(DELAYS) if number else 40.0,  # when its first step is known
             chance.randrange(2),
         )
         for number in range(chance.choice((1, 1, 2, 3)))
     ]
     more = [
-        Disturbance(chance.choice(HARMLESS), chance.choice(OF_PROCESSES), chance.choice(DELAYS), chance.randrange(3))
+        Disturbance(chance.choice(HARMLESS), chance.choice((*OF_PROCESSES, *BETWEEN)), chance.choice(DELAYS), chance.randrange(3))
         for _ in range(chance.randrange(4))
     ]
     loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
