@@ -72,9 +72,14 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     return _after_news(after, state.faults)
 
 
-def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
+def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
     """Faults of a source that sees no whole job. One that is told again is no news; one of a training side that has ended is
-    over."""
+    over.
+
+    Args:
+        recovering: an incident runs: what the training side tells of its processes may have happened behind their repair, also
+            to the same ranks.
+    """
     known = [one for one in state.faults if one.fault.id not in report.cleared]
     standing = _by_key(known)
     lasting = (told for told in report.faults if told.session not in state.former)
@@ -82,7 +87,8 @@ def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
         same = standing.pop(_key(fault), None)
         if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
             same = None  # of other processes than those that were reported before
-        standing[_key(fault)] = _taken(same, _merged(same.fault, fault) if same else fault, now)
+        merged = _merged(same.fault, fault) if same else fault
+        standing[_key(fault)] = _taken(None if recovering and _adds_up(fault) else same, merged, now)
     return _after_news(state.with_(faults=tuple(standing.values())), known)
 
 
@@ -246,6 +252,7 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {one for verdict in incident.ladder for one in verdict.handled}
     about = _occurrences(case.faults)
+    went_on = max((verdict.went_on_at for verdict in incident.ladder if verdict.went_on_at), default=None)
     switched = [one for verdict in incident.ladder for one in verdict.switched]
     moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]
 
@@ -258,9 +265,10 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             return True  # also one that was seen behind it: a restart brings another manager
         if not recovered:
             return restarted is not None and fault.kind is FaultKind.PROCESS and _before(fault, restarted)
-        if Handled.of(fault) in handled or _occurrence(fault) in about:
-            return True
-        if fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved:
+        if _adds_up(fault) and went_on is not None:
+            return fault.accepted_at is not None and fault.accepted_at <= went_on
+        left_its_place = fault.kind is FaultKind.SUB_HEALTH and set(fault.pod_ranks) <= moved
+        if left_its_place or Handled.of(fault) in handled or _occurrence(fault) in about:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 

@@ -150,9 +150,9 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
     return faults.rejudged(state.with_(progress=progress))
 
 
-def reported(state: JobState, report: FaultReport, now: datetime) -> JobState:
+def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
     """Faults that the training side or a person told."""
-    return faults.reported(state, report, now)
+    return faults.reported(state, report, now, recovering=recovering)
 
 
 # ---- requests

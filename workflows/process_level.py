@@ -5,13 +5,12 @@ The base class of their workflows. A mode that fails leads to the next of the la
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 
-from rekindle.model.fault import TRAINING_SIDE
 from rekindle.model.job import TrainingSide
-from rekindle.model.recovery import Handled, Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
+from rekindle.model.recovery import Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
 from rekindle.policy import opening
 from workflows.front import front
 from workflows.mode import Ends, ModeWorkflow, seconds, shielded
@@ -27,6 +26,9 @@ TRY_AGAIN = 405
 
 class ProcessLevel(ModeWorkflow):
     """One of them. Its `carried_out` is the procedure behind the opening."""
+
+    went_on_at: datetime | None = None
+    """When the last answer to a strategy was taken."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
@@ -88,10 +90,15 @@ class ProcessLevel(ModeWorkflow):
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
         if not await self.order(order, limits.order):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
-        await self.until(self.is_answered, within, f"wait for the report of {order.name}")
+        await self.await_answer(within, f"wait for the report of {order.name}")
         if report := self.next_report(ReportKind.STATUS):
+            self.went_on_at = self.answered_at
             return report
         raise self.no_answer(order.name, within)
+
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Returns when the training side has answered, or never will, or has not in time."""
+        await self.until(self.is_answered, within, why)
 
     def is_answered(self) -> bool:
         """Or never will be."""
@@ -134,8 +141,7 @@ class ProcessLevel(ModeWorkflow):
 
     def recovered(self, reason: str) -> Verdict:
         """What the training side had told is over with its word that it goes on."""
-        handled = tuple(Handled.of(fault) for fault in self.faults if fault.source == TRAINING_SIDE)
-        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, handled=handled)
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, went_on_at=self.went_on_at)
 
 
 def answer(report: Report) -> str:

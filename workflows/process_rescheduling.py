@@ -29,6 +29,10 @@ GONE = PodRef(name="", uid="")
 """The pod of a rank of which the cluster shows nothing any more."""
 
 
+LOOK_AT_PODS = timedelta(minutes=1)
+"""Between two looks at new pods that are to take over."""
+
+
 class _PodFails(Exception):
     """A new pod does not come, or failed; another one may do better."""
 
@@ -42,10 +46,12 @@ class ProcessRescheduling(ProcessLevel):
         super().__init__(request, context)
         self.backups: dict[int, Replacement] = {}
         """By pod rank: the pods that are to take over."""
-        self.beside: set[int] = set()
-        """Pod ranks whose old pod lived when the new one was made."""
+        self.leaves: dict[int | None, tuple[str, ...]] = {}
+        """By pod rank: the node of its pod, where that one lives. The node of one that failed is as good as any."""
         self.failed_on: list[str] = []
         """Nodes on which one of them failed."""
+        self.vanished: list[str] = []
+        """New pods that a look did not find running."""
         self.moved: list[Switched] = []
         self.left_behind: tuple[PodRef, ...] = ()
 
@@ -106,6 +112,7 @@ class ProcessRescheduling(ProcessLevel):
     async def _made(self, pod_rank: int, avoid: tuple[str, ...]) -> Replacement:
         suffix = f"{self.context.incident:04d}"
         request = BackupRequest(job_id=self.context.job.id, pod_rank=pod_rank, name_suffix=suffix, avoid_nodes=avoid)
+        self.leaves.pop(pod_rank, None)
         try:
             if pod_rank in faulty.lost_pods(self.context.job, self.faults):
                 return await steps.ensure_replacement(request)
@@ -115,7 +122,7 @@ class ProcessRescheduling(ProcessLevel):
                 if not _is_gone(error):
                     raise
                 return await steps.ensure_replacement(request)
-            self.beside.add(pod_rank)
+            self.leaves[pod_rank] = (living.old.node,)
             return Replacement(old=living.old, backup=living.backup)
         except ActivityError as error:
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
@@ -127,7 +134,7 @@ class ProcessRescheduling(ProcessLevel):
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
-        if wrong := hand_over.put_wrong(found, (*avoid, backup.old.node) if backup.old and pod_rank in self.beside else avoid):
+        if wrong := hand_over.put_wrong(found, (*avoid, *self.leaves.get(backup.backup.rank, ()))):
             raise self.fails(wrong)
         return backup.model_copy(update={"backup": backup.backup.model_copy(update={"node": found.node})})
 
@@ -152,6 +159,24 @@ class ProcessRescheduling(ProcessLevel):
         """Or a new pod died, behind which another one may do better."""
         return super().is_hit or bool(self._dead())
 
+    async def await_answer(self, within: timedelta, why: str) -> None:
+        """Nobody tells that a new pod was deleted, since it holds no rank yet: it is looked at."""
+        until = workflow.now() + within
+        while not self.is_answered() and (left := until - workflow.now()) > timedelta(0):
+            await self.until(self.is_answered, min(left, LOOK_AT_PODS), why)
+            if not self.is_answered() and workflow.now() < until:
+                await self._look()
+
+    async def _look(self) -> None:
+        """Where the cluster does not answer, nobody knows."""
+        for backup in list(self.backups.values()):
+            looking = steps.await_running(self.context.job.id, (backup.backup,), workflow.now())
+            await self.until(lambda: looking.done() or self.is_answered(), None, "look at the new pods")  # noqa: B023
+            if not looking.done():
+                cancel_and_forget(looking)
+            elif not looking.exception() and not looking.result().running:
+                self.vanished.append(backup.backup.uid)
+
     def is_answered(self) -> bool:
         """A new pod that dies is not waited for."""
         return super().is_answered() or bool(self._dead())
@@ -164,7 +189,7 @@ class ProcessRescheduling(ProcessLevel):
         return super().no_answer(order, within)
 
     def _dead(self) -> list[Replacement]:
-        over = {uid for fault in self.faults if fault.backup for uid in fault.pod_uids}
+        over = {*self.vanished, *(uid for fault in self.faults if fault.backup for uid in fault.pod_uids)}
         return [backup for backup in self.backups.values() if backup.backup.uid in over]
 
     def _nodes_to_avoid(self) -> tuple[str, ...]:
@@ -196,6 +221,7 @@ class ProcessRescheduling(ProcessLevel):
             workflow.logger.warning("the old pod is left behind", extra={"pod": before.name, "error": str(error.cause)})
         else:
             if not swap.old_deleted:
+                self.left_behind += (backup.backup,)
                 return f"the new pod died when it had taken over: {swap.message}"  # which is a fault of its own
         note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind
@@ -203,9 +229,8 @@ class ProcessRescheduling(ProcessLevel):
 
     def recovered(self, reason: str) -> Verdict:
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
-        verdict = super().recovered(reason)
-        handled = (*verdict.handled, *(Handled.of(fault) for fault in about))
-        return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
+        handled = tuple(Handled.of(fault) for fault in about)
+        return super().recovered(reason).with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
 
 
 def _is_gone(error: ActivityError) -> bool:

@@ -303,7 +303,7 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     def report_faults(self, report: FaultReport) -> Receipt:
-        self.known.state = memory.reported(self.state, report, workflow.now())
+        self.known.state = memory.reported(self.state, report, workflow.now(), recovering=self.incident is not None)
         self._tell_faults()
         return Receipt(info="taken")
 

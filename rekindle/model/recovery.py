@@ -313,6 +313,10 @@ class Verdict(Value):
     handled: tuple[Handled, ...] = ()
     """The faults that the mode has dealt with, beyond those that it was started for."""
 
+    went_on_at: datetime | None = None
+    """When the training side said that training goes on: what it had told of its processes before is done with, what it told
+    behind that is news."""
+
     restarted_at: datetime | None = None
     """When the mode started the job's pods anew: faults seen before are done with."""
 

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.model_walk import HEALTHY, Disturbance, Script, Walk, explained, kinds, random_script, shrunk
+from tests.support.model_walk import (
+    HEALTHY,
+    Disturbance,
+    Script,
+    Walk,
+    explained,
+    gentle_script,
+    kinds,
+    random_script,
+    shrunk,
+)
 from tests.support.model_world import Knobs
 from tests.support.sampling import ALL
 
@@ -30,13 +40,17 @@ class Example:
     script: Script
 
 
-def example(name: str, finds: str, *disturbances: Disturbance, knobs: Knobs = HEALTHY) -> Example:
-    return Example(name, finds, Script(disturbances, knobs))
+def example(name: str, finds: str, *disturbances: Disturbance, knobs: Knobs = HEALTHY, gentle: bool = False) -> Example:
+    return Example(name, finds, Script(disturbances, knobs, gentle=gentle))
 
 
 SUB_HEALTH = Disturbance("sub-health")
 SWITCH, RESTART = Disturbance("switch asked for"), Disturbance("restart asked for")
 MINDIO = Knobs(side="mindio")
+RECOVERS = Knobs(allows="")
+"""Processes are recovered, in whatever way."""
+
+DIES = Disturbance("rank dies", delay=40.0)
 
 EXAMPLES = (
     example(
@@ -211,6 +225,60 @@ EXAMPLES = (
         Disturbance("entity terminated", "restart ended"),
         Disturbance("rank hangs", "restart ended"),
     ),
+    example(
+        "a rank that was recovered dies again while its new pod is made its own",
+        "forgotten",
+        DIES,
+        Disturbance("rank dies", "repaired", 0.01),
+        knobs=Knobs(allows="recover", spares=3),
+        gentle=True,
+    ),
+    example(
+        "another rank dies while the pod that took over is made the rank's own",
+        "forgotten",
+        DIES,
+        Disturbance("rank dies", "repaired", 0.01, 0),
+        knobs=Knobs(allows="recover", spares=3),
+        gentle=True,
+    ),
+    example(
+        "a rank dies while another one starts again in its pod",
+        "costly",
+        DIES,
+        Disturbance("rank dies", "order recover", 0.1, 0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "a new pod vanishes before it has taken over",
+        "costly",
+        DIES,
+        Disturbance("backup vanishes", "order recover"),
+        knobs=Knobs(allows="recover", spares=2),
+        gentle=True,
+    ),
+    example(
+        "the new pod of one that failed is put on the node of that one",
+        "costly",
+        Disturbance("process dies", delay=40.0),
+        Disturbance("node lost", "process fault", 0.0, 0),
+        knobs=Knobs(allows="", spares=1),
+        gentle=True,
+    ),
+    example(
+        "somebody terminates a recovery whose order is being carried out",
+        "wrong order",
+        DIES,
+        Disturbance("recovery terminated", "order recover", 0.01),
+        knobs=RECOVERS,
+    ),
+    example(
+        "a new pod dies when it has just taken over",
+        "left behind",
+        DIES,
+        Disturbance("backup dies", "repaired"),
+        knobs=Knobs(allows="recover", spares=2),
+    ),
 )
 
 
@@ -227,6 +295,15 @@ def test_random_walks_end_well(first: int) -> None:
     """Random disturbances find nothing; what they find is shown in its smallest form."""
     for seed in range(first, min(first + CHUNK, RUNS)):
         script = random_script(seed)
+        for kind in sorted(kinds(Walk(script).run())):
+            pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
+def test_faults_of_processes_cost_no_restart(first: int) -> None:
+    """As long as one pod keeps all of its processes, whatever streams, managers and workers do meanwhile."""
+    for seed in range(first, min(first + CHUNK, RUNS)):
+        script = gentle_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
             pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
 

@@ -4,13 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from temporalio import workflow
 
 from rekindle.policy import ladder
 from tests.model.test_entity import EXAMPLES, SEEDS
 from tests.support.model_walk import Walk, kinds
-from workflows import attachments
+from workflows import attachments, faults
 from workflows.broom import Broom
 from workflows.incident import IncidentRun
+from workflows.process_level import ProcessLevel
+from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -51,6 +54,38 @@ def what_is_left_behind_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Broom, "sweep", swept)
 
 
+def new_pods_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """While the training side takes them over."""
+
+    async def looked(mode: ProcessRescheduling) -> None:
+        return
+
+    patch.setattr(ProcessRescheduling, "_look", looked)
+
+
+def a_second_fault_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A repair that failed for it is not tried for both."""
+
+    async def hit(mode: ProcessLevel) -> bool:
+        return False
+
+    patch.setattr(ProcessLevel, "is_hit_again", hit)
+
+
+def a_repair_is_over_with_its_workflow(patch: pytest.MonkeyPatch) -> None:
+    """Also for what was told behind the word that training goes on."""
+    original = ProcessLevel.recovered
+    patch.setattr(
+        ProcessLevel, "recovered", lambda mode, why: original(mode, why).model_copy(update={"went_on_at": workflow.now()})
+    )
+
+
+def a_rank_is_told_of_once(patch: pytest.MonkeyPatch) -> None:
+    """What befalls it again while it is recovered is no news."""
+    original = faults.reported
+    patch.setattr(faults, "reported", lambda *told, **_: original(*told))
+
+
 DEFECTS: tuple[tuple[Patch, str, str], ...] = (
     (
         a_withdrawal_ends_the_incident,
@@ -66,6 +101,14 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
         "dead",
     ),
     (what_is_left_behind_stays, "an old pod that could not be deleted is deleted later", "left behind"),
+    (new_pods_are_not_looked_at, "a new pod vanishes before it has taken over", "costly"),
+    (a_second_fault_is_forgotten, "a rank dies while another one starts again in its pod", "costly"),
+    (
+        a_repair_is_over_with_its_workflow,
+        "another rank dies while the pod that took over is made the rank's own",
+        "forgotten",
+    ),
+    (a_rank_is_told_of_once, "a rank that was recovered dies again while its new pod is made its own", "forgotten"),
 )
 
 

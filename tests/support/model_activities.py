@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from rekindle.errors import ClusterUnavailable
+from rekindle.errors import ClusterUnavailable, NotFound
 from rekindle.ids import ErrorTypes, Updates
 from rekindle.model import activity_values, keys
 from rekindle.model.cluster import (
@@ -37,7 +37,7 @@ from tests.support.driver_activities import Activity
 from tests.support.driver_runs import PAYLOADS, Answer
 from tests.support.model_adapter import ENTITY, JOB, is_settled, verdict_of
 from tests.support.model_training import RANKS
-from tests.support.model_world import Away, Node, Pod, Refused, World
+from tests.support.model_world import Away, Missing, Node, Pod, Refused, World
 
 ANNOTATIONS = (keys.DOWNGRADED, keys.MEMORY)
 """What the control plane writes on the job's object; the rest are labels."""
@@ -51,9 +51,8 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     able = "single_operator,megatron" if mindio else "replace_rank_0"
     written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
     noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
-    meta = ObjectMeta(
-        name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, keys.RECOVER_STRATEGY: "exit"}
-    )
+    allowed = {keys.RECOVER_STRATEGY: world.knobs.allows} if world.knobs.allows else {}
+    meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, **allowed})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)
     job = JobObject(kind="AscendJob" if mindio else "LocalJob", metadata=meta, spec=spec, observe=world.observed)
@@ -110,6 +109,8 @@ class Activities:
     def perform(self, activity: Activity, attempt: int) -> None:
         try:
             getattr(self, f"_{activity.name}")(activity, attempt)
+        except Missing as error:
+            activity.fail(attempt, ApplicationError(str(error), type=NotFound.type, non_retryable=True))
         except Refused as error:
             activity.fail(attempt, ApplicationError(str(error), type="cluster.invalid", non_retryable=True))
         except Away as error:
@@ -119,7 +120,8 @@ class Activities:
         order, training = activity.argument(Order), self._world.training
         if training.session and training.queue == activity.queue:
             training.ordered_by = activity.run.id
-            training.order(order.name, order.uuid, tuple(fault.rank for fault in order.fault_ranks))
+            ranks, in_place = tuple(fault.rank for fault in order.fault_ranks), "fault_nodes_restart" in order.actions
+            training.order(order.name, order.uuid, ranks, order.node_rank_ids, in_place=in_place)
             activity.complete(attempt)
         else:
             activity.fail(attempt, ApplicationError("no stream here", type="training_side.not_attached"))
@@ -133,6 +135,11 @@ class Activities:
         request = activity.argument(activity_values.BackupRequest)
         old, backup = self._world.make_backup(request.pod_rank, request.name_suffix, request.avoid_nodes)
         activity.complete(attempt, activity_values.Backup(old=_ref(old), backup=_ref(backup)))
+
+    def _ensure_replacement(self, activity: Activity, attempt: int) -> None:
+        request = activity.argument(activity_values.BackupRequest)
+        old, backup = self._world.replace_lost(request.pod_rank, request.name_suffix, request.avoid_nodes)
+        activity.complete(attempt, activity_values.Replacement(old=_ref(old) if old else None, backup=_ref(backup)))
 
     def _await_scheduled(self, activity: Activity, attempt: int) -> None:
         def answer(pods: list[Pod]) -> activity_values.Scheduled:
@@ -237,7 +244,7 @@ class Activities:
         self._world.answer()
         backup = self._world.pods.get(request.backup.uid)
         alive = backup is not None and backup.alive
-        if alive:
+        if alive and request.old:
             self._world.delete(request.old.uid, 0)
         activity.complete(attempt, activity_values.Swap(old_deleted=alive, message="" if alive else "the backup pod is gone"))
 

@@ -10,10 +10,11 @@ from rekindle.model import keys
 from rekindle.model.cluster import (
     JobView,
 )
-from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultReport, FaultType, FaultyRanks
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import (
     Attachment,
+    FaultRank,
     ModeRequest,
     Outcome,
     Progress,
@@ -29,16 +30,29 @@ from rekindle.policy.intake import Acknowledged, End, News, Register, Shown
 from rekindle.policy.modes import LAST
 from tests.support.driver import Driver
 from tests.support.driver_runs import PAYLOADS, Answer, Run
-from tests.support.model_training import RANKS, Message
+from tests.support.model_messages import Message
+from tests.support.model_training import RANKS
 from workflows.hot_switch import HotSwitch
+from workflows.in_place import InPlaceRecovery
+from workflows.online_retry import OnlineRetry
+from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
 from workflows.training_job import TrainingJob
 
 JOB = "job-1"
 ENTITY = job_workflow(JOB)
-WORKFLOWS = (TrainingJob, HotSwitch, JobRescheduling)
-MODES = {Workflows.HOT_SWITCH: "hot switch", Workflows.JOB_RESCHEDULING: "restart"}
+WORKFLOWS = (TrainingJob, HotSwitch, OnlineRetry, InPlaceRecovery, ProcessRescheduling, JobRescheduling)
+MODES = {
+    Workflows.HOT_SWITCH: "hot switch",
+    Workflows.ONLINE_RETRY: "retry",
+    Workflows.IN_PLACE: "in place",
+    Workflows.PROCESS_RESCHEDULING: "elsewhere",
+    Workflows.JOB_RESCHEDULING: "restart",
+}
 """What the model calls the modes."""
+
+RECOVERIES = {"stopped": ReportKind.STOP_COMPLETE, "offers": ReportKind.STRATEGIES, "status": ReportKind.STATUS}
+"""Messages that answer orders of a recovery of processes."""
 
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
 STREAM_IS_OVER = ErrorTypes.ATTACHMENT_OVER
@@ -86,10 +100,20 @@ def call_of(message: Message, now: datetime) -> Call:
         return Call(Updates.DETACH, (message.session,))
     if message.kind == "first step":
         return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1, session=message.session),))
-    ranks = tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
+    told = dict(message.faulty)
+    ranks = tuple(sorted(told)) or tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
     words = f"the training side reports ranks {ranks} as faulty"
+    details = tuple(
+        FaultyRanks(ranks=of, type=kind) for kind in FaultType if (of := tuple(rank for rank in told if told[rank] == kind))
+    )
     fault = Fault(
-        id="processes", kind=FaultKind.PROCESS, ranks=ranks, message=words, session=message.session, source=TRAINING_SIDE
+        id="processes",
+        kind=FaultKind.PROCESS,
+        ranks=ranks,
+        details=details,
+        message=words,
+        session=message.session,
+        source=TRAINING_SIDE,
     )
     return Call(Updates.REPORT_FAULTS, (FaultReport(faults=(fault,)),))
 
@@ -101,6 +125,17 @@ def report_of(message: Message) -> Call | None:
     if message.kind == "resumed":
         report = Report(kind=ReportKind.STATUS, code=message.code, strategy=message.strategy, info=message.strategy)
         return Call(Updates.REPORT, (report,))
+    if message.kind in RECOVERIES:
+        faulty = tuple(FaultRank(rank=rank, type=FaultType(kind)) for rank, kind in message.faulty)
+        answer = Report(
+            kind=RECOVERIES[message.kind],
+            code=message.code,
+            info=message.words,
+            fault_ranks=faulty,
+            strategies=message.offers,
+            strategy=message.strategy if message.kind == "status" else "",
+        )
+        return Call(Updates.REPORT, (answer,))
     return None
 
 
@@ -160,6 +195,15 @@ def verdict_of(run: Run) -> Verdict | None:
         return None
     verdict: Verdict = PAYLOADS.from_payloads([run.result], [Verdict])[0]
     return verdict
+
+
+def unheard(run: Run) -> tuple[str, str] | None:
+    """The attempt of a mode, and the order in it, that ended since no report came; None: it did not."""
+    verdict = verdict_of(run)
+    if verdict is None or verdict.situation is None or "no report of " not in verdict.reason:
+        return None
+    what = verdict.reason.split("no report of ")[1].split(" within")[0]
+    return verdict.situation.attempt, {"stop complete": "stop_train", "strategies": "on_global_rank"}.get(what, what)
 
 
 def says_recovered(run: Run) -> bool:

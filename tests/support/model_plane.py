@@ -1,14 +1,15 @@
 """The control plane of the model: real workflows and intake, the gateway's manners, and what must never be seen of them."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tests.support import model_adapter as adapter
 from tests.support.driver import Driver
 from tests.support.driver_runs import Answer, Run
 from tests.support.model_activities import Activities, view
 from tests.support.model_adapter import ENTITY, Call, Intake
-from tests.support.model_training import Message, Training
+from tests.support.model_messages import Message
+from tests.support.model_training import Training
 from tests.support.model_world import Knobs, World
 
 AGAIN = 0.2
@@ -16,12 +17,20 @@ BETWEEN_MODES, PATIENCE, OF_A_FAULT = timedelta(seconds=5), timedelta(seconds=25
 """How long the gateway repeats a report between two modes, anything else, and a report of faults."""
 UNHEARD = timedelta(seconds=1)
 """How long the end of a recovery, or what became of pods, may be on its way to the entity."""
+LONG_AGO = timedelta(seconds=300)
+"""What was taken then was there when a mode decided that ends now."""
+FORGOTTEN = timedelta(seconds=50)
+"""How long training may stand before somebody recovers it: less than until its manager helps itself."""
 RELIST = 30.0
 """Seconds in which the watcher looks for workflows that were lost."""
 ROUND = 300.0
 """Seconds in which the gateway offers every attachment again. It has many."""
 GROWING = 1.0
 """Seconds in which the watcher gathers what has time."""
+
+
+PROOFS = {"hot switch": "resumed", "retry": "repaired", "in place": "repaired", "elsewhere": "repaired"}
+"""What happens to training before a mode may say that it recovered."""
 
 
 class ControlPlane:
@@ -46,6 +55,12 @@ class ControlPlane:
         """A recovery whose entity was lost."""
         self._shortage = False
         """There were too few nodes when a restart was given up."""
+        self._taken: dict[tuple[str, str], datetime] = {}
+        """When the report of an attempt's order was taken."""
+        self.gentle = False
+        """There is no reason to leave training as it stands."""
+        self._stands_since: datetime | None = None
+        """While no recovery runs."""
         driver.after(ROUND, self._round)
 
     # ---- what must never be seen
@@ -57,6 +72,9 @@ class ControlPlane:
             mode = adapter.MODES[run.definition.name]
             if run.status == "terminated":
                 self._orphan = run
+            order = adapter.unheard(run)
+            if order in self._taken and self._taken[order] < self.driver.now - LONG_AGO:
+                self.found.append(f"unheard: the {mode} waited for the answer to `{order[1]}`, which was taken")
             if adapter.says_recovered(run):
                 self._recovered(run, mode)
             if run.status == "failed":
@@ -82,7 +100,7 @@ class ControlPlane:
         """The verdict rests on what this very recovery brought about."""
         restarted = mode == "restart"
         self._orphan = None if restarted else self._orphan  # what it left half done is swept
-        proof = "resumed" if not restarted else "attached" if self.world.knobs.side == "mindio" else "first step"
+        proof = PROOFS.get(mode, "attached" if self.world.knobs.side == "mindio" else "first step")
         since = self.world.last("pods made") if restarted else run.began
         seen = self.world.last(proof)
         if since is None or seen is None or seen < since:
@@ -90,9 +108,11 @@ class ControlPlane:
 
     def _restarting(self) -> None:
         """A job that trains is restarted only if a person asked for it, a mode before failed, one was lost or cut off half-way,
-        or nobody could know that it trains again."""
+        or nobody could know that it trains again: a manager that helped itself tells nobody."""
         recovery = next(iter(self.recoveries()), None)
         if recovery is None or not self.world.trains_undisturbed() or not adapter.is_first_mode(recovery):
+            return
+        if self.world.training.alone:
             return
         was_lost = self._orphan is not None and not adapter.is_settled(self._orphan)
         back = self.world.last("first step")
@@ -107,6 +127,13 @@ class ControlPlane:
     def watch(self) -> None:
         if len(self.recoveries()) > 1:
             self.found.append(f"two recoveries at once: {[run.id for run in self.recoveries()]}")
+        if self.world.training.state != "standing" or self.recoveries():
+            self._stands_since = None
+        elif self._stands_since is None:
+            self._stands_since = self.driver.now
+        elif self.driver.now - self._stands_since > FORGOTTEN and self.gentle:
+            self.found.append("forgotten: training stands, and nobody recovers it")
+            self._stands_since = None
 
     def conclude(self) -> None:
         """Nobody disturbs any more, and what was to happen has happened."""
@@ -166,7 +193,7 @@ class ControlPlane:
 
     def _receive(self, message: Message, sender: Training) -> None:
         if report := adapter.report_of(message):
-            self._report(report, sender, once=message.once)
+            self._report(report, message, sender)
         elif message.kind == "attach":
             self._attach(message, sender)
         elif message.kind == "first step" and message.session not in self._told:
@@ -174,7 +201,8 @@ class ControlPlane:
                 self.driver.after(AGAIN, lambda: self._receive(message, sender))
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
-            self._send(adapter.call_of(message, self.driver.now), patience=patience)
+            call = adapter.call_of(message, self.driver.now)
+            self._send(call, done=lambda _: sender.heard(message), patience=patience)
 
     def _attach(self, message: Message, sender: Training) -> None:
         """For as long as its stream is open, which ends where another one took over."""
@@ -220,13 +248,13 @@ class ControlPlane:
 
         send()
 
-    def _report(self, call: Call, sender: Training, *, once: bool = False) -> None:
+    def _report(self, call: Call, message: Message, sender: Training) -> None:
         """To the recovery that gave the last order on the stream, or to whom the entity names; one is in flight. What is sent
         once only may be lost with a gateway."""
-        if once and self.driver.happens():
+        if message.once and self.driver.happens():
             return
         if self._reporting:
-            self.driver.after(0.05, lambda: self._report(call, sender))
+            self.driver.after(0.05, lambda: self._report(call, message, sender))
             return
         self._reporting = True
         name, until = f"report-{self.world.number()}", self.driver.now + BETWEEN_MODES
@@ -242,9 +270,15 @@ class ControlPlane:
             elif answer.kind in ("again", adapter.BETWEEN_MODES, adapter.ELSEWHERE) and self.driver.now < until:
                 self.driver.after(0.1, lambda: send(to))
             else:
-                self._reporting = False
+                self._heard(message, sender, taken=not answer.kind)
 
         send(sender.ordered_by or ENTITY)
+
+    def _heard(self, message: Message, sender: Training, *, taken: bool) -> None:
+        self._reporting = False
+        if taken:
+            self._taken.setdefault(message.answers, self.driver.now)
+        sender.heard(message)
 
 
 class Watcher:

@@ -1,7 +1,11 @@
 """The training side of the model: its manager and its processes, as strict as the real ones. Made by the `World`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from tests.support.model_manager import ORDERS, Command, Manager
+from tests.support.model_messages import Message
 
 if TYPE_CHECKING:
     from tests.support.model_world import Pod, World
@@ -12,24 +16,6 @@ RANKS = 2
 """Of each pod."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """From the training side: attach, detach, pause, resumed, fault, first step."""
-
-    kind: str
-    session: str = ""
-    queue: str = ""
-    offers: tuple[str, ...] = ()
-    code: int = 0
-    strategy: str = ""
-    ranks: tuple[int, ...] = ()
-    life: str = ""
-    client: str = ""
-    """Which process speaks, where that matters."""
-    once: bool = False
-    """Nobody sends it again where it is lost."""
-
-
 @dataclass
 class Switch:
     uuid: str
@@ -38,7 +24,7 @@ class Switch:
 
 
 class Training:
-    """Of one generation of pods. Its state: starting, training, paused, stuck, gone."""
+    """Of one generation of pods. Its state: starting, training, paused, standing (its processes are recovered), stuck, gone."""
 
     def __init__(self, world: "World") -> None:
         self.world, self.clock = world, world.clock
@@ -54,6 +40,19 @@ class Training:
         """How many processes were the manager so far."""
         self.switching: Switch | None = None
         self.ending = False
+        self.each = RANKS
+        self.gone: set[int] = set()
+        """Ranks whose process ended, in pods that run on."""
+        self.alone = False
+        """It went on without an order, the last time."""
+        self.failed: dict[int, str] = {}
+        """Ranks whose step failed, with the type of the fault."""
+        self.came_as_backups: set[str] = set()
+        """Pods of members."""
+        self.boss = Manager(self, follows=False) if world.knobs.allows != "exit" else None
+        """Recovers processes; None: this training side does not."""
+        self._loaded: dict[str, bool] = {}
+        """Backup pods that run, and whether their processes wait."""
         self._done: set[tuple[str, str]] = set()
         self._loading = self._met = False
         self.clock.after(self.clock.random.choice((0.3, 1.0)), self.connect)
@@ -62,10 +61,22 @@ class Training:
     def mindio(self) -> bool:
         return self.world.knobs.side == "mindio"
 
+    def pace(self, kind: str) -> float:
+        """Seconds until a message is there."""
+        slow = kind == self.world.knobs.late or self.clock.random.random() < self.world.knobs.slow
+        return self.clock.random.uniform(6.0, 12.0) if slow else 0.01
+
+    def heard(self, message: Message) -> None:
+        """The control plane answered."""
+        if self.boss:
+            self.boss.heard(message)
+
     def send(self, message: Message) -> None:
         knobs = self.world.knobs
-        slow = message.kind == knobs.late or self.clock.random.random() < knobs.slow
-        delay = self.clock.random.uniform(6.0, 12.0) if slow else 0.01
+        if self.boss and message.kind in ("pause", "resumed"):
+            self.boss.tell(message)
+            return
+        delay = self.pace(message.kind)
         for sent in range(2 if knobs.doubled and message.kind in ("pause", "resumed") else 1):
             self.clock.after(delay + 0.05 * sent, lambda: self.world.receive(message, self))
 
@@ -91,7 +102,7 @@ class Training:
     def attachment(self) -> Message:
         """The open stream, with what its gateway heard of the first step."""
         client = f"10.0.0.1 {self.life} {self.manager}" if self.mindio else ""
-        trains = self.state in ("training", "paused") and not self.mindio
+        trains = self.state in ("training", "paused", "standing") and not self.mindio
         return Message("attach", session=self.session, queue=self.queue, client=client, life=self.life if trains else "")
 
     def _manager_lives(self) -> bool:
@@ -112,6 +123,9 @@ class Training:
             if self.state == "paused":
                 self.state = "stuck"
             self.switching = None
+        if self.boss:
+            self.boss.over = True
+            self.boss = Manager(self, follows=True)
         self.cut()
 
     def told_to_end(self, grace: float) -> None:
@@ -129,7 +143,8 @@ class Training:
 
     def whole(self) -> bool:
         pods = self.world.pods
-        return bool(self.members) and all(uid in pods and pods[uid].phase == "Running" for uid in self.members.values())
+        here = bool(self.members) and all(uid in pods and pods[uid].phase == "Running" for uid in self.members.values())
+        return here and not self.gone
 
     def look(self) -> None:
         """Called whenever the cluster changed."""
@@ -141,8 +156,10 @@ class Training:
                 self.clock.after(self.clock.random.choice((1.0, 5.0)), self._first_step)
         lost = [rank for rank, uid in self.members.items() if uid not in pods or pods[uid].over]
         replaced = self.switching.rank if self.state == "paused" and self.switching else None
-        if self.state in ("training", "paused") and [rank for rank in lost if rank != replaced] and not self.ending:
+        if self.state in ("training", "paused", "standing") and [rank for rank in lost if rank != replaced] and not self.ending:
             self._stuck(lost)
+        if self.boss:
+            self._backups_load()
         if self.state == "training" and self.switching:
             self._backup_loads()
 
@@ -152,18 +169,117 @@ class Training:
             self.world.moment("first step")
             self.send(Message("first step", life=self.life, session=self.session))
             self.look()
+        elif self.state == "starting" and self.boss and not self.ending:  # it begins when all are there
+            self._loading, self.members = False, {}
+            self.look()
         elif self.state == "starting" and not self.ending:
             self._stuck([rank for rank, uid in self.members.items() if uid not in self.world.pods])
 
     def _stuck(self, lost: list[int]) -> None:
+        """For good, or until its processes are recovered."""
+        if self.boss:
+            self.stand()
+            self.boss.look()
+            return
         self.state, self.switching = "stuck", None
         if lost:
             self.clock.after(self.clock.random.choice((0.1, 1.0)), lambda: self._report_fault(tuple(lost)))
 
     def hang(self, rank: int) -> None:
         """A process stands, and its pod runs on."""
-        if self.state in ("training", "paused"):
+        if self.boss:
+            self.die(rank)
+        elif self.state in ("training", "paused"):
             self._stuck([rank])
+
+    def die(self, rank: int) -> None:
+        """One process of a pod ends, and its pod runs on where others are recovered."""
+        pod = self.members.get(rank)
+        if self.boss and pod and self.state in ("training", "paused", "standing"):
+            of_switch = self.state == "paused" and self.switching and self.switching.rank == rank
+            self.gone.add(self.clock.random.choice(self.ranks_of(rank)))
+            if not of_switch:
+                self._stuck([])
+        elif holder := self.world.holder(rank):
+            self.world.fail(holder.uid)
+
+    def fail_step(self, rank: int, kind: str) -> None:
+        """The step fails on a rank, and no process ends."""
+        if self.boss and rank in self.members and self.state in ("training", "standing") and not self.ending:
+            of_rank = self.clock.random.choice(self.ranks_of(rank))
+            if of_rank not in self.vacant():
+                self.failed[of_rank] = kind
+                self._stuck([])
+
+    # ---- what its manager does with them
+
+    @property
+    def ranks(self) -> int:
+        return self.world.knobs.pods * RANKS
+
+    @staticmethod
+    def ranks_of(pod: int) -> range:
+        return range(pod * RANKS, (pod + 1) * RANKS)
+
+    def vacant(self) -> frozenset[int]:
+        """Ranks that have no process that trains."""
+        lost = [rank for rank, uid in self.members.items() if not self.live({rank: uid})]
+        return frozenset((*self.gone, *(one for rank in lost for one in self.ranks_of(rank))))
+
+    def live(self, members: dict[int, str]) -> bool:
+        pods = self.world.pods
+        return all(uid in pods and pods[uid].phase == "Running" for uid in members.values())
+
+    def has_replica(self, lost: frozenset[int]) -> bool:
+        """Whether a pod keeps all of its processes."""
+        missing = lost | self.vacant()
+        return any(missing.isdisjoint(self.ranks_of(rank)) for rank in self.members)
+
+    def places(self, pods: Iterable[int]) -> dict[int, str]:
+        """Where processes of these pod ranks can start, or wait already."""
+        found = {}
+        for rank in pods:
+            own, holder = self.members[rank], self.world.holder(rank)
+            if self.live({rank: own}):
+                found[rank] = own
+            elif holder and holder.alive:
+                found[rank] = holder.uid
+        return {**self.ready_backups(set(pods) - found.keys()), **found}
+
+    def ready_backups(self, pods: Iterable[int]) -> dict[int, str]:
+        wanted, members = set(pods), set(self.members.values())
+        ready = (pod for pod in self.world.pods.values() if pod.alive and self._loaded.get(pod.uid) and pod.uid not in members)
+        return {pod.rank: pod.uid for pod in ready if pod.rank in wanted}
+
+    def _backups_load(self) -> None:
+        for pod in self.world.pods.values():
+            if pod.backup and pod.phase == "Running" and pod.uid not in self._loaded:
+                self._loaded[pod.uid] = False
+                self.clock.after(self.clock.random.choice((0.5, 3.0)), lambda uid=pod.uid: self._loaded.update({uid: True}))  # type: ignore[misc]
+
+    def stand(self) -> None:
+        """Training stops, and nobody waits for who does not come."""
+        if self.state in ("training", "paused"):
+            self.state, self.switching = "standing", None
+
+    def take(self, ranks: frozenset[int], there: dict[int, str]) -> None:
+        """Other processes have these ranks."""
+        for pod, uid in there.items():
+            if self.members[pod] != uid:
+                self.gone.difference_update(self.ranks_of(pod))
+            if self.world.pods[uid].backup:
+                self.came_as_backups.add(uid)
+            self.members[pod] = uid
+        self.gone.difference_update(ranks)
+
+    def go_on(self) -> None:
+        self.state = "training"
+        self.world.moment("repaired")
+
+    def end(self, why: str) -> None:
+        """Nobody can go on."""
+        self.world.moment(f"training ends: {why}")
+        self._exit()
 
     def _report_fault(self, lost: tuple[int, ...]) -> None:
         if self.state != "gone" and not self.session:  # who is not registered reports nothing
@@ -173,7 +289,12 @@ class Training:
 
     # ---- orders
 
-    def order(self, name: str, uuid: str, ranks: tuple[int, ...]) -> None:
+    def order(self, name: str, uuid: str, ranks: tuple[int, ...], pods: tuple[int, ...] = (), *, in_place: bool = False) -> None:
+        if self.boss and name in ORDERS:
+            leaving = frozenset() if in_place or name != "recover" else frozenset(pods)
+            self.world.moment(f"order {name}")
+            self.boss.order(Command(name, uuid, frozenset(ranks), leaving, in_place))
+            return
         if (uuid, name) in self._done:
             return
         self._done.add((uuid, name))
@@ -184,10 +305,15 @@ class Training:
         elif name == "stop switch":
             self._stop_switch()
         elif name == "migration":
-            if self.state == "paused":
-                self.clock.after(self.clock.random.choice((0.1, 2.0)), self._migrate)
-            elif self.mindio and self.state in ("starting", "training"):
-                self.world.moment(f"wrong order: migration while {self.state}")
+            self._order_migration()
+
+    def _order_migration(self) -> None:
+        if self.state == "paused":
+            self.clock.after(self.clock.random.choice((0.1, 2.0)), self._migrate)
+        elif self.boss and self.state == "standing":
+            self.send(Message("resumed", code=406))
+        elif self.mindio and self.state in ("starting", "training"):
+            self.world.moment(f"wrong order: migration while {self.state}")
 
     def _stop_switch(self) -> None:
         if self.state == "paused" and self.mindio:
@@ -233,7 +359,7 @@ class Training:
         rank, backup = self.switching.rank, self._backup() or self.world.holder(self.switching.rank)
         self.switching = None
         if self.world.knobs.resumes != "yes":
-            self.state = "stuck"
+            self.state = "standing" if self.boss else "stuck"
             if self.world.knobs.resumes == "406":
                 self.send(Message("resumed", code=406, once=self.mindio))
             elif self.mindio:  # its library gives up by itself
@@ -242,9 +368,13 @@ class Training:
         went_on = backup is not None and backup.alive and backup.uid != self.members[rank]
         if went_on and backup:
             self.members[rank] = backup.uid
+            self.came_as_backups.add(backup.uid)
+            self.gone.difference_update(self.ranks_of(rank))
         if not self.whole() or (self.mindio and not went_on):
-            self.state = "stuck"
+            self.state = "standing" if self.boss else "stuck"
             self.send(Message("resumed", code=406, once=self.mindio))
+            if self.boss:
+                self.boss.look()
             return
         self.state = "training"
         self.world.moment("resumed")

@@ -44,6 +44,14 @@ class Disturbance:
 
 HEALTHY = Knobs()
 
+ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
+"""What the owners of jobs allow whose processes are recovered."""
+
+OF_PROCESSES = ("process fault", "order stop_train", "order on_global_rank", "order retry", "order recover", "repaired")
+BETWEEN = ("retry ended", "in place ended", "elsewhere ended", "restart ended", "backup runs")
+LATE = ("", "", "", "fault", "stopped", "offers", "status")
+OF_PODS = ("process dies", "pod vanishes", "pod evicted", "pod replaced", "node lost", "node blinks")
+
 
 @dataclass(frozen=True)
 class Script:
@@ -54,6 +62,8 @@ class Script:
     long_history: int = 10_000
     """After so many of its tasks a workflow is asked to continue as new."""
     seed: int = 0
+    gentle: bool = False
+    """Nothing in it is worth a restart of the whole job."""
 
 
 class Walk:
@@ -64,6 +74,7 @@ class Walk:
         self.plane = ControlPlane(script.knobs, script.seed, script.loss)
         self.world, self.driver = self.plane.world, self.plane.driver
         self.world.at = self._at
+        self.plane.gentle = script.gentle
         self.driver.long_history = script.long_history
         self.story: list[str] = []
         """The incidents, as the entity remembers them."""
@@ -79,6 +90,8 @@ class Walk:
             while self.driver.step(self._end(QUIET)):
                 self.plane.watch()
             self.plane.conclude()
+            if self.script.gentle and self.world.last("pods deleted"):
+                self.plane.found.append("costly: the job was restarted, and less would have done")
             self.story = self.plane.story()
         except Broken as broken:
             self.plane.found.append(f"broken: {broken}")
@@ -97,7 +110,7 @@ class Walk:
     def _disturb(self, one: Disturbance) -> None:
         if self.driver.now < self._end(DISTURBED):
             self.world.log.append((self.driver.now, f"* {one.what} {one.rank}"))
-            DISTURBANCES[one.what](self, one.rank)
+            {**DISTURBANCES, **STRIKES}[one.what](self, one.rank)
 
     def _heal(self) -> None:
         world = self.world
@@ -109,6 +122,12 @@ class Walk:
         world.schedule()
 
     # ---- disturbances
+
+    def die(self, rank: int) -> None:
+        self.world.training.die(rank)
+
+    def fail_step(self, rank: int, kind: str) -> None:
+        self.world.training.fail_step(rank, kind)
 
     def fail(self, rank: int) -> None:
         if pod := self.world.holder(rank):
@@ -209,7 +228,73 @@ DISTURBANCES: dict[str, Callable[[Walk, int], None]] = {
 }
 
 
+STRIKES: dict[str, Callable[[Walk, int], None]] = {
+    "rank dies": lambda walk, rank: walk.die(rank),
+    "memory fault": lambda walk, rank: walk.fail_step(rank, "0"),
+    "network fault": lambda walk, rank: walk.fail_step(rank, "2"),
+}
+"""To processes of a job where they are recovered."""
+
+
 def random_script(seed: int) -> Script:
+    """Every second one is of a job whose processes are recovered."""
+    return _script_of_processes(seed) if seed % 2 else _script(seed)
+
+
+def _script_of_processes(seed: int) -> Script:
+    chance = random.Random(seed)
+    knobs = Knobs(
+        spares=chance.choice((0, 1, 1, 2)),
+        pauses=chance.choice(("yes",) * 8 + ("never", "exit")),
+        resumes=chance.choice(("yes",) * 8 + ("406", "never")),
+        slow=chance.choice((0.0, 0.0, 0.2)),
+        doubled=chance.random() < 0.2,
+        allows=chance.choice(ALLOWED),
+        late=chance.choice(LATE),
+    )
+    strikes, moments = (*STRIKES, *DISTURBANCES), (*OF_PROCESSES, *OF_PROCESSES, *BETWEEN, *MOMENTS)
+    first = Disturbance(
+        chance.choice(("rank dies",) * 3 + ("memory fault", "network fault", "node lost", "process dies", "sub-health")),
+        rank=chance.randrange(3),
+    )
+    more = [
+        Disturbance(chance.choice((*STRIKES, *strikes)), chance.choice(moments), chance.choice(DELAYS), chance.randrange(3))
+        for _ in range(chance.randrange(6))
+    ]
+    return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
+
+
+HARMLESS = ("stream cut", "gateway dies", "manager dies", "worker dies", "watcher dies", "cluster away", "backup vanishes")
+
+
+def gentle_script(seed: int) -> Script:
+    """Processes of two pods may end or fail, the third one keeps its own: nothing of it is worth a restart of the job."""
+    chance = random.Random(seed)
+    strikes_at = chance.choice((("rank dies", *STRIKES), ("rank dies", *STRIKES), (*STRIKES, *OF_PODS)))
+    knobs = Knobs(
+        spares=4 if strikes_at[-1] == OF_PODS[-1] else 1,
+        doubled=chance.random() < 0.2,
+        allows="",
+        late=chance.choice(("", *(kind for kind in LATE if kind != "fault"))),  # the word of a fault is waited for, not for long
+    )
+    strikes = [
+        Disturbance(
+            chance.choice(strikes_at),
+            chance.choice((*OF_PROCESSES, *BETWEEN)) if number else "first step",
+            chance.choice(DELAYS) if number else 40.0,  # when its first step is known
+            chance.randrange(2),
+        )
+        for number in range(chance.choice((1, 1, 2, 3)))
+    ]
+    more = [
+        Disturbance(chance.choice(HARMLESS), chance.choice((*OF_PROCESSES, *BETWEEN)), chance.choice(DELAYS), chance.randrange(3))
+        for _ in range(chance.randrange(4))
+    ]
+    loss, long_history = chance.choice((0.0, 0.0, 0.05)), chance.choice((10_000, 10_000, 4))
+    return Script((*strikes, *more), knobs, loss, long_history, seed, gentle=True)
+
+
+def _script(seed: int) -> Script:
     chance = random.Random(seed)
     knobs = Knobs(
         side=chance.choice(("rekindle", "rekindle", "mindio")),
@@ -240,11 +325,12 @@ def smaller(script: Script) -> Iterator[Script]:
         yield replace(script, disturbances=(*those[:i], *those[i + 1 :]))
     yield replace(script, loss=0.0)
     yield replace(script, long_history=Script.long_history)
-    for name, plain in vars(HEALTHY).items():
+    for name, plain in vars(replace(HEALTHY, allows="") if script.gentle else HEALTHY).items():
         yield replace(script, knobs=replace(script.knobs, **{name: plain}))
     for i, one in enumerate(those):
-        for plainer in (replace(one, rank=1), replace(one, delay=0.0), replace(one, moment="first step")):
-            yield replace(script, disturbances=(*those[:i], plainer, *those[i + 1 :]))
+        plainer = (replace(one, rank=1), *(() if script.gentle else (replace(one, delay=0.0), replace(one, moment="first step"))))
+        for another in plainer:
+            yield replace(script, disturbances=(*those[:i], another, *those[i + 1 :]))
 
 
 def shrunk(script: Script, kind: str) -> Script:

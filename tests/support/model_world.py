@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from tests.support.model_training import Message, Training
+from tests.support.model_messages import Message
+from tests.support.model_training import Training
 
 PATIENCE = 30.0
 """Seconds that a paused training side waits for its order."""
@@ -30,6 +31,10 @@ class Clock(Protocol):
 
 class Refused(Exception):
     """The cluster refuses, and a repeated call would not help."""
+
+
+class Missing(Refused):
+    """There is no such pod."""
 
 
 class Away(Exception):
@@ -57,6 +62,10 @@ class Pod:
     leaving: bool = False
     avoid: tuple[str, ...] = ()
     words: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.uid.removeprefix("uid-"))
 
     @property
     def alive(self) -> bool:
@@ -89,6 +98,8 @@ class Knobs:
     """Messages of this kind always do."""
     doubled: bool = False
     """Whether each report is sent twice."""
+    allows: str = "exit"
+    """What the job's owner allows to be done about its processes; empty: nothing is said, and all is allowed."""
 
 
 class World:
@@ -138,14 +149,27 @@ class World:
         self.answer()
         old = self.holder(rank)
         if old is None:
-            raise Refused(f"no pod holds pod rank {rank}")
-        name = f"{old.name}-hot-{suffix}"
+            raise Missing(f"no pod holds pod rank {rank}")
+        return old, self._backup(old, rank, suffix, (*avoid, old.node))
+
+    def replace_lost(self, rank: int, suffix: str, avoid: Iterable[str]) -> tuple[Pod | None, Pod]:
+        """A backup pod for a rank that has lost its pod, and the pod that held it."""
+        self.answer()
+        lost_nodes = {node.name for node in self.nodes.values() if not node.ready} | set(avoid)
+        own = [pod for pod in self.pods.values() if pod.rank == rank and not pod.backup]
+        old = max(own, key=lambda pod: (not pod.alive or pod.node in lost_nodes, pod.number), default=None)
+        return old, self._backup(old, rank, suffix, lost_nodes)
+
+    def _backup(self, old: Pod | None, rank: int, suffix: str, avoid: Iterable[str]) -> Pod:
+        name = f"gpt-worker-{rank}-hot-{suffix}"
         for pod in self.pods.values():
+            if pod.name == name and pod.leaving:
+                raise Away(f"pod {name} ends")
             if pod.name == name:
-                return old, pod
-        backup = self._put(name, rank, old.generation, (*avoid, old.node), backup=True)
+                return pod
+        backup = self._put(name, rank, old.generation if old else self.generation, tuple(avoid), backup=True)
         self.moment("backup made")
-        return old, backup
+        return backup
 
     def promote(self, uid: str) -> None:
         self.answer()
