@@ -263,22 +263,37 @@ def test_a_manager_is_given_up_when_it_ends_again_and_again() -> None:
     assert not ends_again_and_again([0.0, 100.0, 200.0, 300.0, 400.0], 401.0)
 
 
-def test_what_a_program_started_gets_its_signals_and_ends_with_it(launcher: Launch, tmp_path: Path) -> None:
-    """`--no-python` runs a shell, as a rule, and the shell the training."""
-    (tmp_path / "inner.py").write_text(
+def shell_that_trains(folder: Path, on_signal: str) -> Path:
+    """`--no-python` runs a shell, as a rule, and the shell the training, which says its process id first."""
+    (folder / "inner.py").write_text(
         "import os, signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'told\\n'), signal.pause()))\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: {on_signal})\n"
         "os.write(1, f'{os.getpid()}\\n'.encode())\n"
         "while True: signal.pause()\n"
     )
-    shell = tmp_path / "shell.sh"
-    shell.write_text(f"#!/bin/sh\n{sys.executable} {tmp_path / 'inner.py'}\nexit $?\n")
+    shell = folder / "shell.sh"
+    shell.write_text(f"#!/bin/sh\ntrap '' TERM\n{sys.executable} {folder / 'inner.py'}\nexit $?\n")
     shell.chmod(0o755)
-    process = launcher("", "--nnodes=2", "--no-python", str(shell))
+    return shell
+
+
+def test_what_a_program_started_gets_its_signals(launcher: Launch, tmp_path: Path) -> None:
+    """A shell that waits for what it started does not lose it."""
+    process = launcher(
+        "", "--nnodes=2", "--no-python", str(shell_that_trains(tmp_path, "(os.write(1, b'told\\n'), os._exit(0))"))
+    )
+    assert process.stdout is not None
+    assert int(process.stdout.readline())
+    process.terminate()
+    assert lines(process) == ["told"]
+
+
+def test_what_a_program_leaves_behind_ends_with_it(launcher: Launch, tmp_path: Path) -> None:
+    """Nothing of a rank holds memory of a device behind its end."""
+    process = launcher("", "--nnodes=2", "--no-python", str(shell_that_trains(tmp_path, "os.kill(os.getppid(), signal.SIGKILL)")))
     assert process.stdout is not None
     inner = os.pidfd_open(int(process.stdout.readline()))
     process.terminate()
-    assert lines(process) == ["told"]
     assert select.select([inner], [], [], ENDS_SECONDS)[0] == [inner]
     os.close(inner)
 
