@@ -1,6 +1,7 @@
 """Asks the zygote for processes and hears of their ends."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -25,8 +26,10 @@ class Process:
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._ended)), within)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
+        """Nothing happens to one that has ended, also where its end is not told yet."""
         if not self._ended.done():
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class Zygote:
