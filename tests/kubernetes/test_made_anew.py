@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
+from activities.clusters.kubernetes.objects import job_object_of
 from activities.pods import PodActivities
 from rekindle.model import keys
 from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import HOLDER_LENGTH
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from tests.support.valid_objects import JOBS
 from tests.support.worlds import WAIT_LIMIT, WORLDS, World
 
 RECOVERS = {keys.SUB_HEALTHY_STRATEGY: "ignore", keys.PROCESS_RECOVER_ENABLE: "on"}
@@ -37,6 +42,21 @@ def _rank(pod: Pod) -> int:
 
 def uids(made: MadeAnew) -> list[tuple[Any, ...]]:
     return [(one.pod_rank, one.before.uid, one.after.uid) for one in made.moved]
+
+
+@pytest.mark.parametrize(("said", "limit"), [("30", 30), ("270", 270), ("29", 270), ("271", 270), ("soon", 270), ("", 270)])
+def test_the_contracts_word_for_the_time_to_schedule_is_a_limit(said: str, limit: int) -> None:
+    """From 30 to 270 s; anything else counts for nothing, and our own annotation before it."""
+    assert _scheduled({keys.WAIT_RESCHEDULE: said}) == timedelta(seconds=limit)
+    ours = {keys.WAIT_RESCHEDULE: said, keys.LIMITS: '{"replacementScheduled": 400}'}
+    assert _scheduled(ours) == timedelta(seconds=400)
+
+
+def _scheduled(annotations: dict[str, str]) -> timedelta:
+    job = JOBS[ASCEND_JOB]
+    written = {**job, "metadata": {**job["metadata"], "annotations": annotations}}
+    found = job_object_of(Workload(ASCEND_JOB, written).checked(), observe=False)
+    return job_of(found, Limits()).limits.replacement_scheduled
 
 
 async def test_pods_that_leave_are_followed_by_others_and_nobody_else_is_touched(world: World) -> None:

@@ -26,10 +26,9 @@ RECOVER_1 = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "recover", 0
 
 
 @pytest.fixture(autouse=True)
-def nobody_dawdles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler deletes pods here, and an agent that does not end has had its time at once."""
+def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else deletes pods here."""
     monkeypatch.setattr(MakingAnew, "DELETED_BY_OTHERS", 0.0)
-    monkeypatch.setattr(MakingAnew, "LEAVES", 0.0)
 
 
 def mindio(pods: int = 3, allows: str = "recover", **changes: Any) -> Job:
@@ -93,8 +92,9 @@ async def test_all_faulty_pods_are_replaced_and_not_any(temporal: WorkflowEnviro
         assert peer.carried_out == DONE
 
 
-async def test_a_pod_is_another_one_by_its_uid(temporal: WorkflowEnvironment) -> None:
-    """The old one runs on under the name that the new one will have: it is ended, and not taken for its successor."""
+async def test_a_pod_is_another_one_by_its_uid(temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one runs on under the name that the new one will have: it is ended in time, and not taken for its successor."""
+    monkeypatch.setattr(MakingAnew, "LEAVES", 0.3)
     async with their_job(temporal, mindio()) as (world, peer, cluster):
         cluster.agents_end = False
         old = cluster.holder(1)
