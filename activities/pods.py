@@ -14,6 +14,7 @@ from temporalio import activity
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import Wanted, until
 from activities.heartbeat import heartbeating
+from activities.made_anew import MakingAnew
 from activities.translation import translating_errors
 from rekindle.errors import NotFound
 from rekindle.model.activity_values import (
@@ -22,6 +23,8 @@ from rekindle.model.activity_values import (
     EventRequest,
     JobLook,
     JobRequest,
+    MadeAnew,
+    MadeAnewRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -103,6 +106,14 @@ class PodActivities:
                 avoid = sorted({*request.avoid_nodes, *await self._lost_nodes(job_id, pod_rank)})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 return Replacement(old=ref(made.old) if made.old else None, backup=ref(made.backup))
+
+    @activity.defn
+    async def make_anew(self, request: MadeAnewRequest) -> MadeAnew:
+        """Waits until each of these pod ranks has another pod with a node, which the job's controller makes by itself, or the
+        deadline. Old ones that have ended, or that nobody told to leave, are deleted for that."""
+        with translating_errors():
+            async with heartbeating():
+                return await MakingAnew(self._cluster, request).run(_left(request.within))
 
     async def _lost_nodes(self, job_id: str, pod_rank: int) -> list[str]:
         """Of the pods of a rank."""

@@ -76,6 +76,12 @@ class Dialogue:
             raise ApplicationError(
                 f"the running {self.MODE} waits for no report of {report.kind}", type=ErrorTypes.REPORT_UNEXPECTED
             )
+        if problem := self.is_no_answer(report):
+            raise ApplicationError(problem, type=ErrorTypes.REPORT_UNEXPECTED)
+
+    def is_no_answer(self, report: Report) -> str:
+        """Why a report cannot answer what was ordered, in words; empty: it may."""
+        return ""
 
     @workflow.signal(name=Signals.ATTACHED)
     def attached(self, attachment: Attachment) -> None:

@@ -12,7 +12,7 @@ from rekindle.ids import Workflows
 from rekindle.model.fault import FaultType
 from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Strategy, Verdict
-from rekindle.policy import orders
+from rekindle.policy import faulty, orders
 from workflows.mode import NOTHING
 from workflows.process_level import ProcessLevel, answer
 
@@ -45,7 +45,8 @@ class OnlineRetry(ProcessLevel):
 
     async def _repeat(self) -> str:
         job, here = self.context.job, self.situation
-        order = orders.change_strategy(job.id, here.attempt, Strategy.RETRY, here.announced)
+        pods = faulty.pods_of(job, here.announced)
+        order = orders.change_strategy(job.id, here.attempt, Strategy.RETRY, here.announced, pods)
         report = await self.carry_out(order, job.limits.retry)
         if report.code:
             raise self.fails(f"the step could not be repeated: {answer(report)}", report.code)

@@ -95,7 +95,7 @@ class _Opening:
         if not self.situation.attempt:
             self.mode.situation = self.situation.with_(attempt=self.mode.new_attempt())
         retries = opening.may_retry(self.job, self.told())
-        holders = () if retries or not self.leave else await self._holders()
+        holders = () if retries or not self.leave else await holders_now(self.mode)
         situation = self.told()
         before = () if opening.may_retry(self.job, situation) else self.mode.context.holders
         named = opening.leaving(self.job, situation, before, holders)
@@ -112,18 +112,6 @@ class _Opening:
         if faulty.is_retryable(faults):
             return orders.retryable_fault(self.job.id, situation.attempt, faults)
         return orders.normal_fault(self.job.id, situation.attempt, faults, leaving)
-
-    async def _holders(self) -> tuple[str, ...]:
-        """Who holds each pod rank now; nobody where the cluster does not say so in time."""
-        look = asyncio.create_task(steps.survey(self.job.id, ()))
-        await self.mode.until(look.done, self.job.limits.look, "see which pods are there")
-        try:
-            return (await look).sighting.holders if look.done() else ()
-        except ActivityError as error:
-            workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
-            return ()
-        finally:
-            look.cancel()
 
     async def hear_offers(self) -> None:
         """A fault that the report names, and that was not announced, came in between: it is recovered with the others."""
@@ -194,12 +182,28 @@ class _Opening:
 
     def _take(self, report: Report | None) -> None:
         """What the training side named, and until when it waits."""
+        if strange := [one.rank for one in (report.fault_ranks if report else ()) if one.rank >= self.job.ranks]:
+            workflow.logger.warning("ranks that the job has not are left out", extra={"ranks": strange[:10]})
         self.mode.situation = self.told(report).with_(answer_by=self._patience() if report else None)
 
     def _patience(self) -> datetime | None:
         if not self.mindio or self.mode.answered_at is None:
             return None
         return self.mode.answered_at + opening.patience(self.job, self.situation)
+
+
+async def holders_now(mode: ModeWorkflow) -> tuple[str, ...]:
+    """Who holds each pod rank now; nobody where the cluster does not say so in time."""
+    job = mode.context.job
+    look = asyncio.create_task(steps.survey(job.id, ()))
+    await mode.until(look.done, job.limits.look, "see which pods are there")
+    try:
+        return (await look).sighting.holders if look.done() else ()
+    except ActivityError as error:
+        workflow.logger.warning("the job could not be looked at", extra={"error": str(error.cause)})
+        return ()
+    finally:
+        look.cancel()
 
 
 def _restart(reason: str) -> Ends:

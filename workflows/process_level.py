@@ -96,6 +96,13 @@ class ProcessLevel(ModeWorkflow):
             return report
         raise self.no_answer(order.name, within)
 
+    def is_no_answer(self, report: Report) -> str:
+        """A status says whose it is; a late one of an earlier strategy would be taken for that of this one."""
+        last = next(reversed(self.situation.ordered), "")
+        if report.kind is not ReportKind.STATUS or not report.strategy or report.strategy == last:
+            return ""
+        return f"nobody ordered {report.strategy}: the last strategy is {last or 'none yet'}"
+
     async def await_answer(self, within: timedelta, why: str) -> None:
         """Returns when the training side has answered, or never will, or has not in time."""
         await self.until(self.is_answered, within, why)

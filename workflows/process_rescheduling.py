@@ -1,7 +1,8 @@
 """Other pods take over the ranks of faulty ones, on other nodes; all other processes keep their memory, state comes from them.
 
 Child of `TrainingJob`, or a front of a client. Training stands while the new pods start: they are backup pods as those of a hot
-switch, and take over by the same hand-over. All faulty pods are replaced, not some; a pod that is lost meanwhile with them.
+switch, and take over by the same hand-over. All faulty pods are replaced, not some; a pod that is lost meanwhile with them. Pods
+of MindIO are replaced by others, and `workflows.their_pods` waits for that.
 """
 
 from datetime import datetime, timedelta
@@ -21,7 +22,8 @@ from rekindle.policy.modes import RESCHEDULING_TRIES
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import NOTHING, seconds
-from workflows.process_level import ProcessLevel, answer
+from workflows.process_level import answer
+from workflows.their_pods import TheirPods
 
 T = TypeVar("T")
 
@@ -38,7 +40,7 @@ class _PodFails(Exception):
 
 
 @workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
-class ProcessRescheduling(ProcessLevel):
+class ProcessRescheduling(TheirPods):
     MODE = Mode.PROCESS_RESCHEDULING
 
     @workflow.init
@@ -60,6 +62,14 @@ class ProcessRescheduling(ProcessLevel):
         return await self.conclude(request, self._procedure)
 
     async def _procedure(self) -> str:
+        """With MindIO the pods are its scheduler's."""
+        if self._speaks_mindio:
+            done = await self.replaced_by_others()
+            self.moved = list(self.anew)
+            return done
+        return await self._by_our_hand()
+
+    async def _by_our_hand(self) -> str:
         tries_left = RESCHEDULING_TRIES
         while True:
             await self.open(Strategy.RECOVER)

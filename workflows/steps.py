@@ -22,8 +22,11 @@ from rekindle.model.activity_values import (
     BackupRequest,
     EndSession,
     EventRequest,
+    Held,
     JobLook,
     JobRequest,
+    MadeAnew,
+    MadeAnewRequest,
     NewPodsRequest,
     OldPodsRequest,
     PodCount,
@@ -175,6 +178,14 @@ def await_running(job_id: str, pods: tuple[PodRef, ...], until: datetime) -> Act
     request = PodsRequest(job_id=job_id, pods=pods, within=_left(until))
     return workflow.start_activity_method(
         PodActivities.await_running, request, **named(_waiting(request.within), f"wait until {names} runs")
+    )
+
+
+def make_anew(job_id: str, held: tuple[Held, ...], lost_nodes: tuple[str, ...], until: datetime) -> ActivityHandle[MadeAnew]:
+    ranks = bounds.few([str(one.pod_rank) for one in held])
+    request = MadeAnewRequest(job_id=job_id, held=held, lost_nodes=lost_nodes, within=_left(until))
+    return workflow.start_activity_method(
+        PodActivities.make_anew, request, **named(_waiting(request.within), f"wait until pod ranks {ranks} have other pods")
     )
 
 

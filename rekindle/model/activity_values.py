@@ -6,7 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
-from rekindle.model.recovery import ModeRequest, PodRef, Verdict
+from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
 from rekindle.model.state import Remembered
 
 
@@ -31,6 +31,32 @@ class Replacement(Value):
     backup: PodRef
     old: PodRef | None = None
     """The pod that held the rank last; None: the cluster shows none any more."""
+
+
+class Held(Value):
+    """A pod rank whose pod is to be followed by another one, which the job's controller makes."""
+
+    pod_rank: int
+    holder: str
+    """First characters of the UID of the pod that is to go, as in `Sighting.holders`."""
+
+    told: bool
+    """The training side told it to leave: it ends by itself."""
+
+
+class MadeAnewRequest(Value):
+    job_id: str
+    held: tuple[Held, ...]
+    lost_nodes: tuple[str, ...]
+    within: timedelta
+
+
+class MadeAnew(Value):
+    """Pods that the job's controller made anew and its scheduler gave a node."""
+
+    moved: tuple[Switched, ...] = ()
+    missing: Text = ""
+    """What is not there yet, in words; empty: all are."""
 
 
 class PodsRequest(Value):

@@ -21,6 +21,7 @@ from rekindle.model.keys import (
     ANNOTATIONS,
     CAPABILITIES,
     DOWNGRADED,
+    FAULT_RETRY_TIMES,
     FRAMEWORK,
     LABELS,
     LIMITS,
@@ -35,7 +36,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
 
-KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK)
+KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 

@@ -1,13 +1,14 @@
 """Whether a mode may be tried at all. The reasons travel in the verdict."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import few
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank, Strategy
+from rekindle.model.recovery import FaultRank, Mode, Strategy
 from rekindle.model.state import JobState
 from rekindle.policy import faulty
 
@@ -26,6 +27,9 @@ class Readiness(Value):
 MOST_REPLACED = 10
 """Pods that one process rescheduling replaces at most: where more are lost, the whole job starts again. Source: ours, as the
 replaced system's bound for sub-healthy pods."""
+
+MOST_RETRIES = 10
+"""Online retries of one job within an hour: memory whose faults come back is left behind by then. Source: ours."""
 
 Check = Callable[[Job, int, Readiness], str]
 
@@ -126,8 +130,18 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Why the step cannot just be repeated for what is faulty; empty: it can."""
-    needs_more = () if faulty.is_retryable(_faulty(state)) else ("not all of its faults may go away when the step is repeated",)
-    return (*_process_level(state, Strategy.RETRY), *needs_more)
+    reasons = {
+        "not all of its faults may go away when the step is repeated": not faulty.is_retryable(_faulty(state)),
+        f"its step was repeated {MOST_RETRIES} times within an hour, and its faults come back": _comes_back(state),
+    }
+    return (*_process_level(state, Strategy.RETRY), *(reason for reason, holds in reasons.items() if holds))
+
+
+def _comes_back(state: JobState) -> bool:
+    """Whether the faults that stand follow many that a retry has mended."""
+    now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
+    retried = [one.started_at for one in state.history if one.ladder[-1].mode is Mode.ONLINE_RETRY]
+    return now is not None and len([moment for moment in retried if now - moment < timedelta(hours=1)]) >= MOST_RETRIES
 
 
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -141,11 +155,21 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     """Why no other pods can take over the ranks of those that are faulty; empty: they can."""
     pods = faulty.pods_of(state.job, _faulty(state))
     reasons = {
-        "with MindIO, pods are replaced by its scheduler": state.job.training_side is TrainingSide.MINDIO,
+        "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
+        f"with MindIO the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(state.job),
         f"{len(pods)} pods are faulty, accepted are at most {MOST_REPLACED}": len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= state.job.pods,
     }
     return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+
+
+def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:
+    return job.training_side is TrainingSide.MINDIO and 0 in pods and not job.can(Capability.REPLACE_RANK_0)
+
+
+def _is_nobodys(job: Job) -> bool:
+    """Where MindIO's pods are made anew by nobody but us, in a restart of the job."""
+    return job.training_side is TrainingSide.MINDIO and job.kind != "AscendJob"
 
 
 def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ Asked before a mode is chosen (`eligibility`) and while faults are announced (`o
 from collections.abc import Iterable
 
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.job import Job, TrainingSide
-from rekindle.model.keys import RECOVER_STRATEGY
-from rekindle.model.recovery import FaultRank
+from rekindle.model.job import Job, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import FAULT_RETRY_TIMES, PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
+from rekindle.model.recovery import FaultRank, Strategy
 
 IN_PLACE = "recover-in-place"
 """The word of the job's annotation, and of an order, for processes that start again in their pods. Source: the wire contract."""
@@ -54,11 +54,20 @@ def is_nobody_left(job: Job, faults: Iterable[Fault]) -> bool:
 
 
 def allows(job: Job, word: str) -> bool:
-    """Whether the job's owner names this strategy; our own training side may do all that it offers where its owner names none."""
+    """Whether the job's owner names this strategy. Who names none allows our own training side all that it offers, and MindIO to
+    `recover` where it may switch hot: the Ascend Operator sets its processes up for that. Source: the Kubernetes contract."""
     named = job.annotations.get(RECOVER_STRATEGY)
     if named is None:
-        return job.training_side is TrainingSide.REKINDLE
+        switches = job.sub_health is SubHealthStrategy.HOT_SWITCH and word == Strategy.RECOVER
+        return job.training_side is TrainingSide.REKINDLE or switches
     return word in (one.strip() for one in named.split(","))
+
+
+def may_pods_fail(job: Job) -> bool:
+    """Whether the Ascend Operator bears a pod that fails; otherwise it ends the whole job for good. And whether Volcano ends no
+    other pod with it: the Operator turns process-level recovery on for who names strategies. Source: the Kubernetes contract."""
+    is_on = RECOVER_STRATEGY in job.annotations or job.labels.get(PROCESS_RECOVER_ENABLE) == "on"
+    return is_on and job.labels.get(FAULT_RETRY_TIMES, "0").strip() not in ("", "0")
 
 
 def _ends_pods(fault: Fault) -> bool:

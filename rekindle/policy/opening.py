@@ -73,12 +73,15 @@ def announcement(job: Job, situation: Situation, *, leave: bool) -> tuple[FaultR
 
 def leaving(job: Job, situation: Situation, before: Sequence[str], now: Sequence[str]) -> tuple[int, ...]:
     """The pods that an exit order may name: held by the pod that became faulty, and named by no earlier order. An exit for a pod
-    that has left waits for the next one of its rank, and ends that.
+    that has left waits for the next one of its rank, and ends that. A pod that leaves has failed: where that would end its whole
+    job, none is told to.
 
     Args:
         before: who held each pod rank before the incident.
         now: who holds it at this moment.
     """
+    if not faulty.may_pods_fail(job):
+        return ()
     unnamed = (rank for rank in faulty.pods_of(job, situation.faulty) if rank not in situation.leaving)
     return tuple(rank for rank in unnamed if _holds_on(rank, before, now))
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.job import Job, JobId, TrainingSide
-from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges
 from rekindle.policy import faulty, opening, reports
 
 MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
 JOB = Job(id=JobId("j"), name="gpt", pods=4, ranks_per_pod=2, annotations={RECOVER_STRATEGY: "retry, recover"})
-MINDIO = JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "annotations": {RECOVER_STRATEGY: "retry, recover"}})
+MINDIO = JOB.model_copy(update={"training_side": TrainingSide.MINDIO, "labels": {FAULT_RETRY_TIMES: "3"}})
 WITHOUT_RETRY = MINDIO.model_copy(update={"annotations": {RECOVER_STRATEGY: "recover,dump"}})
 HELD = ("a", "b", "c", "d")
 
@@ -143,6 +143,13 @@ def test_a_pod_that_was_replaced_or_told_already_is_not_told_to_leave() -> None:
     assert opening.leaving(MINDIO, found, HELD, ("a", "b", "x", "")) == (1,)
     assert opening.leaving(MINDIO, found, HELD, ()) == ()
     assert opening.leaving(MINDIO, found, (), HELD) == ()
+
+
+def test_no_pod_is_told_to_leave_whose_end_would_fail_the_job() -> None:
+    """The Ascend Operator ends a job without `fault-retry-times` for good with its first pod that fails."""
+    found = situation(MINDIO, processes(OTHER, 3))
+    assert opening.leaving(MINDIO.model_copy(update={"labels": {}}), found, HELD, HELD) == ()
+    assert opening.leaving(MINDIO, found, HELD, HELD) == (1,)
 
 
 def test_only_normal_faults_of_mindio_settle() -> None:

@@ -63,7 +63,7 @@ class FaultDialogue:
         elif order == "on_global_rank":
             await self._take_faults(signal)
         else:
-            await self._repair(order)
+            await self._repair(order, signal)
 
     async def _stop(self) -> None:
         if self.state != TRAINS:
@@ -88,19 +88,36 @@ class FaultDialogue:
         if self.script.answers_faults:
             await self.report_offers()
 
-    async def _repair(self, strategy: str) -> None:
+    async def _repair(self, strategy: str, signal: wire.ProcessManageSignal) -> None:
         if self.state != ANNOUNCED or strategy not in self._offered:
             self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
             return
+        await self.ranks_come(signal)
         await self.script.before_status(strategy)
         if not self.script.resumes:
             return
         code = self.script.statuses.pop(0) if self.script.statuses else self.script.status
-        self.state = STOPPED if code == 405 else ANNOUNCED if code else TRAINS
-        if not code:
-            self.broken.clear()
+        if code == 405:
+            self.state = STOPPED
+        elif code:
+            self._fails()
+        else:
+            self._goes_on()
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
         await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
+
+    async def ranks_come(self, signal: wire.ProcessManageSignal) -> None:
+        """Ours is only told when they are there."""
+
+    def _fails(self) -> None:
+        """MindIO bears a dump or its end behind that, and nothing else."""
+        if not self.may_follow:
+            self._offered = ("exit", "dump")
+            self._wait("a repair that failed")
+
+    def _goes_on(self) -> None:
+        self.state = TRAINS
+        self.broken.clear()
 
     # ---- inside
 

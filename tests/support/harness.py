@@ -12,22 +12,24 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
-from temporalio.testing import WorkflowEnvironment
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from activities.pods import PodActivities
 from rekindle import ids
+from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
-from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 from tests.support.peer import MindioPeer, Script, ScriptedPeer
 from tests.support.sampling import ALL
-from tests.support.scripted_cluster import ScriptedCluster
+from tests.support.scripted_cluster import ScriptedCluster, TheirCluster
 from workers.control import MODES, control_worker
 from workers.gateway.attachments import ROUND
 from workers.gateway.server import Gateway
@@ -60,8 +62,10 @@ def a_job(**changes: Any) -> Job:
 
 
 def a_mindio_job(**changes: Any) -> Job:
+    """Whose pods may fail without an end of the whole job."""
     capabilities = (Capability.SINGLE_OPERATOR, Capability.MEGATRON)
-    return a_job(**{"training_side": TrainingSide.MINDIO, "kind": "AscendJob", "capabilities": capabilities, **changes})
+    mindio = {"training_side": TrainingSide.MINDIO, "kind": "AscendJob", "capabilities": capabilities}
+    return a_job(**{**mindio, "labels": {FAULT_RETRY_TIMES: "3"}, **changes})
 
 
 def sub_health(pod_rank: int = 1, node: str = "node-1", name: str = "e1") -> Fault:
@@ -196,13 +200,20 @@ class Harness:
     def peer(self, script: Script | None = None, at: int = 0) -> ScriptedPeer:
         address = self.gateways[at].address
         if self.job.training_side is TrainingSide.MINDIO:
-            return MindioPeer(address, self.job.id, script, self.cluster.backup_runs)
+            peer = MindioPeer(address, self.job.id, script, self.cluster.backup_runs)
+            peer.pods = self.cluster if isinstance(self.cluster, TheirCluster) else None
+            return peer
         return ScriptedPeer(address, self.job.id, script)
 
     async def tell(self, update: str, argument: Any = None) -> Receipt:
         arguments = [] if argument is None else [argument]
         receipt: Receipt = await self.entity.execute_update(update, args=arguments, result_type=Receipt)
         return receipt
+
+    async def look(self) -> None:
+        """The cluster's pods and nodes are told, as the watcher does."""
+        survey = await ActivityEnvironment().run(PodActivities(self.cluster).survey, SurveyRequest(job_id=self.job.id))
+        await self.tell(ids.Updates.SIGHTING, survey.sighting)
 
     async def fault(self, fault: Fault) -> Receipt:
         return await self.tell(ids.Updates.REPORT_FAULTS, FaultReport(faults=(fault,)))

@@ -51,7 +51,8 @@ def view(world: World, labels: dict[str, str]) -> JobView:
     able = "single_operator,megatron" if mindio else "replace_rank_0"
     written = {key: value for key, value in labels.items() if key not in ANNOTATIONS}
     noted = {key: value for key, value in labels.items() if key in ANNOTATIONS}
-    allowed = {keys.RECOVER_STRATEGY: world.knobs.allows} if world.knobs.allows else {}
+    allows = world.knobs.allows or ("exit" if mindio else "")  # MindIO's processes are not played
+    allowed = {keys.RECOVER_STRATEGY: allows} if allows else {}
     meta = ObjectMeta(name="gpt", uid=JOB, labels=written, annotations={**noted, keys.CAPABILITIES: able, **allowed})
     template = PodTemplate(command=("train",))
     spec = JobSpec(pods=world.knobs.pods, ranks_per_pod=RANKS, template=template, training_side=world.knobs.side)

@@ -6,11 +6,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+from temporalio.testing import WorkflowEnvironment
 
-from activities.pods import PodActivities
 from rekindle import ids
-from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
@@ -41,8 +39,7 @@ async def opening(
     """
     async with harness(env, job, modes=(OpensFirst, OpensForRetry, OpensInPlace, Opens)) as world, world.peer(script) as peer:
         await world.first_step()
-        survey = await ActivityEnvironment().run(PodActivities(world.cluster).survey, SurveyRequest(job_id=job.id))
-        await world.tell(ids.Updates.SIGHTING, survey.sighting)
+        await world.look()
         yield world, peer
         assert bool(peer.exited) is leaves, peer.exited
         assert not peer.broken_rules, peer.broken_rules

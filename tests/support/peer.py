@@ -7,9 +7,9 @@ only the newest one, and a new manager never meets the ranks of the one before.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 
@@ -71,6 +71,18 @@ class Script:
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
     on_order: Callable[[str], object] = lambda order: None
     """Called with each order that is carried out, before it is."""
+
+
+class Pods(Protocol):
+    """What the training side's processes run in."""
+
+    def leaves(self, pod_rank: int) -> None:
+        """Its agent ends."""
+        ...
+
+    async def replaced(self, ranks: Collection[int]) -> None:
+        """Returns when other pods than before run with these ranks."""
+        ...
 
 
 class ScriptedPeer(FaultDialogue):
@@ -338,12 +350,18 @@ class MindioPeer(ScriptedPeer):
 
     may_follow = False
 
+    pods: Pods | None = None
+    """None: they stay as they are."""
+
     def __init__(self, address: str, job_id: str, script: Script | None, backup_runs: Callable[[], Awaitable[object]]) -> None:
         """Args:
         backup_runs: returns when a backup pod runs, whose processes register then without any order.
         """
         super().__init__(address, job_id, script)
         self._backup_runs = backup_runs
+        self._left: set[int] = set()
+        """Pod ranks whose agents were told to end in this recovery."""
+        self._last_announced = ""
         self._slot: wire.ProcessManageSignal | None = None
         self._last_switch: tuple[str, ...] = ()
         self._last_strategy = ("", "")
@@ -375,7 +393,11 @@ class MindioPeer(ScriptedPeer):
         await self._notify()
 
     def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
-        """TaskD's rules: its hot switch looks at signal and actions of the last order only, its recovery at uuid and strategy."""
+        """TaskD's rules: its hot switch looks at signal and actions of the last order only, its recovery at uuid and strategy; of
+        announcements there is one for each uuid."""
+        if signal.signalType == "globalFault":
+            before, self._last_announced = self._last_announced, signal.uuid
+            return before == signal.uuid
         if signal.signalType == "changeStrategy":
             strategy = (signal.uuid, signal.changeStrategy)
             repeated, self._last_strategy, self._last_switch = strategy == self._last_strategy, strategy, ()
@@ -392,12 +414,40 @@ class MindioPeer(ScriptedPeer):
         if self._switching and self._knows_ranks:
             await self._backup_registers()
 
+    async def answer(self, order: str, signal: wire.ProcessManageSignal) -> None:
+        """Agents end that an order tells to; a repair waits for the ranks of the pods that come."""
+        self.end_agents(signal)
+        await super().answer(order, signal)
+
+    def end_agents(self, signal: wire.ProcessManageSignal) -> None:
+        """An exit for an agent that has left waits for the next one of its rank."""
+        pods = {int(pod) for pod in signal.nodeRankIds} if _ends_agents(signal) else set()
+        self.broken_rules += [f"pod rank {pod} was told to leave twice" for pod in sorted(pods & self._left)]
+        for pod in sorted(pods - self._left):
+            if self.pods:
+                self.pods.leaves(pod)
+        self._left |= pods
+
+    async def ranks_come(self, signal: wire.ProcessManageSignal) -> None:
+        if self.pods and signal.changeStrategy == "recover" and "fault_nodes_restart" not in signal.actions:
+            await self.pods.replaced({int(fault.rankId) for fault in signal.faultRanks})
+
+    def _goes_on(self) -> None:
+        super()._goes_on()
+        self._left.clear()
+
     async def _report(self, kind: str, call: Call) -> int:
         """A rank that the manager does not know is never heard of."""
         if not self._knows_ranks:
             return -1
         self._answered = True
         return await super()._report(kind, call)
+
+
+def _ends_agents(signal: wire.ProcessManageSignal) -> bool:
+    if "fault_nodes_restart" in signal.actions:
+        return False
+    return "fault_nodes_exit" in signal.actions or signal.changeStrategy in ("recover", "exit")
 
 
 def name_of(signal: wire.ProcessManageSignal) -> str:

@@ -270,6 +270,54 @@ class ScriptedCluster:
             follower.set()
 
 
+class TheirCluster(ScriptedCluster):
+    """Its agents end when they are told to, and a controller makes the pod of a rank anew when it is gone."""
+
+    def __init__(self, job: Job, nodes: int = 4) -> None:
+        super().__init__(job, nodes)
+        self.agents_end = True
+        self.anew_start = True
+        self.late: set[int] = set()
+        """Pod ranks that get no node."""
+        self._first = {pod.metadata.uid for pod in self.pods_by_name.values()}
+
+    def leaves(self, pod_rank: int) -> None:
+        if self.agents_end:
+            self.fail(self.holder(pod_rank).metadata.name)
+
+    async def replaced(self, ranks: Collection[int]) -> None:
+        wanted = {rank // self.job_model.ranks_per_pod for rank in ranks}
+        async with aclosing(self.follow(self.job_model.id)) as views:
+            async for pods in views:
+                new = (pod for pod in pods if pod.metadata.uid not in self._first and pod.status.phase is PodPhase.RUNNING)
+                if wanted <= {int(pod.metadata.annotations[RANK_INDEX]) for pod in new}:
+                    self._first = {pod.metadata.uid for pod in pods}
+                    return
+
+    async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
+        pod = self.pods_by_name.get(name)
+        await super().ensure_deleted(job_id, name, uid, grace_seconds)
+        if pod and name not in self.pods_by_name and not self._stopping:
+            self.make_anew(int(pod.metadata.annotations[RANK_INDEX]))
+
+    def make_anew(self, rank: int) -> Pod:
+        """As the Ascend Operator and its scheduler do."""
+        used = {pod.spec.node_name for pod in self.pods_by_name.values()}
+        node = "" if rank in self.late else next((node for node in self.node_names if node not in used), "")
+        phase = PodPhase.RUNNING if node and self.anew_start else PodPhase.PENDING
+        return self._put(self._pod(f"{self.job_model.name}-worker-{rank}", rank, node, phase))
+
+    _stopping = False
+
+    async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
+        self._stopping = True
+        return await super().ensure_stopped(job_id, grace_seconds, lost_nodes)
+
+    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+        self._stopping = False
+        return await super().ensure_pods(job_id, generation, avoid_nodes)
+
+
 class SlowCluster(ScriptedCluster):
     """Deletes backup pods when it is told to."""
 

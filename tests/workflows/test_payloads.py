@@ -40,6 +40,7 @@ from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RAN
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
+from rekindle.policy.eligibility import MOST_REPLACED
 from rekindle.policy.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.sighting import sight
 from tests.support.job_views import job as a_job_object
@@ -277,6 +278,17 @@ async def examples(job: Job) -> list[Any]:
         activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
         activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
         activity_values.Replacement(old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.MadeAnewRequest(
+            job_id=job.id,
+            held=tuple(
+                activity_values.Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)
+            ),
+            lost_nodes=avoided,
+            within=Limits().replacement_scheduled,
+        ),
+        activity_values.MadeAnew(
+            moved=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5
+        ),
         activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
         activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
         activity_values.EventRequest(job_id=job.id, event=event),

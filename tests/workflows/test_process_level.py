@@ -50,7 +50,7 @@ async def test_a_memory_fault_is_mended_by_repeating_the_step(temporal: Workflow
         incident = await world.incident()
         assert ladder(incident) == [(RETRY, RECOVERED)]
         assert incident.ladder[0].steps_lost == 0
-        assert fields(peer.received[2]) == ("changeStrategy", ["change_strategy"], ["3:0"], "retry", 0, [], "")
+        assert fields(peer.received[2]) == ("changeStrategy", ["change_strategy"], ["3:0"], "retry", 0, ["1"], "")
         assert peer.carried_out == [*DONE, "retry"]
         assert len({order.uuid for order in peer.received}) == 1
         assert world.cluster.writes == []

@@ -253,7 +253,13 @@ def _own_limits(job: Workload) -> dict[str, float | str]:
     if not isinstance(limits, dict) or not all(isinstance(value, int | float | str) for value in limits.values()):
         example = json.dumps({"pause": 60})
         raise BadInput(f"metadata.annotations.{keys.LIMITS}: must be a mapping of limits to seconds, such as {example}")
-    return {str(name): value for name, value in limits.items()}
+    return {**_scheduled_within(job), **{str(name): value for name, value in limits.items()}}
+
+
+def _scheduled_within(job: Workload) -> dict[str, float | str]:
+    """The contract's own word for one of the limits; what it does not accept counts for nothing."""
+    said = job.annotation(keys.WAIT_RESCHEDULE)
+    return {"replacementScheduled": float(said)} if 30 <= _count(said) <= 270 else {}
 
 
 def _phase(status: Object) -> JobPhase:

@@ -1,0 +1,100 @@
+"""Pods that others make anew: who goes when, who counts as the next one, and what is said of those that do not come."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from activities.made_anew import MakingAnew
+from rekindle.model.activity_values import Held, MadeAnew, MadeAnewRequest
+from rekindle.model.cluster import Pod
+from rekindle.model.fault import HOLDER_LENGTH
+from tests.support.harness import a_mindio_job
+from tests.support.scripted_cluster import TheirCluster
+
+
+@pytest.fixture
+def cluster() -> TheirCluster:
+    return TheirCluster(a_mindio_job(pods=3), nodes=6)
+
+
+async def made(
+    cluster: TheirCluster, *old: Pod, told: bool = True, lost_nodes: tuple[str, ...] = (), within: float = 20
+) -> MadeAnew:
+    job = cluster.job_model
+    held = tuple(Held(pod_rank=_rank(pod), holder=pod.metadata.uid[:HOLDER_LENGTH], told=told) for pod in old)
+    request = MadeAnewRequest(job_id=job.id, held=held, lost_nodes=lost_nodes, within=timedelta(seconds=within))
+    return await MakingAnew(cluster, request).run(request.within)
+
+
+def _rank(pod: Pod) -> int:
+    return int(pod.metadata.annotations["hccl/rankIndex"])
+
+
+async def test_a_pod_that_has_ended_is_left_to_its_scheduler_first(cluster: TheirCluster) -> None:
+    """It deletes the pod within its time: nobody else does."""
+    old = cluster.fail(cluster.holder(1).metadata.name)
+    waiting = asyncio.create_task(made(cluster, old))
+    while not cluster.followers:
+        await asyncio.sleep(0)  # until it is looked at
+    await cluster.ensure_deleted(cluster.job_model.id, old.metadata.name, old.metadata.uid, 0)
+    (moved,) = (await waiting).moved
+    assert (moved.before.uid, moved.after.uid) == (old.metadata.uid, cluster.holder(1).metadata.uid)
+    assert cluster.writes == [f"kill {old.metadata.name}"]
+
+
+async def test_a_pod_that_was_told_to_leave_has_its_time(cluster: TheirCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exit that is on its way would end the next one; then it is deleted all the same."""
+    old = cluster.holder(1)
+    assert (await made(cluster, old, within=0.1)).missing == f"pod {old.metadata.name} has not gone"
+    assert cluster.writes == []
+    monkeypatch.setattr(MakingAnew, "LEAVES", 0.1)
+    assert not (await made(cluster, old)).missing
+    assert cluster.writes == [f"kill {old.metadata.name}"]
+
+
+@pytest.mark.parametrize(("told", "lost_nodes"), [(False, ()), (True, ("node-1",))], ids=["not told", "on a lost node"])
+async def test_a_pod_that_will_not_leave_by_itself_goes_at_once(
+    cluster: TheirCluster, told: bool, lost_nodes: tuple[str, ...]
+) -> None:
+    """Nobody told it to, or nobody is there to hear it."""
+    old = cluster.holder(1)
+    cluster.node_names.remove("node-1")
+    (moved,) = (await made(cluster, old, told=told, lost_nodes=lost_nodes, within=5)).moved
+    assert moved.before.uid == old.metadata.uid
+
+
+async def test_a_pod_that_came_before_anybody_looked_is_the_next_one(cluster: TheirCluster) -> None:
+    """Its scheduler was quicker: nothing is deleted, and the old one is known by what stood for it."""
+    old = cluster.holder(1)
+    await cluster.ensure_deleted(cluster.job_model.id, old.metadata.name, old.metadata.uid, 0)
+    before = list(cluster.writes)
+    (moved,) = (await made(cluster, old)).moved
+    assert (moved.before.uid, moved.after.uid) == (old.metadata.uid[:HOLDER_LENGTH], cluster.holder(1).metadata.uid)
+    assert cluster.writes == before
+
+
+async def test_a_new_pod_that_fails_goes_like_an_old_one(cluster: TheirCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one comes that lives."""
+    monkeypatch.setattr(MakingAnew, "DELETED_BY_OTHERS", 0.0)
+    old = cluster.holder(1)
+    await cluster.ensure_deleted(cluster.job_model.id, old.metadata.name, old.metadata.uid, 0)
+    failed = cluster.fail(cluster.holder(1).metadata.name)
+    (moved,) = (await made(cluster, old)).moved
+    assert moved.after.uid not in (old.metadata.uid, failed.metadata.uid)
+
+
+async def test_all_of_them_are_awaited_and_each_that_is_missing_is_named(cluster: TheirCluster) -> None:
+    """One comes, one gets no node."""
+    cluster.late.add(2)
+    old = [cluster.holder(1), cluster.holder(2)]
+    found = await made(cluster, *old, told=False, within=0.5)
+    assert [one.pod_rank for one in found.moved] == [1]
+    assert found.missing == f"pod {old[1].metadata.name} has no node"
+
+
+async def test_a_pod_that_nobody_makes_is_said(cluster: TheirCluster) -> None:
+    """Its controller is away."""
+    old = cluster.holder(1)
+    del cluster.pods_by_name[old.metadata.name]
+    assert (await made(cluster, old, within=0.1)).missing == "nobody has made the pod of pod rank 1 anew"

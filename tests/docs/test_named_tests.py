@@ -1,0 +1,44 @@
+"""The pages that name a test for each row name tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ATTACKED, NEVER_LOST = ROOT / "docs/attacked.md", ROOT / "docs/never-lost.md"
+
+
+def rows_of(page: Path) -> list[str]:
+    """Of all its tables, without their heads."""
+    lines = page.read_text().splitlines()
+    heads = {index - 1 for index, line in enumerate(lines) if line.startswith("|---")}
+    return [line for index, line in enumerate(lines) if line.startswith("| ") and index not in heads]
+
+
+def _tests_in(path: Path) -> set[str]:
+    functions = (
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return {function.name for function in functions if function.name.startswith("test_")}
+
+
+@pytest.mark.parametrize("page", [ATTACKED, NEVER_LOST], ids=lambda page: page.name)
+def test_every_row_has_its_test(page: Path) -> None:
+    """A file with tests, or one test in it; or the mode that it waits for."""
+    rows = rows_of(page)
+    assert len(rows) > 40
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert named or "| not yet: " in row, row
+        for file, test in named:
+            tests = _tests_in(ROOT / file)
+            assert tests, file
+            assert not test or test in tests, f"{file} has no {test}"
+
+
+def test_every_way_to_lose_a_recovery_is_a_row() -> None:
+    """All 47, once each."""
+    numbers = [int(row.split("|")[1]) for row in rows_of(NEVER_LOST)]
+    assert sorted(numbers) == list(range(1, 48))

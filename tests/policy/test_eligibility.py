@@ -1,0 +1,98 @@
+"""What speaks against the modes that mend processes, where no recovery has to run to show it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.job import Job, JobId, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
+from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from rekindle.model.state import JobState, Standing
+from rekindle.policy import eligibility, faulty
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+
+
+def mindio(pods: int = 3, allows: str | None = "retry,recover", **changes: object) -> Job:
+    values: dict[str, object] = {
+        "id": JobId("j"),
+        "name": "gpt",
+        "kind": "AscendJob",
+        "training_side": TrainingSide.MINDIO,
+        "pods": pods,
+        "ranks_per_pod": 2,
+        "labels": {"process-recover-enable": "on"},
+        "annotations": {} if allows is None else {RECOVER_STRATEGY: allows},
+    }
+    return Job.model_validate({**values, **changes})
+
+
+def faulty_job(job: Job, *ranks: int, kind: FaultType = FaultType.OTHER, incidents: tuple[Incident, ...] = ()) -> JobState:
+    fault = Fault(
+        id="p",
+        kind=FaultKind.PROCESS,
+        ranks=ranks,
+        details=(FaultyRanks(ranks=ranks, type=kind),),
+        source=TRAINING_SIDE,
+        accepted_at=NOW,
+    )
+    return JobState.of(job).with_(faults=(Standing(fault=fault),), history=incidents, introduced=True)
+
+
+def test_mindio_replaces_pods_but_that_of_its_manager() -> None:
+    """Its controller dies with pod rank 0; and where nobody makes pods anew, none comes."""
+    assert eligibility.process_rescheduling(faulty_job(mindio(), 3), None) == ()
+    (first,) = eligibility.process_rescheduling(faulty_job(mindio(), 1), None)
+    assert first == "pod rank 0 is faulty, and MindIO's manager is in its pod"
+    (nobody,) = eligibility.process_rescheduling(faulty_job(mindio(kind="Job"), 3), None)
+    assert nobody == "with MindIO the job's controller makes pods anew, and a Job has none that does"
+
+
+def test_hot_switch_alone_allows_mindio_to_recover() -> None:
+    """Its processes are set up for that, and for nothing else; a word of the owner's is the owner's."""
+    job = mindio(allows=None, sub_health=SubHealthStrategy.HOT_SWITCH)
+    assert [faulty.allows(job, word) for word in ("recover", "retry", "recover-in-place", "dump")] == [True, False, False, False]
+    assert not faulty.allows(mindio(allows="exit", sub_health=SubHealthStrategy.HOT_SWITCH), "recover")
+    assert not faulty.allows(mindio(allows=None), "recover")
+
+
+def test_blanks_between_strategies_mean_nothing() -> None:
+    """Whoever reads the annotation reads the same."""
+    assert all(faulty.allows(mindio(allows=" retry , recover"), word) for word in ("retry", "recover"))
+
+
+@pytest.mark.parametrize(("label", "may"), [(None, False), ("", False), ("0", False), ("3", True), (" 10 ", True)])
+def test_pods_may_fail_where_the_job_says_how_often(label: str | None, may: bool) -> None:
+    """Otherwise the Ascend Operator ends the job for good with the first one."""
+    assert faulty.may_pods_fail(mindio(labels={} if label is None else {FAULT_RETRY_TIMES: label})) is may
+
+
+def test_a_pod_may_not_fail_where_volcano_ends_the_others_with_it() -> None:
+    """Process-level recovery is off in the eyes of who reads labels only."""
+    labels = {FAULT_RETRY_TIMES: "3"}
+    assert not faulty.may_pods_fail(mindio(allows=None, labels=labels))
+    assert faulty.may_pods_fail(mindio(allows=None, labels={**labels, "process-recover-enable": "on"}))
+
+
+def _retried(minutes_ago: int) -> Incident:
+    verdict = Verdict(mode=Mode.ONLINE_RETRY, outcome=Outcome.RECOVERED, reason="the step was repeated")
+    return Incident(
+        number=1,
+        summary="memory",
+        started_at=NOW - timedelta(minutes=minutes_ago),
+        seconds=1,
+        verdict=Outcome.RECOVERED,
+        ladder=(verdict,),
+        policy_after=SubHealthStrategy.IGNORE,
+    )
+
+
+def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
+    """Ten times within an hour; then its process starts anew, or its pod."""
+    often = tuple(_retried(minutes) for minutes in range(10))
+    assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often[:9]), None) == ()
+    (why,) = eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=often), None)
+    assert why == "its step was repeated 10 times within an hour, and its faults come back"
+    longer_ago = (*often[:9], _retried(61))
+    assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()

@@ -1,0 +1,121 @@
+"""Process rescheduling with MindIO, whose pods the job's controller makes anew and its scheduler places.
+
+It waits 30 s for its strategy and ten minutes for its ranks: `recover` is ordered first, and the pods are replaced meanwhile.
+Source: the recorded dialogues. A second fault waits until the training side has answered, which bears no order before that.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.model.activity_values import Held
+from rekindle.model.bounds import few
+from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
+from rekindle.model.recovery import Report, Strategy, Switched
+from rekindle.policy import faulty, nodes, opening, orders
+from rekindle.policy.modes import RESCHEDULING_TRIES
+from workflows import steps
+from workflows.mode import seconds
+from workflows.opening import holders_now
+from workflows.process_level import ProcessLevel, answer
+
+NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
+
+SEEN = timedelta(seconds=5)
+"""From the training side's word that its new ranks train until their pods have been seen by us, too."""
+
+
+class TheirPods(ProcessLevel):
+    """The part of process rescheduling that leaves the pods to others."""
+
+    replacing: "asyncio.Task[None] | None" = None
+    """Ends only by its failure."""
+
+    anew: tuple[Switched, ...] = ()
+    """Those that have come, by pod rank."""
+
+    async def replaced_by_others(self) -> str:
+        """Answers in words what was done.
+
+        Raises:
+            Ends: the job starts again; behind `recover` no other mode is borne.
+        """
+        await self.open(Strategy.RECOVER)
+        async with self.phase("new pods take over the ranks"):
+            late = await self._found_late()
+            pods = faulty.pods_of(self.context.job, self.situation.announced)
+            report = await self._recover(late, self._held(pods))
+            if not report.code:
+                await self.until(lambda: len(self.anew) == len(pods) or self._in_vain, SEEN, "see the new pods")
+        if report.code:
+            raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
+        where = few([f"{one.pod_rank} on {one.after.node}" for one in self.anew])
+        return f"pod ranks recovered in other pods: {where}; {report.info}"
+
+    async def _found_late(self) -> tuple[int, ...]:
+        """The pods that this order tells to leave: their faults were found behind the announcement."""
+        job, here = self.context.job, self.situation
+        is_late = set(faulty.pods_of(job, here.faulty)) - set(faulty.pods_of(job, here.announced))
+        late = opening.leaving(job, here, self.context.holders, await holders_now(self)) if is_late else ()
+        announced = opening.announcement(job, here, leave=True)
+        self.situation = here.with_(announced=announced, leaving=tuple(sorted((*here.leaving, *late))))
+        return late
+
+    async def _recover(self, late: tuple[int, ...], held: tuple[Held, ...]) -> Report:
+        job, here = self.context.job, self.situation
+        order = orders.change_strategy(job.id, here.attempt, Strategy.RECOVER, here.announced, late)
+        self.replacing = asyncio.create_task(self._replace(held))
+        self.replacing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await self.carry_out(order, job.limits.repair)
+
+    def is_answered(self) -> bool:
+        """Pods that do not come are not waited for."""
+        return super().is_answered() or self._in_vain
+
+    def no_answer(self, order: str, within: timedelta) -> Exception:
+        why = self.replacing.exception() if self.replacing and self._in_vain else None
+        return why if isinstance(why, Exception) else super().no_answer(order, within)
+
+    @property
+    def _in_vain(self) -> bool:
+        return bool(self.replacing and self.replacing.done())
+
+    # ---- the pods
+
+    def _held(self, pods: tuple[int, ...]) -> tuple[Held, ...]:
+        """Who goes, by UID: one that came in its place already stays."""
+        known = {rank: uid for rank, uid in enumerate(self.context.holders) if uid not in NOBODY}
+        if unknown := [str(rank) for rank in pods if rank not in known]:
+            raise self.ends_all(f"nobody knows which pods held pod ranks {few(unknown)}")
+        return tuple(Held(pod_rank=rank, holder=known[rank], told=rank in self.situation.leaving) for rank in pods)
+
+    async def _replace(self, held: tuple[Held, ...]) -> None:
+        """What dies before it has taken over is replaced once more."""
+        for _ in range(RESCHEDULING_TRIES):
+            try:
+                await self._come(held)
+                if await self._run():
+                    await workflow.wait_condition(self._died)
+            except ActivityError as error:
+                raise self.ends_all(f"the pods could not be replaced: {error.cause}") from error
+        raise self.ends_all("new pods fail again and again")
+
+    async def _come(self, held: tuple[Held, ...]) -> None:
+        limit, lost = self.context.job.limits.replacement_scheduled, (*self.context.lost_nodes, *nodes.lost(self.faults))
+        made = await steps.make_anew(self.context.job.id, held, tuple(dict.fromkeys(lost)), workflow.now() + limit)
+        if made.missing:
+            raise self.ends_all(f"no spare: {made.missing} within {seconds(limit)}")
+        seen = {one.pod_rank: one.before for one in self.anew}
+        self.anew = tuple(one.model_copy(update={"before": seen.get(one.pod_rank, one.before)}) for one in made.moved)
+
+    async def _run(self) -> bool:
+        pods = tuple(one.after for one in self.anew)
+        return (
+            await steps.await_running(self.context.job.id, pods, workflow.now() + self.context.job.limits.backup_start)
+        ).running
+
+    def _died(self) -> bool:
+        new = {one.after.uid for one in self.anew}
+        return any(new & set(fault.pod_uids) for fault in self.faults)
