@@ -60,8 +60,8 @@ faults: setup ## lose ranks of standalone jobs in every way, 20 times or RUNS ti
 	python -P -m benchmarks.faults --write --runs $(or $(RUNS),20)
 
 .PHONY: kills
-kills: setup ## kill each process at every history event and between them, all of them, and write the table
-	REKINDLE_KILLS=all pytest tests/kills
+kills: setup ## kill each process at every event of recoveries and between them, of all modes or MODES=in-place, and write the table
+	REKINDLE_KILLS=$(or $(MODES),all) pytest tests/kills
 
 .PHONY: fuzz
 fuzz: setup ## read 10,000 broken objects, bodies and messages of each sort; takes a quarter of an hour

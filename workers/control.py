@@ -19,6 +19,7 @@ from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
 from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
+from workers.sticky import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.training_job import TrainingJob
 
@@ -119,6 +120,7 @@ async def main() -> None:
         await ensure_search_attributes(client)
         # The sandbox polices workflows in the tests; here it would cost 15 ms of a recovery's first order (docs/decisions/0009).
         build_id = settings.build_id or build_of_code()
+        await leave_sticky_queues(client)
         async with control_worker(client, cluster, UnsandboxedWorkflowRunner(), deployment_config(build_id)):
             upgrades = Upgrades(client, build_id, alone=settings.only_worker)
             await upgrades.take_over()

@@ -30,7 +30,7 @@ DONE = "RespondActivityTaskCompleted"
 UPDATE = "UpdateWorkflowExecution"
 
 ENDS = {
-    CommandType.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION: "starts the hot switch",
+    CommandType.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION: "starts the recovery",
     CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION: "ends with its verdict",
     CommandType.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION: "continues as new",
 }

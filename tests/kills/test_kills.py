@@ -1,4 +1,8 @@
-"""Kills at every event of a hot switch, and between events: all of them (`make kills`), or a sample seeded by the commit."""
+"""Kills at every event of a recovery of each mode, and between events: all (`make kills`), or a sample seeded by the commit.
+
+`REKINDLE_KILLS=all` kills at all points of every mode, `REKINDLE_KILLS=online-retry,hot-switch` at all points of these modes;
+what was run is written into `docs/kills.md`, where the sections of other modes stay.
+"""
 
 import os
 import random
@@ -14,35 +18,45 @@ from rekindle.model.cluster import Pod
 from rekindle.model.job import TrainingSide
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
 from rekindle.model.recovery import Mode, Outcome
-from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, Journal, Side
+from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
-from tests.kills.table import Row, Table, does, where
+from tests.kills.managers import MANAGER
+from tests.kills.modes import HOT_SWITCH, IN_PLACE, MODES, ONLINE_RETRY, Struck
+from tests.kills.table import Row, Table, does, where, write
 from tests.kills.trial import Kill, Result, Trials
 from tests.support.processes import CONTROL, GATEWAY, SERVER, processes
 from tests.support.sampling import commit
 
-ALL = os.environ.get("REKINDLE_KILLS") == "all"
-SAMPLE = 6
+ASKED = os.environ.get("REKINDLE_KILLS", "")
+ALL = bool(ASKED)
+CHOSEN = [struck for struck in MODES if ASKED in ("", "all") or struck.word in ASKED.split(",")]
+assert CHOSEN, f"REKINDLE_KILLS={ASKED}: it is `all`, or some of {', '.join(struck.word for struck in MODES)}"
+SAMPLE = 2
+"""Kills of each mode."""
+
 BOUND = 5.0 if ALL else 15.0
 """Seconds that a kill may add, on a machine on which a process starts in `START`."""
 
 START = 2.0
 """A machine that does other work besides is given what a process took longer to start."""
 
-UNDISTURBED = 3
-ORDERS = ["hot switch", "new pod running", "migration"]
+UNDISTURBED = 3 if ALL else 2
 WRITTEN_LATER = ("ActivityTaskStarted", "WorkflowTaskScheduled", "WorkflowTaskStarted")
 """The server writes these events when the activity, or the task of an update, has ended: a killed one may have none."""
 
 OURS, MINDIO = TrainingSide.REKINDLE, TrainingSide.MINDIO
+Victims = tuple[str, ...]
 
 pytestmark = [pytest.mark.kills, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(3 * 3600 if ALL else 120)]
+each_mode = pytest.mark.parametrize("struck", CHOSEN, ids=[struck.word for struck in CHOSEN])
 
 
 @dataclass
 class Reference:
-    """Runs that nobody disturbed."""
+    """Runs of one mode that nobody disturbed."""
 
+    struck: Struck
+    side: TrainingSide
     results: list[Result]
 
     @property
@@ -61,104 +75,135 @@ class Reference:
         return [*of_the_job, *places("recovery", result.recovery, result.calls)]
 
 
+class References:
+    """Each is made when it is first asked for."""
+
+    def __init__(self, trials: Trials) -> None:
+        self._trials = trials
+        self._made: dict[tuple[Mode, TrainingSide], Reference] = {}
+
+    async def of(self, struck: Struck, side: TrainingSide = OURS) -> Reference:
+        if (struck.mode, side) not in self._made:
+            results = [await self._trials.run(struck, None, side) for _ in range(UNDISTURBED)]
+            self._made[struck.mode, side] = Reference(struck, side, results)
+        return self._made[struck.mode, side]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def trials(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Trials]:
     journal = Journal()
     async with processes(tmp_path_factory.mktemp("kills"), journal) as world:
         runs = Trials(world, journal)
         async with runs.watching():
-            await runs.run(None)  # everything is imported
+            await runs.run(HOT_SWITCH, None)  # everything is imported
             yield runs
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ours(trials: Trials) -> Reference:
-    return Reference([await trials.run(None) for _ in range(UNDISTURBED)])
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mindio(trials: Trials) -> Reference:
-    found = Reference([await trials.run(None, MINDIO) for _ in range(UNDISTURBED)])
-    assert [len(result.incident.ladder) for result in found.results] == [1] * UNDISTURBED, "undisturbed there is no fallback"
-    return found
+@pytest.fixture(scope="module")
+def references(trials: Trials) -> References:
+    return References(trials)
 
 
 @pytest.fixture(scope="module")
-def table(ours: Reference) -> Iterator[Table]:
-    made = Table(undisturbed=ours.seconds)
+def table() -> Iterator[Table]:
+    made = Table()
     yield made
     if ALL and made.rows:
-        made.write()
+        write(made)
 
 
-async def test_undisturbed_hot_switches_have_one_history_and_a_kill_for_each_of_its_events(ours: Reference) -> None:
+@each_mode
+async def test_undisturbed_recoveries_have_one_history_and_a_kill_for_each_of_its_events(
+    references: References, struck: Struck
+) -> None:
     """Undisturbed runs agree in every event, and every event after the fault is met by a kill."""
+    ours = await references.of(struck)
     assert {tuple(_events(result)) for result in ours.results} == {tuple(ours.events)}
     assert [event for place in ours.places for event in place.events] == ours.events
     for result in ours.results:
-        _once(result)
+        _once(result, ours)
 
 
-async def test_a_killed_process_neither_loses_a_hot_switch_nor_repeats_it(
-    trials: Trials, ours: Reference, table: Table, subtests: pytest.Subtests
+@each_mode
+async def test_a_killed_process_neither_loses_a_recovery_nor_repeats_it(
+    trials: Trials, references: References, table: Table, struck: Struck, subtests: pytest.Subtests
 ) -> None:
-    """Control worker, gateway, or both, killed at any point: recovered, nothing done twice, and soon."""
-    whom = ((CONTROL,), (GATEWAY,), (CONTROL, GATEWAY))
-    kills = [(place, victims) for place in ours.places for victims in whom]
-    for place, victims in _chosen(kills, SAMPLE):
+    """Control worker, gateway, Temporal server or manager, killed at any point: recovered, nothing done twice, and soon."""
+    ours = await references.of(struck)
+    for place, victims in _chosen(_kills(ours), struck):
         with subtests.test(f"{' and '.join(victims)} at {where(place)}: {does(place)}"):
-            result = await trials.run(Kill(place.point, victims))
-            _note(table, place, victims, result, result.seconds - ours.seconds)
+            result = await trials.run(struck, Kill(place.point, victims))
+            _note(table, place, victims, result, ours)
             _met(result, place, ours)
-            _once(result)
+            _once(result, ours, victims)
             _soon(result, ours)
 
 
 async def test_an_order_follows_the_stream_to_the_next_gateway_without_an_error_in_the_log(
-    trials: Trials, ours: Reference
+    trials: Trials, references: References
 ) -> None:
     """An order that was handed out to a gateway which then died is sent by its successor, and the log shows no stray error."""
+    ours = await references.of(HOT_SWITCH)
     handed_out = next(place for place in ours.places if place.point.call.method == POLL_ACTIVITY)
-    result = await trials.run(Kill(handed_out.point, (GATEWAY,)))
+    result = await trials.run(HOT_SWITCH, Kill(handed_out.point, (GATEWAY,)))
     _met(result, handed_out, ours)
-    _once(result)
+    _once(result, ours)
     assert "never retrieved" not in trials.log(CONTROL)
 
 
-async def test_a_killed_server_comes_back_on_its_database_and_goes_on(
-    trials: Trials, ours: Reference, table: Table, subtests: pytest.Subtests
-) -> None:
-    """The Temporal server, killed behind a decision of the hot switch: recovered, and nothing done twice."""
-    decisions = [
-        place
-        for place in ours.places
-        if place.point.call.workflow == "recovery" and place.point.call.method == DECIDED and place.point.side is Side.AFTER
-    ]
-    for place in decisions if ALL else decisions[len(decisions) // 2 :][:1]:
-        with subtests.test(f"server at {where(place)}: {does(place)}"):
-            result = await trials.run(Kill(place.point, (SERVER,)))
-            _note(table, place, (SERVER,), result, result.seconds - ours.seconds)
-            _met(result, place, ours)
-            _once(result)
-            _soon(result, ours)
-
-
+@pytest.mark.parametrize(
+    "struck",
+    [
+        pytest.param(struck, id=struck.word, marks=() if ALL else pytest.mark.same_path(over="struck"))
+        for struck in (HOT_SWITCH, ONLINE_RETRY, IN_PLACE)
+        if struck in CHOSEN
+    ],
+)
 async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
-    trials: Trials, mindio: Reference, table: Table, subtests: pytest.Subtests
+    trials: Trials, references: References, table: Table, struck: Struck, subtests: pytest.Subtests
 ) -> None:
     """A training side that never repeats a report, and a killed gateway: recovered, or the fallback of the rule; never stuck."""
-    kills = [(place, (GATEWAY,)) for place in mindio.places if place.point.call.caller == GATEWAY]
-    written = [kill for kill in kills if (kill[0].point.call.method, kill[0].point.side) == (DONE, Side.BEFORE)]
-    for place, victims in kills if ALL else written[-1:]:
-        with subtests.test(f"{' and '.join(victims)} at {where(place)}: {does(place)}"):
-            result = await trials.run(Kill(place.point, victims), MINDIO)
-            _note(table, place, victims, result, result.seconds - mindio.seconds, MINDIO)
+    mindio = await references.of(struck, MINDIO)
+    assert [len(result.incident.ladder) for result in mindio.results] == [1] * UNDISTURBED, "undisturbed there is no fallback"
+    kills = [place for place in mindio.places if place.point.call.caller == GATEWAY and place.point.call.workflow == "recovery"]
+    written = [place for place in kills if (place.point.call.method, place.point.side) == (DONE, Side.BEFORE)]
+    for place in kills if ALL else written[-1:]:
+        with subtests.test(f"gateway at {where(place)}: {does(place)}"):
+            result = await trials.run(struck, Kill(place.point, (GATEWAY,)), MINDIO)
+            _note(table, place, (GATEWAY,), result, mindio)
             _met(result, place, mindio)
             if result.incident.ladder[0].outcome is Outcome.RECOVERED:
-                _once(result)
+                _once(result, mindio)
                 assert "status" in result.accepted
             else:
-                _fallen_back(result)
+                _fallen_back(result, struck)
+
+
+# ---- which kills
+
+
+def _kills(reference: Reference) -> list[tuple[Place, Victims]]:
+    """What dies where; a place that only one of them could notice is not tried with the others."""
+    return [(place, victims) for place in reference.places for victims in _victims_at(place)]
+
+
+def _victims_at(place: Place) -> list[Victims]:
+    whom: list[Victims] = [(CONTROL,), (GATEWAY,)]
+    if place.point.call.caller == GATEWAY:
+        whom.append((CONTROL, GATEWAY))
+    if place.events:
+        whom.append((SERVER,))
+        if place.point.call.workflow == "recovery":
+            whom.append((MANAGER,))
+    return whom
+
+
+def _chosen(kills: Sequence[tuple[Place, Victims]], struck: Struck) -> Sequence[tuple[Place, Victims]]:
+    if ALL:
+        return kills
+    seed = f"{commit()} {struck.word}"
+    print(f"a sample of {SAMPLE} of {len(kills)} kills, seeded by {seed}")
+    return random.Random(seed).sample(kills, SAMPLE)
 
 
 # ---- what must be true
@@ -175,25 +220,41 @@ def _met(result: Result, place: Place, reference: Reference) -> None:
     assert [event.name for event in same] == [event.name for event in undisturbed]
 
 
-def _once(result: Result) -> None:
-    """Recovered by one swap; every order carried out once, every report consumed once."""
+def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
+    """Recovered by this mode alone; every order carried out once, every report consumed once, and nothing left behind."""
+    struck = reference.struck
     (verdict,) = result.incident.ladder
-    assert (verdict.mode, verdict.outcome) == (Mode.HOT_SWITCH, Outcome.RECOVERED), verdict.reason
-    assert result.peer.carried_out == [order for order in ORDERS if result.peer.tireless or order != "new pod running"]
+    assert (verdict.mode, verdict.outcome) == (struck.mode, Outcome.RECOVERED), verdict.reason
+    assert (result.incidents, result.standing) == (1, ())
+    phases = [phase.name for phase in verdict.phases]
+    assert len(phases) == len(set(phases)) == struck.phases, phases
+    _ordered_once(result, struck, victims)
+    acknowledged = {kind for kind, code in result.peer.acknowledged if code == 0}
+    assert acknowledged - {"fault"} <= set(result.accepted)
+    assert set(result.accepted) == set(struck.reports) or not result.peer.tireless
+    assert verdict.unread == ()
+    _pods_once(result, struck)
+
+
+def _ordered_once(result: Result, struck: Struck, victims: Victims) -> None:
+    """By each manager; only one that died may leave an order to the next."""
+    orders = [order for order in struck.orders if result.peer.tireless or order != "new pod running"]
+    assert len(result.peer.lives) == 1 + victims.count(MANAGER)
+    for life in result.peer.lives:
+        assert len(life) == len(set(life)), result.peer.lives
+    carried_out = [order for life in result.peer.lives for order in life]
+    assert list(dict.fromkeys(carried_out)) == orders
     assert len({order.uuid for order in result.peer.received}) == 1
     assert not result.peer.exited
-    phases = [phase.name for phase in verdict.phases]
-    assert len(phases) == len(set(phases)) == 7, phases
-    acknowledged = {kind for kind, code in result.peer.acknowledged if code == 0}
-    assert acknowledged <= set(result.accepted)
-    assert set(result.accepted) == {"strategies", "status"} or not result.peer.tireless
-    assert verdict.unread == ()
-    backups = [pod for pod in result.born if _rank(pod) == 1 and pod.metadata.uid != result.before.metadata.uid]
-    assert len(result.born) == 3
-    assert len(backups) == 1
-    assert result.died == [result.before.metadata.uid]
+
+
+def _pods_once(result: Result, struck: Struck) -> None:
+    others = [pod for pod in result.born if _rank(pod) == 1 and pod.metadata.uid != result.before.metadata.uid]
+    assert len(result.born) == 2 + struck.moves
+    assert len(others) == struck.moves
+    assert result.died == [result.before.metadata.uid] * struck.moves
     assert {_rank(pod): POD_TYPE in pod.metadata.annotations for pod in result.left} == {0: False, 1: False}
-    assert backups[0].metadata.uid in {pod.metadata.uid for pod in result.left}
+    assert {pod.metadata.uid for pod in others} <= {pod.metadata.uid for pod in result.left}
 
 
 def _soon(result: Result, reference: Reference) -> None:
@@ -201,13 +262,14 @@ def _soon(result: Result, reference: Reference) -> None:
     assert result.seconds - reference.seconds - max(0.0, result.start - START) < BOUND
 
 
-def _fallen_back(result: Result) -> None:
-    """The report of the pause, or of the resumption, was lost: the job was rescheduled, all of its pods once."""
-    first, last = result.incident.ladder
-    assert (first.mode, first.outcome) == (Mode.HOT_SWITCH, Outcome.ESCALATE)
-    paused = "migration" in result.peer.carried_out
-    assert ("nothing shows that the manager is" if paused else "pausing failed: no report of the pause") in first.reason
-    assert (last.mode, last.outcome) == (Mode.JOB_RESCHEDULING, Outcome.RECOVERED), last.reason
+def _fallen_back(result: Result, struck: Struck) -> None:
+    """A report was lost, and its rule led further down: to the next mode, or to a restart of the job, all of its pods once."""
+    first, last = result.incident.ladder[0], result.incident.ladder[-1]
+    assert (first.mode, first.outcome) == (struck.mode, Outcome.ESCALATE)
+    if struck is HOT_SWITCH:
+        paused = "migration" in result.peer.carried_out
+        assert ("nothing shows that the manager is" if paused else "pausing failed: no report of the pause") in first.reason
+    assert last.outcome is Outcome.RECOVERED, last.reason
     assert len(set(result.peer.carried_out)) == len(result.peer.carried_out)
     assert sorted(_rank(pod) for pod in result.left) == [0, 1]
     assert not {pod.metadata.uid for pod in result.left} & set(result.died)
@@ -225,18 +287,11 @@ def _rank(pod: Pod) -> int:
     return int(pod.metadata.annotations[RANK_INDEX])
 
 
-def _chosen(kills: Sequence[tuple[Place, tuple[str, ...]]], number: int) -> Sequence[tuple[Place, tuple[str, ...]]]:
-    if ALL:
-        return kills
-    seed = commit()
-    print(f"a sample of {number} of {len(kills)} kills, seeded by {seed}")
-    return random.Random(seed).sample(kills, number)
-
-
-def _note(table: Table, place: Place, victims: tuple[str, ...], result: Result, added: float, side: TrainingSide = OURS) -> None:
+def _note(table: Table, place: Place, victims: Victims, result: Result, reference: Reference) -> None:
     outcomes = [verdict.outcome for verdict in result.incident.ladder]
-    outcome = "recovered" if outcomes == [Outcome.RECOVERED] else f"fallback: {result.incident.ladder[-1].mode}"
-    table.rows.append(Row(place, victims, side.value, outcome, added, result.start))
+    outcome = "recovered" if outcomes == [Outcome.RECOVERED] else f"then {result.incident.ladder[-1].mode}"
+    added = result.seconds - reference.seconds
+    table.rows.append(Row(reference.struck, reference.side, place, victims, outcome, added, result.start, reference.seconds))
     sys.stderr.write(
         f"\n{added:+6.2f} s, start {result.start:.2f} s, {outcome}: {' and '.join(victims)} at {where(place)}: {does(place)} "
     )

@@ -1,4 +1,4 @@
-"""One hot switch of one job, during which something is killed; and what must be true of it afterwards."""
+"""One recovery of one job, during which something is killed; and what it left behind."""
 
 import asyncio
 import itertools
@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
-import grpc
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle, WorkflowHistoryEventFilterType
@@ -18,27 +17,27 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
-from rekindle.model.fault import FaultReport
+from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Incident, Mode, Progress, Receipt
 from rekindle.model.state import JobState
-from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.kills.calls import Journal, Noted, Point, Trap
-from tests.support.cluster import FOREVER
+from tests.kills.managers import MANAGER, Manager, MindioManager, OurManager
+from tests.kills.modes import Struck
+from tests.support.cluster import FOREVER, until_gone
 from tests.support.harness import register, sub_health
-from tests.support.peer import Call, MindioPeer, Script, ScriptedPeer
+from tests.support.peer import Script, ScriptedPeer
 from tests.support.processes import Processes
 from workers.gateway.job_workflows import Jobs
 
 HANG = 60.0
 """Seconds after which a recovery counts as hanging."""
 
-RETRY = 0.2
-LAST_RETRY = 1.0
-"""Seconds between two tries of our own manager (`rekindle_training.manager.gateway`)."""
+MINDIO_LIMITS = {"pause": 12, "statusLost": 2, "restart": 20, "settle": 0, "release": 0, "reportLost": 1, "retry": 6, "repair": 6}
+"""Seconds. Its rules are the same with these, and nobody waits for minutes."""
 
 _numbers = itertools.count(1)
 
@@ -73,54 +72,16 @@ class Result:
     died: list[str]
     """UIDs of pods that were deleted, one for each deletion."""
     left: list[Pod]
+    incidents: int
+    standing: tuple[Fault, ...]
+    """What is still held to be wrong with the job."""
+
     accepted: Counter[str] = field(default_factory=Counter)
     """Reports in the recovery's history, by kind."""
 
 
-class Manager(ScriptedPeer):
-    """A training side whose reports wait until the control plane has looked at what comes before them."""
-
-    tireless = False
-
-    def attend(self, journal: Journal, before_the_pause: str) -> Self:
-        """Names the activity that its report of the pause waits for."""
-        self._journal = journal
-        self._before = {"strategies": before_the_pause, "status": "order migration"}
-        self.acknowledged: list[tuple[str, int]] = []
-        return self
-
-    async def _report(self, kind: str, call: Call) -> int:
-        await self._journal.until(lambda: self._journal.is_settled(self._before[kind]))
-        code = await super()._report(kind, call)
-        if code >= 0:
-            self.acknowledged.append((kind, code))
-        return code
-
-
-class OurManager(Manager):
-    """Sends the same report again, until there is an answer."""
-
-    tireless = True
-
-    async def _send(self, call: Call) -> int:
-        retry = RETRY
-        async with asyncio.timeout(HANG):
-            while True:
-                async with grpc.aio.insecure_channel(self.address) as channel:
-                    try:
-                        return int((await call(RecoverStub(channel))).code)
-                    except grpc.aio.AioRpcError:
-                        pass
-                await asyncio.sleep(retry)
-                retry = min(1.5 * retry, LAST_RETRY)
-
-
-class MindioManager(Manager, MindioPeer):
-    """Gives a report up."""
-
-
 class Trials:
-    """Runs hot switches one after the other on the same processes."""
+    """Runs recoveries one after the other on the same processes."""
 
     def __init__(self, world: Processes, journal: Journal) -> None:
         self._world, self._journal = world, journal
@@ -145,27 +106,32 @@ class Trials:
         """All that this process and its predecessors logged."""
         return self._world.stack.members[process].log.read_text()
 
-    async def run(self, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE) -> Result:
-        """One job, one sub-health, at most one kill; ends when the verdict is in the job's history."""
-        job = await self._submit(side)
+    async def run(self, struck: Struck, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE) -> Result:
+        """One job that is struck once, at most one kill; ends when the verdict is in the job's history."""
+        job = await self._submit(struck, side)
         await register(self._world.client, job)
-        trap = Trap(kill.point, kill.victims, self._world.kill) if kill else None
-        peer = self._manager(job)
+        peer = self._manager(struck, job)
+
+        async def dies(victims: tuple[str, ...]) -> None:
+            await self._world.kill(victim for victim in victims if victim != MANAGER)
+            if MANAGER in victims:
+                await peer.die()
+
+        trap = Trap(kill.point, kill.victims, dies) if kill else None
         entity = self._world.client.get_workflow_handle(ids.job_workflow(job.id))
         try:
             async with peer:
                 progress = Progress(incarnation="life-1", step=1)
                 await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
-                return await self._recover(job, entity, peer, trap)
+                return await self._recover(struck, job, entity, peer, trap)
         finally:
             await self._end(job)
 
-    def _manager(self, job: Job) -> Manager:
+    def _manager(self, struck: Struck, job: Job) -> Manager:
+        gateway, script, behind = self._world.gateway, Script(), struck.report_behind(job.training_side)
         if job.training_side is TrainingSide.REKINDLE:
-            ours = OurManager(self._world.gateway, job.id, Script())
-            return ours.attend(self._journal, "order new pod running")
-        mindio = MindioManager(self._world.gateway, job.id, Script(), lambda: self._backup_runs(job))
-        return mindio.attend(self._journal, "wait until the backup pod runs")
+            return OurManager(gateway, job.id, script).attend(self._journal, behind)
+        return MindioManager(gateway, job.id, script, lambda: self._backup_runs(job)).attend(self._journal, behind)
 
     async def _backup_runs(self, job: Job) -> None:
         async for event in self._world.cluster.watch():
@@ -184,7 +150,7 @@ class Trials:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
 
-    async def _submit(self, side: TrainingSide) -> Job:
+    async def _submit(self, struck: Struck, side: TrainingSide) -> Job:
         mindio = side is TrainingSide.MINDIO
         capabilities = (Capability.SINGLE_OPERATOR, Capability.MEGATRON) if mindio else (Capability.REPLACE_RANK_0,)
         name = f"kill-{next(_numbers)}"
@@ -192,14 +158,14 @@ class Trials:
             metadata=ObjectMeta(
                 name=name,
                 labels={SUB_HEALTHY_STRATEGY: SubHealthStrategy.HOT_SWITCH},
-                annotations={CAPABILITIES: ",".join(capabilities)},
+                annotations={CAPABILITIES: ",".join(capabilities), **struck.of(side)},
             ),
             spec=JobSpec(
                 pods=2,
                 ranks_per_pod=2,
                 template=PodTemplate(command=FOREVER, accelerators=8),
                 training_side=side,
-                limits={"pause": 12, "statusLost": 2, "restart": 20} if mindio else {},
+                limits=MINDIO_LIMITS if mindio else {},
             ),
         )
         submitted = await self._world.cluster.submit(wanted)
@@ -225,17 +191,31 @@ class Trials:
         async with ScriptedPeer(self._world.gateway, job.id):
             await asyncio.Event().wait()
 
-    async def _recover(self, job: Job, entity: WorkflowHandle[Any, Any], peer: Manager, trap: Trap | None) -> Result:
+    async def _strike(self, struck: Struck, job: Job, peer: Manager, old: Pod) -> None:
+        if struck.faulty:
+            peer.strike(struck.faulty, struck.type)
+            return
+        report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
+        await Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
+
+    async def _lose(self, pod: Pod) -> None:
+        await self._world.cluster.delete_pod(pod.metadata.name, pod.metadata.uid, grace=0)
+        await until_gone(self._world.cluster, pod)
+
+    async def _recover(
+        self, struck: Struck, job: Job, entity: WorkflowHandle[Any, Any], peer: Manager, trap: Trap | None
+    ) -> Result:
         described = await entity.describe()
         old = await self._holder(job.id, 1)
+        if struck.loses_pod:
+            await self._lose(old)
         self._journal.begin(job.id, job.name, trap)
         began = time.time()
-        report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
-        telling = asyncio.create_task(Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report))
+        telling = asyncio.create_task(self._strike(struck, job, peer, old))
         succeeding = asyncio.create_task(self._succeed(job, peer))
         try:
             async with asyncio.timeout(HANG):
-                ended, incident = await self._verdict(job.id, described.run_id)
+                ended, state = await self._verdict(job.id, described.run_id)
                 await telling
                 await self._journal.until(lambda: trap is None or trap.fired.is_set())
         finally:
@@ -244,9 +224,11 @@ class Trials:
             await asyncio.gather(succeeding, return_exceptions=True)
             self._journal.end()
         history = await self._history(ids.job_workflow(job.id), described.run_id)
-        recovery = await self._history(ids.recovery_workflow(job, 1, Mode.HOT_SWITCH), _child(history))
+        recovery = await self._history(ids.recovery_workflow(job, 1, struck.mode), _child(history))
         return Result(
-            incident=incident,
+            incident=state.history[-1],
+            incidents=state.incidents,
+            standing=tuple(one.fault for one in state.faults),
             seconds=ended - began,
             job=history,
             recovery=recovery,
@@ -262,7 +244,7 @@ class Trials:
             accepted=_accepted(recovery),
         )
 
-    async def _verdict(self, job_id: str, run_id: str) -> tuple[float, Incident]:
+    async def _verdict(self, job_id: str, run_id: str) -> tuple[float, JobState]:
         """The entity continues as new after each incident, and carries its history along."""
         handle = self._world.client.get_workflow_handle(ids.job_workflow(job_id), run_id=run_id)
         closed = WorkflowHistoryEventFilterType.CLOSE_EVENT
@@ -271,7 +253,7 @@ class Trials:
                 async for event in handle.fetch_history_events(wait_new_event=True, event_filter_type=closed):
                     renewed = event.workflow_execution_continued_as_new_event_attributes
                     (state,) = await self._world.client.data_converter.decode(renewed.input.payloads, [JobState])
-                    return event.event_time.ToMicroseconds() / 1e6, state.history[-1]
+                    return event.event_time.ToMicroseconds() / 1e6, state
             except RPCError:
                 await asyncio.sleep(0.1)  # the server is down
 

@@ -130,6 +130,29 @@ async def test_a_manager_takes_over_in_the_middle_of_a_switch(job: Job, gateway:
     assert job.executed_once()
 
 
+async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_that_training_goes_on(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """Its stream brings all orders of the attempt again, and there is nothing left to switch."""
+    job.slow_down(150)
+    await job.start(1)
+    await gateway.hot_switch(2, 3)
+    assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 0
+    job.started["manager"].kill()
+    await job.started["manager"].code()
+    await job.manager()
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    await gateway.hot_switch(2, 3)
+    await gateway.order("hot-switch", "new pod running")
+    await gateway.migrate()
+    again = await gateway.report("ReportRecoverStatus", 2)
+    assert (again.strategy, again.status.code) == ("migration", 0)
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
 async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """A pause that nobody ends is over after the configured time, on the old ranks."""
     job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"

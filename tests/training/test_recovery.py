@@ -42,6 +42,8 @@ from tests.training.test_repair import SCRIPT, last_words
 
 Undisturbed = Callable[[], Awaitable[list[str]]]
 
+MODES = ("retry", "in place", "elsewhere")
+
 
 @pytest.fixture
 def recovered(job: Job) -> Job:
@@ -466,6 +468,58 @@ async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it
     assert await fault(gateway, 2) == {"2": "1"}
     assert await recovered.started["worker-0"].code() == 0
     assert last_words(recovered) == undisturbed
+
+
+@pytest.mark.parametrize("mode", ["retry", "in place"])
+async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_one_that_repairs(
+    mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """In place and by a retry, as by other pods."""
+    await struck_in(mode, recovered, gateway)
+    await replaced_manager(recovered)
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    await opened(gateway, 2, number=2)
+    await ordered(mode, gateway)
+    assert (await status(gateway))[1:] == (0, "training goes on behind step 4")
+    assert (await fault(gateway, 2)).keys() == {"2"}
+    assert await recovered.codes() == {0}
+    assert last_words(recovered) == undisturbed
+
+
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=pytest.mark.same_path(over="mode")) for mode in MODES])
+async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats_a_step(
+    mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
+) -> None:
+    """All orders of the attempt come again, and find nothing that is broken; nobody is replaced for them."""
+    pace = recovered.folder / "pace"
+    recovered.environment |= {"PACE_MS": "1000", "PACE_FILE": str(pace)}
+    await struck_in(mode, recovered, gateway)
+    await ordered(mode, gateway)
+    if mode == "elsewhere":
+        await recovered.backup(1)
+    assert (await status(gateway))[1] == 0
+    await replaced_manager(recovered)
+    await gateway.until(lambda: gateway.subscriptions == 2)
+    assert await opened(gateway, 2, number=2) == ["retry", "recover", "exit"]
+    await ordered(mode, gateway)
+    pace.write_text("0")
+    assert (await status(gateway, 2))[1] == 0
+    assert len(gateway.all("ReportProcessFault")) == 1
+    assert await recovered.started["worker-0"].code() == 0
+    assert last_words(recovered) == undisturbed
+
+
+async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
+    """Rank 2 is struck, and the recovery is open."""
+    job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:5:backward"}
+    await job.start()
+    await fault(gateway)
+    await opened(gateway, 2)
+
+
+async def ordered(mode: str, gateway: GatewayPeer) -> None:
+    orders = {"retry": gateway.retry, "in place": lambda: gateway.in_place(2), "elsewhere": lambda: gateway.elsewhere(1)}
+    await orders[mode]()
 
 
 async def test_training_goes_on_by_itself_where_no_control_plane_speaks(

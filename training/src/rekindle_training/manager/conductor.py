@@ -92,7 +92,8 @@ class Conductor:
             switch.stop("ordered")
 
     def migrate(self) -> None:
-        if (switch := self._active()) is not None:
+        """Ordered of a switch that has not paused here, it is that of a manager before this one."""
+        if (switch := self._active()) is not None and (switch.paused or not self._roster.took_over):
             switch.migrate()
         else:
             self._start(self._migrate_after_takeover())
@@ -294,6 +295,7 @@ class Conductor:
             switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
             switch.migrate()
         elif self._roster.complete:
+            self._drop()  # there is nothing left of it to switch
             strategy = CONTINUE if self._roster.backups else MIGRATION
             self._means.reports.status(RECOVERED, "training goes on", strategy)
         else:

@@ -1,0 +1,146 @@
+"""The training sides of the kills: ours, whose manager may die as well, and MindIO, which gives a report up.
+
+A report waits until the control plane has looked at what comes before it, so that undisturbed histories are one history.
+"""
+
+import asyncio
+from typing import Self
+
+import grpc
+
+from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
+from rekindle_training.manager.witness import MEET_SECONDS
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.kills.calls import Journal
+from tests.support.fault_dialogue import ANNOUNCED, STOPPED, TRAINS
+from tests.support.peer import Call, MindioPeer, ScriptedPeer
+
+MANAGER = "manager"
+"""A victim, as the processes of the control plane are."""
+
+GIVEN_UP = 60.0
+"""Seconds for which a report is repeated."""
+
+
+class Manager(ScriptedPeer):
+    """One that can be struck."""
+
+    tireless = False
+
+    def attend(self, journal: Journal, report_behind: dict[str, str]) -> Self:
+        """Args:
+        report_behind: by kind of report, the activity that it waits for.
+        """
+        self._journal, self._report_behind = journal, report_behind
+        self.acknowledged: list[tuple[str, int]] = []
+        self.lives: list[list[str]] = [self.carried_out]
+        """The orders that each manager carried out."""
+        return self
+
+    def strike(self, ranks: tuple[int, ...], kind: str) -> None:
+        """Faults of the training side, which its manager reports."""
+        self._spawn(self._tell(ranks, kind))
+
+    async def _tell(self, ranks: tuple[int, ...], kind: str) -> None:
+        await self.report_fault(*ranks, kind=kind)
+
+    async def _report(self, kind: str, call: Call) -> int:
+        if before := self._report_behind.get(kind):
+            await self._journal.until(lambda: self._journal.is_settled(before))
+        code = await super()._report(kind, call)
+        if code >= 0:
+            self.acknowledged.append((kind, code))
+        return code
+
+    async def die(self) -> None:
+        """As the process does: with its stream, its reports, and all that it knew. The ranks stay as they are."""
+        raise NotImplementedError
+
+
+class OurManager(Manager):
+    """As `rekindle_training.manager` behaves: it says a report again until there is an answer, carries orders out one after the
+    other, whatever it did before, and its successor meets the ranks first and tells of what is still broken."""
+
+    tireless = True
+
+    def attend(self, journal: Journal, report_behind: dict[str, str]) -> Self:
+        self._met = asyncio.Event()
+        self._met.set()
+        self._one_at_a_time = asyncio.Lock()
+        self._trains_on_the_backup = False
+        return super().attend(journal, report_behind)
+
+    async def die(self) -> None:
+        await self.cut()
+        self._calm()
+        work, self._work = self._work, set()
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        self._forget()
+        self._switching = False
+        self._spawn(self._succeed())
+
+    async def _succeed(self) -> None:
+        self.carried_out = []
+        self.lives.append(self.carried_out)
+        self._met.clear()
+        self._one_at_a_time = asyncio.Lock()
+        await self.attach()
+        await asyncio.sleep(MEET_SECONDS)
+        self._met.set()
+        if self.state != TRAINS:
+            await self.report_fault(*self.broken, kind=next(iter(self.broken.values())))
+        elif self._paused:
+            await self.pause()
+
+    def _check_pace(self, gap: float, order: str) -> None:
+        """It reads every order."""
+
+    async def _carry_out(self, order: str, signal: wire.ProcessManageSignal) -> None:
+        async with self._one_at_a_time:
+            await self._met.wait()
+            await super()._carry_out(order, signal)
+
+    async def answer(self, order: str, signal: wire.ProcessManageSignal) -> None:
+        if order == "stop_train":
+            self.state = STOPPED
+            await self.report_stopped()
+        elif order == "on_global_rank":
+            self.state = ANNOUNCED
+            self._offered = ("recover", "exit") if "1" in self.broken.values() else ("retry", "recover", "exit")
+            await self.report_offers()
+        else:
+            await self._repair(order)
+
+    async def _backup_registers(self) -> None:
+        if not self._trains_on_the_backup:
+            await super()._backup_registers()
+
+    async def _migrate(self) -> None:
+        """The one before may have done it, and told nobody."""
+        if not self._trains_on_the_backup:
+            await super()._migrate()
+        else:
+            await self.report_status(0)
+
+    async def resume(self, status: int = 0) -> None:
+        self._trains_on_the_backup = True
+        await super().resume(status)
+
+    async def _send(self, call: Call) -> int:
+        retry = FIRST_RETRY_SECONDS
+        async with asyncio.timeout(GIVEN_UP):
+            while True:
+                async with grpc.aio.insecure_channel(self.address) as channel:
+                    try:
+                        return int((await call(RecoverStub(channel))).code)
+                    except grpc.aio.AioRpcError:
+                        pass
+                await asyncio.sleep(retry)
+                retry = min(1.5 * retry, LAST_RETRY_SECONDS)
+
+
+class MindioManager(Manager, MindioPeer):
+    """Gives a report up."""

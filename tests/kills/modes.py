@@ -1,0 +1,93 @@
+"""The modes, one row each: what strikes the job, what its training side is ordered, and which pods change."""
+
+from dataclasses import dataclass
+
+from rekindle.model.fault import FaultType
+from rekindle.model.job import TrainingSide
+from rekindle.model.keys import RECOVER_STRATEGY
+from rekindle.model.recovery import Mode
+
+OPENING = ("stop_train", "on_global_rank")
+ALL = "retry,recover-in-place,recover"
+REPORTS = ("stop complete", "strategies", "status")
+
+
+@dataclass(frozen=True)
+class Struck:
+    """One mode."""
+
+    mode: Mode
+    strikes: str
+    """What strikes the job, in words."""
+
+    orders: tuple[str, ...]
+    phases: int
+    """Of its procedure."""
+
+    faulty: tuple[int, ...] = ()
+    """Ranks that the training side reports; none: the cluster tells of a sub-health."""
+
+    type: FaultType = FaultType.OTHER
+    loses_pod: bool = False
+    """Pod rank 1 is gone before anything is told."""
+
+    moves: bool = False
+    """Another pod takes over pod rank 1, and the old one is deleted."""
+
+    allowed: str = ""
+    """What the owner of a job of ours allows; empty: the owner says nothing, and all is allowed."""
+
+    @property
+    def word(self) -> str:
+        """As it is asked for: `in-place`."""
+        return self.mode.removesuffix(" recovery").replace(" ", "-")
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        return REPORTS if self.faulty else REPORTS[1:]
+
+    def of(self, side: TrainingSide) -> dict[str, str]:
+        """The job's annotations."""
+        allowed = self.allowed if side is TrainingSide.REKINDLE else ALL
+        return {RECOVER_STRATEGY: allowed} if allowed else {}
+
+    def report_behind(self, side: TrainingSide) -> dict[str, str]:
+        """By kind of report: the activity that comes before it in every undisturbed run."""
+        loaded = "order new pod running" if side is TrainingSide.REKINDLE else "wait until the backup pod runs"
+        offered = "order on_global_rank" if self.faulty else loaded
+        return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.orders[-1]}"}
+
+
+HOT_SWITCH = Struck(
+    mode=Mode.HOT_SWITCH,
+    strikes="the node of pod rank 1 is sub-healthy",
+    orders=("hot switch", "new pod running", "migration"),
+    phases=7,
+    moves=True,
+)
+ONLINE_RETRY = Struck(
+    mode=Mode.ONLINE_RETRY,
+    strikes="a fault of its device's memory strikes rank 3",
+    orders=(*OPENING, "retry"),
+    phases=4,
+    faulty=(3,),
+    type=FaultType.MEMORY,
+)
+IN_PLACE = Struck(
+    mode=Mode.IN_PLACE,
+    strikes="the process of rank 3 dies",
+    orders=(*OPENING, "recover"),
+    phases=4,
+    faulty=(3,),
+)
+PROCESS_RESCHEDULING = Struck(
+    mode=Mode.PROCESS_RESCHEDULING,
+    strikes="pod rank 1 loses its pod, and the training side tells of its ranks",
+    orders=(*OPENING, "recover"),
+    phases=6,
+    faulty=(2, 3),
+    loses_pod=True,
+    moves=True,
+    allowed="recover",
+)
+MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING)
