@@ -12,7 +12,7 @@ from rekindle.cli.scenario import RANKS, STEP_MS, Options, manifest
 from rekindle.cli.stack import Stack
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
-from rekindle.model.cluster import JobObject, Pod, PodPhase
+from rekindle.model.cluster import JobObject, Pod
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import RANK_INDEX, RECOVER_STRATEGY, SUB_HEALTHY_STRATEGY
 from rekindle.model.manifest import parse
@@ -137,6 +137,7 @@ class Trial:
         finally:
             await self.cluster.delete_job(self.job.metadata.uid, grace=0)
             await self._heal()
+            await self._is_gone()
 
     # ---- between two strikes
 
@@ -151,20 +152,31 @@ class Trial:
         if self.row.spares:
             await self.until(self._spares_wait, "loaded spares")
         if self.row.standbys:
-            await self._standbys_run()
+            await self._standbys_wait()
 
     def _spares_wait(self) -> bool:
         logs = [path.read_text() for path in (self.directory / "logs").glob("gpt-worker-*.log")]
         return all(log.count("a spare waits") == log.count("a spare takes a rank") + 1 for log in logs)
 
-    async def _standbys_run(self) -> None:
+    async def _standbys_wait(self) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not any(_is_standby(pod) for pod in await self.cluster.pods(self.job.metadata.uid)):
+            while not any(map(self._is_ready, await self.cluster.pods(self.job.metadata.uid))):
                 await asyncio.sleep(0.2)
+
+    def _is_ready(self, pod: Pod) -> bool:
+        """A standby that has loaded."""
+        log = self.directory / "logs" / f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log"
+        standby = pod.metadata.annotations.get("podType") == "standby"
+        return standby and log.exists() and log.read_text().count("a spare waits") >= RANKS_PER_POD
 
     async def _heal(self) -> None:
         for node in await self.cluster.nodes():
             await self.cluster.heal(node.metadata.name)
+
+    async def _is_gone(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.job.metadata.uid in [job.metadata.uid for job in await self.cluster.jobs()]:
+                await asyncio.sleep(0.1)
 
     def _set_pace(self, milliseconds: float) -> None:
         scratch = self._pace.with_suffix(".new")
@@ -203,7 +215,7 @@ class Trial:
 
     async def pod(self, pod_rank: int) -> Pod:
         pods = await self.cluster.pods(self.job.metadata.uid)
-        return next(pod for pod in pods if pod.metadata.annotations.get(RANK_INDEX) == str(pod_rank) and not _is_standby(pod))
+        return next(pod for pod in pods if pod.metadata.annotations.get(RANK_INDEX) == str(pod_rank))
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Raises TimeoutError that says what was waited for."""
@@ -224,10 +236,6 @@ def _with_standbys(text: str, standbys: int) -> str:
     if standbys:
         job["spec"]["standbys"] = standbys
     return json.dumps(job)
-
-
-def _is_standby(pod: Pod) -> bool:
-    return pod.metadata.annotations.get("podType") == "standby" and pod.status.phase is PodPhase.RUNNING
 
 
 def _tail(path: Path) -> list[str]:
