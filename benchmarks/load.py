@@ -1,9 +1,9 @@
 """What an installation bears: `python -P -m benchmarks.load --jobs 1000 --faults 100`.
 
 Real Temporal on a database file, the real control worker over pods that answer at once, the real gateway; all training sides in
-this process. Registers and attaches the jobs, looks at them idle, lets some fall ill one by one and many at once, and kills the
-gateway, the control worker and Temporal. Prints a table in Markdown, beside what is to be reached. Only on loopback; ends within
-`--limit`.
+this process. Registers and attaches the jobs, looks at them idle, lets some fall ill one by one and many at once, lets many lose
+a process at once, and kills the gateway, the control worker and Temporal. Prints a table in Markdown, beside what is to be
+reached. Only on loopback; ends within `--limit`.
 """
 
 import argparse
@@ -143,6 +143,29 @@ class Load:
         verdicts = f"all verdicts {time.monotonic() - began:.1f} s"
         self.table.add(f"{count} faults at once to first orders", f"{spread(seconds)}; {verdicts}", reach)
 
+    async def processes(self, count: int) -> None:
+        """Reports of lost processes on as many streams in the same moment."""
+        began = time.monotonic()
+        seconds = await asyncio.gather(*(self._process_fault(client) for client in self._healthy(count)))
+        await self._verdicts()
+        verdicts = f"all verdicts {time.monotonic() - began:.1f} s"
+        self.table.add(f"{count} process faults at once to first orders", f"{spread(seconds)}; {verdicts}", "p95 5 s")
+
+    async def _process_fault(self, client: ScriptedClient) -> float:
+        """Seconds from the report, as a manager makes it, to the first order at the client."""
+        began = time.monotonic()
+        telling = asyncio.create_task(client.report_fault())
+        await self._ordered(client)
+        await telling
+        assert client.first_order_at is not None
+        return client.first_order_at - began
+
+    @staticmethod
+    async def _ordered(client: ScriptedClient) -> None:
+        async with asyncio.timeout(VERDICTS):
+            while client.first_order_at is None:
+                await asyncio.sleep(0.005)
+
     def _healthy(self, count: int) -> list[ScriptedClient]:
         chosen = self.clients[self.ill : self.ill + count]
         assert len(chosen) == count, f"more jobs are needed than {self.jobs}"
@@ -157,15 +180,15 @@ class Load:
         telling = asyncio.create_task(
             persistently(lambda: job.execute_update(ids.Updates.REPORT_FAULTS, report, id="sub-health", result_type=Receipt))
         )
-        async with asyncio.timeout(VERDICTS):
-            while client.first_order_at is None:
-                await asyncio.sleep(0.005)
+        await self._ordered(client)
         await telling
+        assert client.first_order_at is not None
         return client.first_order_at - began
 
     async def _verdicts(self) -> None:
         """Waits until each fault had its recovery."""
-        query = f"WorkflowType = '{ids.Workflows.HOT_SWITCH}' AND ExecutionStatus = 'Completed'"
+        kinds = f"'{ids.Workflows.HOT_SWITCH}', '{ids.Workflows.IN_PLACE}'"
+        query = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Completed'"
         async with asyncio.timeout(VERDICTS):
             while (await self.temporal.count_workflows(query)).count < self.ill:
                 await asyncio.sleep(0.2)
@@ -308,6 +331,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> Table:
             single = median(await load.singles())
             for count in sorted({10, options.faults}):
                 await load.burst(count)
+            await load.processes(options.faults)
             await load.gateway_dies(single)
             await load.dies("control")
             await load.dies("temporal")
@@ -323,7 +347,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=20, help="seconds of looking at idle processes (default: 20)")
     parser.add_argument("--limit", type=float, default=1800, help="seconds for all of it (default: 1800)")
     options = parser.parse_args()
-    needed = 2 * SINGLES + sum({10, options.faults}) + 3
+    needed = 2 * SINGLES + sum({10, options.faults}) + options.faults + 3
     if options.jobs < needed:
         parser.error(f"--jobs: {options.jobs} are too few, with {options.faults} faults at once {needed} are needed")
     with tempfile.TemporaryDirectory(prefix="rekindle-load-") as directory:

@@ -29,7 +29,7 @@ CALL_SECONDS = 60.0
 
 
 class ScriptedClient:
-    """One manager: it comes back with jitter, and carries out a hot switch at once."""
+    """One manager: it comes back with jitter, and carries out at once what it is told of a hot switch or a recovery in place."""
 
     def __init__(self, address: str, job_id: str) -> None:
         self.job_id = job_id
@@ -39,6 +39,8 @@ class ScriptedClient:
         self.first_order_at: float | None = None
         self._address = address
         self._me = wire.ClientInfo(jobId=job_id, role="taskd")
+        self._stub: Any = None
+        """Of its connection, while it lives."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,6 +55,7 @@ class ScriptedClient:
         """Until it is cancelled."""
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
             stub: Any = RecoverStub(channel)
+            self._stub = stub
             while True:
                 try:
                     await self._subscribe(stub)
@@ -75,12 +78,23 @@ class ScriptedClient:
 
     async def _carry_out(self, stub: Any, signal: wire.ProcessManageSignal) -> None:
         self.first_order_at = self.first_order_at or time.monotonic()
-        order = signal.changeStrategy or signal.actions[0]
-        if order == "new pod running":
-            await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=self.job_id, strategies=["migration"]))
-        elif order == "migration":
-            done = wire.RecoverStatusRequest(jobId=self.job_id, strategy="migration", status=wire.Status(info="scripted"))
-            await stub.ReportRecoverStatus(done)
+        done = wire.Status(info="scripted")
+        match signal.signalType, signal.changeStrategy or signal.actions[0]:
+            case "stopTrain", _:
+                await stub.ReportStopComplete(wire.StopCompleteRequest(jobId=self.job_id, status=done))
+            case "globalFault", _:
+                await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=self.job_id, strategies=["recover", "exit"]))
+            case _, "new pod running":
+                await stub.ReportRecoverStrategy(wire.RecoverStrategyRequest(jobId=self.job_id, strategies=["migration"]))
+            case _, ("migration" | "recover") as strategy:
+                await stub.ReportRecoverStatus(wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=done))
+
+    async def report_fault(self) -> None:
+        """Of the process of rank 2, whose others it has stopped."""
+        fault = wire.FaultRank(rankId="2", faultType="1")
+        request = wire.ProcessFaultRequest(jobId=self.job_id, faultRanks=[fault])
+        status = await self._stub.ReportProcessFault(request, timeout=CALL_SECONDS)
+        assert status.code == 0, status
 
     async def first_step(self) -> None:
         async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:

@@ -467,15 +467,19 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a job is ended all the same
     chosen = [system for system in systems() if re.search(options.only, system.name) and (options.peers or not system.peer)]
-    python = peers_python() if any(system.peer for system in chosen) else sys.executable
-    rows = list(floors(options.rounds))
+    compare(chosen, options.rounds, options.keep)
+
+
+def compare(chosen: list[System], rounds: int, keep: Path) -> None:
+    """Prints the table of these systems, beside the floors."""
+    peers = any(system.peer for system in chosen)
+    python = peers_python() if peers else sys.executable
+    rows = list(floors(rounds))
     for system in chosen:
-        rows += measure(system, options.rounds, python if system.peer else sys.executable, options.keep)
+        rows += measure(system, rounds, python if system.peer else sys.executable, keep)
     console.print(
         f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.1f}; Python {platform.python_version()}, "
-        f"torch {torch.__version__}"
-        + (f", {_versions()}" if options.peers else "")
-        + f"; {WORLD} gloo ranks, DDP; checkpoints every "
+        f"torch {torch.__version__}" + (f", {_versions()}" if peers else "") + f"; {WORLD} gloo ranks, DDP; checkpoints every "
         f"{CHECKPOINT_EVERY} steps, the fault in step {STRIKE_AT}. Seconds.\n",
         soft_wrap=True,
     )

@@ -1,8 +1,8 @@
 """Makes the README's pictures of the Temporal UI from a real run, and asserts what is on them. `make pictures` runs it.
 
-One job trains for real and is switched to a spare node. Beside it are jobs whose pods only wait and whose training side is
-played, so that the list shows the ends that a recovery may have. Needs Debian's `chromium` and nothing else: pages are read and
-drawn by the headless browser itself.
+Jobs train for real: one is switched to a spare node, others lose processes or a pod. Beside them are jobs whose pods only wait
+and whose training side is played, so that the list shows the ends that a recovery may have. Needs Debian's `chromium` and nothing
+else: pages are read and drawn by the headless browser itself.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from rekindle import ids
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.client import Rekindle
@@ -142,20 +143,41 @@ async def main() -> None:
         async with stack as started, ClusterClient(Path(started.addresses.socket)) as cluster:
             stories = Stories(started, await Rekindle.connect(started.addresses.temporal), cluster)
             others = [await stories.given_up(), await stories.cancelled(), await stories.ignored()]
+            struck = [await of_processes(started, Path(directory), *one) for one in STRUCK]
             scenario = HotSwitchScenario(SubHealth(), started, Path(directory), lambda _: None)
-            result = await scenario.run()
-            assert result["verdict"] == "recovered"
-            await asyncio.to_thread(pictures, f"{started.addresses.ui}/namespaces/default/workflows", result, others)
+            switched = await scenario.run()
+            assert switched["verdict"] == "recovered"
+            ui = f"{started.addresses.ui}/namespaces/default/workflows"
+            await asyncio.to_thread(pictures, ui, switched, struck[-1], [*others, *(one["workflow_id"] for one in struck)])
 
 
-def pictures(ui: str, result: dict[str, str], others: list[str]) -> None:
-    recovery = f"{ui}/{quote(result['workflow_id'], safe='')}/{result['run_id']}"
+STRUCK = (
+    (Mode.ONLINE_RETRY, Strike.MEMORY, False),
+    (Mode.IN_PLACE, Strike.KILL, False),
+    (Mode.PROCESS_RESCHEDULING, Strike.KILL, True),
+    (Mode.PROCESS_RESCHEDULING, Strike.KILL, False),
+)
+"""Modes, what happens to a rank, and whether no spare is there. The last one's story is told."""
+
+
+async def of_processes(stack: Stack, directory: Path, mode: Mode, fault: Strike, no_spare: bool) -> dict[str, str]:
+    options = ProcessFaults(mode=mode, fault=fault, no_spare=no_spare, steps=60)
+    result = await ProcessFaultScenario(options, stack, directory, lambda _: None).run()
+    assert options.is_met_by(result), result
+    return result
+
+
+def pictures(ui: str, switched: dict[str, str], rescheduled: dict[str, str], others: list[str]) -> None:
+    recovery, other = (f"{ui}/{quote(one['workflow_id'], safe='')}/{one['run_id']}" for one in (switched, rescheduled))
     summaries = ["order hot switch", "start backup pod for pod rank 1", "wait for the report of the pause", "order migration"]
     story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
-    ends = ["HotSwitch", "JobRescheduling", "TrainingJob", "Completed", "Failed", "Canceled", result["workflow_id"], *others]
-    shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *ends)
+    loss = ["process rescheduling of gpt", "training stops", "new pods start", "new pods take over the ranks"]
+    modes = ["OnlineRetry", "InPlaceRecovery", "ProcessRescheduling", "HotSwitch", "JobRescheduling", "TrainingJob"]
+    ends = ["Completed", "Failed", "Canceled", switched["workflow_id"], *others]
+    shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *modes, *ends)
     shot(f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
     shot(f"{recovery}/user-metadata", "story.png", *story)
+    shot(f"{other}/user-metadata", "rescheduling.png", *loss)
 
 
 if __name__ == "__main__":

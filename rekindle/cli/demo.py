@@ -59,6 +59,7 @@ class Struck:
     ranks_at_once: Annotated[int, Parameter(help="1, or 2: another one at the same time, which is in another pod.")] = 1
 
 
+NO_SPARE_PROCESS = "No loaded process waits for the rank: where its own has ended, one is started."
 KILL = "kill: SIGKILL to the rank's process"
 KILL_POD = "kill: SIGKILL to all processes of the rank's pod, its launcher among them, so that the pod fails"
 OTHERS = """freeze: SIGSTOP to the rank's process; exception: the rank raises RuntimeError in its next step; memory: it raises
@@ -101,14 +102,16 @@ async def in_place(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.KILL,
+    no_spare: Annotated[bool, _flag(NO_SPARE_PROCESS)] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, strike one, replace its process inside its pod, and compare with an undisturbed run.
 
-    The job's owner allows no retry, so that also a step that just failed is recovered in place: by its own process, which lives.
+    In each pod a loaded process waits for such a rank. The job's owner allows no retry, so that also a step that just failed is
+    recovered in place: by its own process, which lives.
 
     Example: rekindle demo in-place --fault freeze --rank 0
     """
-    return await _strike(Mode.IN_PLACE, fault, struck, common)
+    return await _strike(Mode.IN_PLACE, fault, struck, common, no_spare=no_spare)
 
 
 @demo_app.command(name="online-retry")
@@ -117,6 +120,7 @@ async def online_retry(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.MEMORY,
+    no_spare: Annotated[bool, _flag(NO_SPARE_PROCESS)] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, let a step fail for want of memory, repeat it, and compare with an undisturbed run.
 
@@ -124,7 +128,7 @@ async def online_retry(
 
     Example: rekindle demo online-retry --ranks-at-once 2
     """
-    return await _strike(Mode.ONLINE_RETRY, fault, struck, common)
+    return await _strike(Mode.ONLINE_RETRY, fault, struck, common, no_spare=no_spare)
 
 
 @demo_app.command(name="process-rescheduling")
@@ -133,7 +137,7 @@ async def process_rescheduling(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL_POD}; {OTHERS}")] = Strike.KILL,
-    no_spare: Annotated[bool, _flag("There is no free node: the job is rescheduled.")] = False,
+    no_spare: Annotated[bool, _flag("No node takes another pod, also not that of the lost one: the job is rescheduled.")] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, end a pod, replace it on another node, and compare with an undisturbed run.
 
@@ -143,14 +147,10 @@ async def process_rescheduling(
     """
     if struck.ranks_at_once > 1 and common.pods == 2:
         raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
-    if no_spare and common.cluster is ClusterKind.KUBERNETES:
-        raise BadInput(
-            "--no-spare: not accepted with --cluster kubernetes, where the lost pod's own node is free for the next one"
-        )
     return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare)
 
 
-async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, *, no_spare: bool = False) -> int:
+async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, *, no_spare: bool) -> int:
     options = ProcessFaults(
         **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, no_spare=no_spare
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from rekindle.cli import measure
 from rekindle.cli.scenario import RANKS, RESTART, Options, Scenario, Step, until
+from rekindle.model.cluster import Node
 from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
 from rekindle.model.recovery import Incident, Mode, Outcome
 
@@ -48,10 +49,20 @@ class ProcessFaults(Options):
         return self.mode is Mode.PROCESS_RESCHEDULING and self.fault is Strike.KILL
 
     @property
+    def finds_no_node(self) -> bool:
+        """For another pod."""
+        return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
+
+    @property
     def nodes(self) -> int:
         """Of the cluster: one for each pod that is replaced."""
-        spare = self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
-        return self.pods + spare
+        return self.pods + (self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0)
+
+    @property
+    def spares(self) -> int:
+        """Where another process is to take the rank inside its pod."""
+        dies = self.fault in (Strike.KILL, Strike.FREEZE)
+        return int(dies and not self.no_spare and self.mode in (Mode.IN_PLACE, Mode.ONLINE_RETRY))
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -69,14 +80,14 @@ class ProcessFaults(Options):
     @property
     def limits(self) -> dict[str, float]:
         """Seconds instead of minutes where the demo waits for a limit."""
-        return {**super().limits, **({"replacementScheduled": 3} if self.no_spare else {})}
+        return {**super().limits, **({"replacementScheduled": 3} if self.finds_no_node else {})}
 
     @property
     def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
         """The modes that are tried, and how each ends."""
         if self.mode is Mode.JOB_RESCHEDULING:
             return (RESTART,)
-        if self.no_spare:
+        if self.finds_no_node:
             return (self.mode, Outcome.ESCALATE), RESTART
         if self.mode is Mode.ONLINE_RETRY and self.fault is not Strike.MEMORY:
             return ((Mode.IN_PLACE, Outcome.RECOVERED),)
@@ -91,9 +102,15 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
     """One run of such a demo."""
 
     _struck_at = 0.0
+    _full: tuple[Node, ...] = ()
+    """Nodes that take no new pod for a while, as they are otherwise."""
 
     async def strike(self) -> None:
         """Now, or in the next step, where the job itself is told to fail."""
+        if self.options.finds_no_node:  # also not on the node of a pod that is lost
+            self._full = tuple(await self.cluster.nodes())
+            for node in self._full:
+                await self.cluster.set_capacity(node.metadata.name, 0)
         ranks = " and ".join(str(rank) for rank in self.options.struck)
         self.tell(Step(text=f"{'the pod of ' if self.options.kills_pods else ''}rank {ranks}: {self.options.fault}"))
         if self.options.environment:
@@ -101,10 +118,25 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
             return
         latest = {record.rank: record for record in measure.read_steps(self.job_directory)}
         struck = [latest[rank] for rank in self.options.struck]
-        pids = [pid for one in struck for pid in (_processes(one.pod_uid) if self.options.kills_pods else [one.pid])]
+        pids = [pid for one in struck for pid in (processes_of(one.pod_uid) if self.options.kills_pods else [one.pid])]
         self._struck_at = time.time()
         for pid in pids:
             _signal(pid, signal.SIGSTOP if self.options.fault is Strike.FREEZE else signal.SIGKILL)
+
+    async def meanwhile(self, running: Mode | None) -> None:
+        """A restart finds the nodes that the job had."""
+        if running is Mode.JOB_RESCHEDULING:
+            await self._make_room()
+
+    async def _make_room(self) -> None:
+        for node in self._full:
+            await self.cluster.set_capacity(node.metadata.name, node.status.accelerators)
+        self._full = ()
+
+    async def tidy(self) -> None:
+        """Nodes take pods again, however the run ended."""
+        await self._make_room()
+        await super().tidy()
 
     async def _injected(self) -> float:
         """When the first of them failed."""
@@ -131,7 +163,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         }
 
 
-def _processes(pod_uid: str) -> list[int]:
+def processes_of(pod_uid: str) -> list[int]:
     """All of a pod, its launcher among them: they carry its UID in their environment."""
     wanted = f"{ENV_POD_UID}={pod_uid}".encode()
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _carries(entry, wanted)]

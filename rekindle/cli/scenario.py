@@ -53,6 +53,11 @@ class Options(Value, ABC):
         return self.pods + (0 if self.no_spare else 1)
 
     @property
+    def spares(self) -> int:
+        """Loaded processes that wait for a rank in each pod."""
+        return 0
+
+    @property
     def labels(self) -> dict[str, str]:
         """Of the job."""
         return {}
@@ -98,6 +103,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
     """
     per_pod = RANKS // options.pods
     command = ["rekindle-train", "--start-method=fork", "--nnodes", str(options.pods), "--nproc-per-node", str(per_pod)]
+    command += [f"--spares={options.spares}"] if options.spares else []
     command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options), f"--step-ms={step_ms:.0f}"]
     command += [f"--step-ms-file={pace}"] if pace else []
     return json.dumps(
@@ -147,6 +153,13 @@ class Scenario(ABC, Generic[Asked]):
         """
         return STEP_MS
 
+    async def meanwhile(self, running: Mode | None) -> None:
+        """What happens further while the incident goes on.
+
+        Args:
+            running: the mode that runs now.
+        """
+
     def since(self, incident: Incident) -> float:
         """When it happened, in seconds since the epoch: by what the watcher saw."""
         return _seen(incident).timestamp()
@@ -170,10 +183,10 @@ class Scenario(ABC, Generic[Asked]):
             await self._ends()
             return await self._result(incident, reference)
         finally:
-            await self._tidy()
+            await self.tidy()
             await self.cluster.close()
 
-    async def _tidy(self) -> None:
+    async def tidy(self) -> None:
         """The stack may serve another run: its nodes are well again, and the job is gone."""
         for node in await self.cluster.nodes():
             await self.cluster.heal(node.metadata.name)
@@ -195,33 +208,11 @@ class Scenario(ABC, Generic[Asked]):
         directory = self._directory / f"undisturbed-{self.options.seed}-{self.options.steps}"
         if not directory.exists():
             self.tell(Step(text="undisturbed run, to compare with"))
-            await self._run_undisturbed(directory)
+            await run_undisturbed(directory, self.options)
         records = measure.read_steps(directory)
         loading = min(record.start for record in records) - float((directory / "began").read_text())
         self._step_ms = self.step_ms(loading)
         return directory
-
-    async def _run_undisturbed(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
-        command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
-        command += ["--nproc-per-node", str(RANKS)]
-        command += ["-m", "rekindle_training.examples.gpt", *script_arguments(self.options)]
-        (directory / "began").write_text(str(time.time()))
-        log = directory / "log.txt"
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *dying_with_parent(command),
-                env={**os.environ, "REKINDLE_JOB_DIR": str(directory)},
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if code:
-            raise Unavailable(f"the undisturbed run ended with code {code} (log: {log})")
 
     # ---- the disturbed one
 
@@ -255,6 +246,7 @@ class Scenario(ABC, Generic[Asked]):
         async def concluded() -> bool:
             status = await self._status()
             found[:] = status.state.history[:1]
+            await self.meanwhile(status.running)
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
             done = measure.last_step(measure.read_steps(self.job_directory))
@@ -330,6 +322,34 @@ def _seen(incident: Incident) -> datetime:
     """When somebody saw the first of its faults; where nobody dated one, when it was taken."""
     times = [time for fault in incident.faults if (time := fault.seen_at or fault.accepted_at)]
     return min(times, default=incident.started_at)
+
+
+async def run_undisturbed(directory: Path, options: Options) -> None:
+    """The same training in a process tree of its own, that nobody disturbs.
+
+    Raises:
+        Unavailable: it did not end well; the message has the path of its log.
+    """
+    directory.mkdir(parents=True)
+    command = [str(Path(sys.executable).parent / "rekindle-train"), "--standalone", "--start-method=fork"]
+    command += ["--nproc-per-node", str(RANKS)]
+    command += ["-m", "rekindle_training.examples.gpt", *script_arguments(options)]
+    (directory / "began").write_text(str(time.time()))
+    log = directory / "log.txt"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *dying_with_parent(command),
+            env={**os.environ, "REKINDLE_JOB_DIR": str(directory)},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if code:
+        raise Unavailable(f"the undisturbed run ended with code {code} (log: {log})")
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:

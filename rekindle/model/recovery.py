@@ -77,6 +77,8 @@ class Order(Value):
 
     node_rank_ids: tuple[int, ...] = ()
     extra_params: str = ""
+    at_once: bool = False
+    """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
 
     @property
     def name(self) -> str:

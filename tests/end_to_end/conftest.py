@@ -1,19 +1,29 @@
 """One real stack for the whole folder: Temporal server, control worker, gateway, watcher, local cluster."""
 
+import asyncio
+import contextlib
+import os
+import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
 
-from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli import measure
+from rekindle.cli.measure import StepRecord
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike, processes_of
 from rekindle.cli.stack import Machine, Stack, running
 from rekindle.cli.sub_health import HotSwitchScenario, Meanwhile, SubHealth
-from rekindle.cluster_client import ClusterClient
+from rekindle.model.keys import RANK_INDEX
 from rekindle.model.recovery import Mode
 
+Then = tuple[str, Callable[["StruckAgain"], Awaitable[None]]]
+"""A word in the log of the manager, and what happens when it is there."""
+
+PATIENCE = 60.0
 STEPS = 120
 STRUCK_STEPS = 60
 """Training stands while it is recovered."""
@@ -31,17 +41,57 @@ class Product:
         options = SubHealth(**{"steps": STEPS, **changes})
         return await HotSwitchScenario(options, self.stack, self.directory, lambda _: None, meanwhile).run()
 
-    async def struck(self, mode: Mode, fault: Strike, **changes: Any) -> dict[str, Any]:
-        """The object of the demo of a process fault, which went as its options have it go."""
+    async def struck(self, mode: Mode, fault: Strike, then: Then | None = None, **changes: Any) -> dict[str, Any]:
+        """The object of the demo of a process fault, which went as its options have it go.
+
+        Args:
+            then: happens in the moment in which the job's manager writes a word.
+        """
         options = ProcessFaults(**{"mode": mode, "fault": fault, "steps": STRUCK_STEPS, **changes})
-        result = await ProcessFaultScenario(options, self.stack, self.directory, lambda _: None).run()
+        result = await StruckAgain(options, self.stack, self.directory, then).run()
         assert options.is_met_by(result), result
         return result
 
-    async def set_capacity(self, node: str, accelerators: int) -> None:
-        """Without any, no new pod finds a place there."""
-        async with ClusterClient(Path(self.stack.addresses.socket)) as cluster:
-            await cluster.set_capacity(node, accelerators)
+
+class StruckAgain(ProcessFaultScenario):
+    """Something else happens as soon as the recovery has come to a certain place."""
+
+    def __init__(self, options: ProcessFaults, stack: Stack, directory: Path, then: Then | None) -> None:
+        super().__init__(options, stack, directory, lambda _: None)
+        self._then = then
+
+    async def strike(self) -> None:
+        await super().strike()
+        if self._then:
+            word, again = self._then
+            await self._manager_writes(word)
+            await again(self)
+
+    async def _manager_writes(self, word: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not any(word in log.read_text() for log in (self.job_directory / "logs").glob("*manager*")):
+                await asyncio.sleep(0.002)
+
+    async def kill_manager(self) -> None:
+        pods = await self.cluster.pods(self.job_id)
+        manager = next(pod for pod in pods if RANK_INDEX not in pod.metadata.annotations)
+        _kill(processes_of(manager.metadata.uid))
+
+    async def kill_rank(self, rank: int) -> None:
+        _kill([self._last_step(rank).pid])
+
+    async def kill_pod(self, rank: int) -> None:
+        """Of this rank."""
+        _kill(processes_of(self._last_step(rank).pod_uid))
+
+    def _last_step(self, rank: int) -> StepRecord:
+        return [record for record in measure.read_steps(self.job_directory) if record.rank == rank][-1]
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from rekindle.cli.process_faults import Strike
 from rekindle.cli.stack import ClusterKind, Machine, running
+from rekindle.model.recovery import Mode
 from tests.end_to_end.conftest import Product
 from tests.end_to_end.test_hot_switch import ESCALATED, tried
 from tests.support.api_proxy import ApiProxy, api_proxy
@@ -86,3 +88,30 @@ async def test_a_broken_api_server_costs_no_recovery(product: OnKubernetes) -> N
     assert result["steps_lost"] == 0
     log = (product.directory / "logs" / "watcher.log").read_text()
     assert "too old resource version" in log
+
+
+PROCESSES = pytest.mark.same_path("processes are recovered, on Kubernetes")
+
+
+@PROCESSES
+async def test_a_lost_pod_is_replaced_on_another_node(product: OnKubernetes) -> None:
+    """Both of its ranks move and the others keep their processes; no step is lost, and the parameters are those of an undisturbed
+    run."""
+    result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL)
+    assert [moved["rank"] for moved in result["switched"]] == [2, 3]
+    for moved in result["switched"]:
+        assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod")), moved
+
+
+@PROCESSES
+async def test_a_rank_that_is_killed_is_replaced_in_its_pod(product: OnKubernetes) -> None:
+    """A rank of the pod of rank 0, in its container: the pod is the same."""
+    (moved,) = (await product.struck(Mode.IN_PLACE, Strike.KILL, rank=1))["switched"]
+    assert all(moved["before"][key] == moved["after"][key] for key in ("pod", "node")), moved
+
+
+@PROCESSES
+async def test_without_a_spare_node_the_job_is_rescheduled(product: OnKubernetes) -> None:
+    """In the words of the real scheduler."""
+    result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)
+    assert "nodes are available" in result["ladder"][0]["reason"]

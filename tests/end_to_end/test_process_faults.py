@@ -1,11 +1,9 @@
 """The whole product, for real: whatever happens to ranks or their pods, the parameters are those of an undisturbed run, bit for
 bit, and the cheapest mode that can mend it is the one that does."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from rekindle.cli.process_faults import Strike
 from rekindle.model.recovery import Mode
@@ -15,6 +13,16 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)
 
 RANK = pytest.mark.same_path("a rank is struck, on one machine")
 POD = pytest.mark.same_path("a pod is lost, on one machine")
+AGAIN = pytest.mark.same_path("a second fault during a recovery, on one machine")
+
+PHASES = {
+    "the fault is reported": "report: process fault",
+    "training stops": "order=stopTrain",
+    "faults are announced": "order=globalFault",
+    "it offers": "report: strategies",
+    "the repair is ordered": "order=changeStrategy",
+}
+"""Of a recovery, by what the manager writes when each begins."""
 
 
 def moved(result: dict[str, Any]) -> list[int]:
@@ -81,16 +89,38 @@ async def test_two_lost_pods_are_replaced_together(product: Product) -> None:
     assert moved(await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, pods=4, rank=1, ranks_at_once=2)) == [1, 3]
 
 
-@pytest_asyncio.fixture
-async def full(product: Product) -> AsyncIterator[Product]:
-    """No node is free."""
-    await product.set_capacity("node-2", 0)
-    yield product
-    await product.set_capacity("node-2", 2)
-
-
 @POD
-async def test_without_a_spare_node_the_job_is_rescheduled(full: Product) -> None:
+async def test_without_a_spare_node_the_job_is_rescheduled(product: Product) -> None:
     """The pod that was lost starts again with all others, where there is place."""
-    result = await full.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)
+    result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)
     assert "no spare" in result["ladder"][0]["reason"]
+
+
+@RANK
+async def test_a_rank_is_replaced_where_no_spare_is_loaded(product: Product) -> None:
+    """Its launcher starts another process."""
+    assert moved(await product.struck(Mode.IN_PLACE, Strike.KILL, no_spare=True)) == [2]
+
+
+@AGAIN
+@pytest.mark.parametrize("phase", PHASES)
+async def test_a_rank_of_another_pod_is_killed_meanwhile(product: Product, phase: str) -> None:
+    """Whatever the recovery has come to by then: both are replaced, and no step is lost."""
+    again = (PHASES[phase], lambda job: job.kill_rank(0))
+    assert moved(await product.struck(Mode.IN_PLACE, Strike.KILL, again)) == [0, 2]
+
+
+@AGAIN
+@pytest.mark.parametrize("phase", PHASES)
+async def test_the_manager_is_killed_meanwhile(product: Product, phase: str) -> None:
+    """Another one learns of ranks and launchers where the recovery is."""
+    again = (PHASES[phase], lambda job: job.kill_manager())
+    assert moved(await product.struck(Mode.IN_PLACE, Strike.KILL, again)) == [2]
+
+
+@AGAIN
+@pytest.mark.parametrize("phase", ["it offers", "the repair is ordered"])
+async def test_another_pod_is_lost_meanwhile(product: Product, phase: str) -> None:
+    """While the first new pod starts, or takes over: both are replaced together."""
+    again = (PHASES[phase], lambda job: job.kill_pod(3))
+    assert moved(await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, again, pods=4, rank=1)) == [1, 3]

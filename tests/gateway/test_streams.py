@@ -16,6 +16,7 @@ from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
+from workers.gateway import streams as gateway_streams
 from workers.gateway.server import Gateway
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
@@ -48,6 +49,21 @@ async def test_two_orders_are_never_closer_than_the_gap() -> None:
     await serving
     assert [signal.uuid for signal in writer.written] == ["uuid-0", "uuid-1", "uuid-2"]
     assert all(later - earlier >= GAP * 0.95 for earlier, later in zip(writer.at, writer.at[1:], strict=False))
+
+
+async def test_a_client_that_reads_orders_as_they_come_is_sent_them_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As our own manager: training stands meanwhile."""
+    monkeypatch.setattr(gateway_streams, "GAP", 3600)
+    streams, writer = Streams(limit=1), _Writer()
+    stream = streams.open("job", "session")
+    assert stream
+    serving = asyncio.create_task(stream.serve(writer))
+    for number in range(3):
+        order = orders.migrate("job", f"uuid-{number}").model_copy(update={"at_once": True})
+        await streams.deliver(order, RECOVERY)
+    stream.end("the test is over")
+    await serving
+    assert len(writer.written) == 3
 
 
 class _Writer:

@@ -69,6 +69,16 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
     assert roster.vacant == {0}
 
 
+async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> None:
+    """The cluster has seen the end of its pod; who speaks is left alone, whatever they say."""
+    roster = Roster(2)
+    for rank in (0, 1):
+        process, outbox = roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+    roster.depart(process, outbox)
+    roster.give_up((0, 1, 7))
+    assert roster.vacant == {1}
+
+
 async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that is frozen, or cut off, takes both."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)

@@ -18,7 +18,7 @@ SLOTS = 50
 """Parts of that time: in each of them the streams of one slot are kept alive, so that not all are in the same moment."""
 
 GAP = 0.1
-"""Seconds between two orders of a job: the manager's loop takes one in 100 ms, and loses the first of two. Source: tried."""
+"""Seconds between two orders of a job: TaskD's loop takes one in 100 ms, and loses the first of two. Source: tried."""
 
 logger = logging.getLogger("gateway")
 
@@ -85,7 +85,8 @@ class Stream:
         if not written.cancelled():
             written.set_result(None)
         logger.info("order", extra={"job": self.job_id, "order": order.name, "uuid": order.uuid})
-        await asyncio.sleep(GAP)
+        if not order.at_once:
+            await asyncio.sleep(GAP)
 
     def _refuse(self, written: asyncio.Future[None]) -> None:
         if not written.done():

@@ -21,13 +21,11 @@ from rekindle.errors import RekindleError
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from workers.local_kubernetes.binaries import control_plane_binaries
-from workers.local_kubernetes.console import application
+from workers.local_kubernetes.console import ACCELERATOR, application
 from workers.local_kubernetes.installation import install
 from workers.local_kubernetes.kubelet import Kubelet
 from workers.local_kubernetes.servers import Servers
 from workers.process import ready, stop_requested
-
-ACCELERATOR = "huawei.com/Ascend910"
 
 logger = logging.getLogger("kubernetes")
 

@@ -24,6 +24,8 @@ from workers.local_cluster.environment import LOOPBACK, free_port, job_directory
 from workers.local_cluster.http import body_of, list_of, number_of, one, piece_of, refusals, start_of_tail
 from workers.local_kubernetes.kubelet import LOST
 
+ACCELERATOR = "huawei.com/Ascend910"
+
 IMAGE = "process"
 """Pods are processes here: nothing is pulled."""
 
@@ -142,6 +144,9 @@ class Console:
         path = f"{NODES}/{request.match_info['node']}"
         patch = await body_of(request, NodePatch)
         node = await self._api.get(path)
+        if patch.accelerators is not None:
+            amounts = {ACCELERATOR: str(patch.accelerators)}
+            node = await self._api.patch(f"{path}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
         for condition in patch.conditions:
             if condition.type == "Ready":
                 lost = None if condition.status == "True" else condition.message or "taken down"

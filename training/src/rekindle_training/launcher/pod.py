@@ -196,6 +196,7 @@ class Pod:
                 self._stopped(name, stopped=stopped)
             case Waits(name) if name in self._spares:
                 self._spares[name].waits = True
+                log.info("a spare waits", extra={"spare": name})
 
     def _stopped(self, name: str, *, stopped: bool) -> None:
         if (spare := self._spares.get(name)) is not None:

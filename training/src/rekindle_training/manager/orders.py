@@ -72,11 +72,9 @@ class Orders:
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
         """Training is to stop whatever the ranks are that are named."""
         try:
-            if kind is Kind.STOP:
-                return Order(kind, signal.uuid)
             return Order(kind, signal.uuid, self._ranks_of_pods(signal) if kind is Kind.ELSEWHERE else self._ranks(signal))
         except ValueError as error:
-            return Order(kind, signal.uuid, problem=str(error))
+            return Order(kind, signal.uuid, problem="" if kind is Kind.STOP else str(error))
 
     def _ranks(self, signal: ProcessManageSignal) -> frozenset[int]:
         ranks = self._conductor.ranks

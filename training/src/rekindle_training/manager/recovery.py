@@ -183,6 +183,8 @@ class Recovery:
         try:
             if order.problem:
                 raise CannotRepair(order.problem)
+            if order.kind is Kind.STOP:
+                self._means.roster.give_up(order.ranks)
             behind = await self._do(order, await self._standing())
         except CannotRepair as error:
             behind = None

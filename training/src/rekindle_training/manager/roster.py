@@ -145,6 +145,12 @@ class Roster:
         if (process := self._known.get(identity)) is not None and not process.lost:
             process.lose()
 
+    def give_up(self, ranks: Iterable[int]) -> None:
+        """Others say that these are lost: those that are silent are not waited for."""
+        for member in [self.members[rank] for rank in ranks if rank in self.members]:
+            if not member.connected and not member.lost:
+                member.lose()
+
     def _place(self, process: RankProcess) -> None:
         if process.dismissed:
             return
