@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from rekindle_training.launcher import child
-from rekindle_training.launcher.rank_environment import OF_ONE_RANK, Place
+from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
 MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
 """Events of `sys.addaudithook`."""
@@ -82,7 +82,8 @@ class _Unbound(_Environ):  # type: ignore[misc]
     """Of text, or of bytes."""
 
     def __getitem__(self, key: Any) -> Any:
-        if (os.fsdecode(key) if isinstance(key, str | bytes) else key) in OF_ONE_RANK:
+        name = os.fsdecode(key) if isinstance(key, str | bytes) else key
+        if name in OF_ONE_RANK or (name in OF_ONE_POD and self.encodekey(key) not in self._data):
             _spare.bind()
         return _Environ.__getitem__(self, key)  # it may have become one of these
 
