@@ -102,8 +102,9 @@ class Job:
 
     async def printed(self, text: str, times: int = 1, within: float = 60) -> None:
         """Waits for what the manager prints."""
+        output = self.started["manager"].output
         async with asyncio.timeout(within):
-            while self.started["manager"].output.read_text().count(text) < times:
+            while not output.exists() or output.read_text().count(text) < times:
                 await asyncio.sleep(0.02)
 
     async def _pod(self, program: str, name: str, role: str, pod_rank: str | None, argv: list[str]) -> Process:

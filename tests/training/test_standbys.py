@@ -15,6 +15,8 @@ from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.recovery import Order
 from rekindle_training.manager.roster import Roster
+from rekindle_training.processor.processor import REFUSED
+from rekindle_wire import protocol_problem
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 from rekindle_wire.training_pb2 import Hello, PodOrder, PodState, Standby, Take
 from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
@@ -275,12 +277,13 @@ class Taking(PodsServicer):
                 for pod_rank in (1, 0):
                     yield PodOrder(take=Take(pod_rank=pod_rank))
 
-    async def listen(self, job: Job) -> grpc.aio.Server:
-        server = grpc.aio.server()
-        add_PodsServicer_to_server(self, server)
-        server.add_insecure_port(f"127.0.0.1:{job.port}")
-        await server.start()
-        return server
+
+async def listening(manager: PodsServicer, job: Job) -> grpc.aio.Server:
+    server = grpc.aio.server()
+    add_PodsServicer_to_server(manager, server)
+    server.add_insecure_port(f"127.0.0.1:{job.port}")
+    await server.start()
+    return server
 
 
 def scripted(job: Job, script: str) -> None:
@@ -292,13 +295,14 @@ async def test_processes_of_a_standby_know_their_pod_when_it_has_a_rank(job: Job
     """Whichever of its names they read first; it comes before there is a manager, and a rank that it has it keeps."""
     scripted(
         job,
-        "first = os.environ['NODE_RANK']\n"
+        "import torch\n"
+        "with torch.inference_mode():\n    first = os.environ['NODE_RANK']\n"
         "names = 'RANK', 'LOCAL_RANK', 'GROUP_RANK', 'REKINDLE_POD_RANK', 'REKINDLE_POD_ROLE', 'WORLD_SIZE'\n"
         "os.write(1, ' '.join([first, *(os.environ[name] for name in names)]).encode() + b'\\n')",
     )
     await job.standby()
     manager = Taking()
-    server = await manager.listen(job)
+    server = await listening(manager, job)
     assert await job.started["standby"].code() == 0
     await server.stop(None)
     lines = job.started["standby"].output.read_text().splitlines()
@@ -319,11 +323,30 @@ async def test_a_standby_that_nobody_speaks_to_ends_at_a_signal(job: Job) -> Non
     assert await job.started["standby"].code(5) == 128 + signal.SIGTERM
 
 
+class Refusing(PodsServicer):
+    """A manager of another release."""
+
+    async def Attach(self, request_iterator: AsyncIterator[PodState], context: Any) -> AsyncIterator[PodOrder]:  # noqa: N802
+        first = await anext(request_iterator)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, protocol_problem(first.protocol + 1))
+        yield PodOrder()
+
+
+async def test_a_standby_of_another_release_fails_and_says_why(job: Job) -> None:
+    """Nobody else would notice that it could never be used."""
+    scripted(job, "os.environ['RANK']")
+    server = await listening(Refusing(), job)
+    await job.standby()
+    assert await job.started["standby"].code() == REFUSED
+    await server.stop(None)
+    assert "install one release of rekindle-training everywhere" in job.outputs()
+
+
 async def test_a_process_of_a_standby_that_dies_is_followed_by_another_one_a_few_times(job: Job) -> None:
     """Then the pod fails with its code; until then it is not loaded."""
     scripted(job, "sys.exit(7)")
     manager = Taking(gives=False)
-    server = await manager.listen(job)
+    server = await listening(manager, job)
     await job.standby()
     assert await job.started["standby"].code() == 7
     await server.stop(None)

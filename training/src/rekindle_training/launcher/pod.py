@@ -21,13 +21,15 @@ from dataclasses import dataclass, replace
 from rekindle_training import names
 from rekindle_training.launcher import signals
 from rekindle_training.launcher.arguments import Arguments
-from rekindle_training.launcher.link import Link
+from rekindle_training.launcher.link import Link, Refused
 from rekindle_training.launcher.own_manager import MANAGER, Listens, OwnManager
 from rekindle_training.launcher.processes import ZYGOTE, Processes
 from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
 from rekindle_training.launcher.signals import Signalled
 from rekindle_training.launcher.spares import Spares
+from rekindle_training.launcher.timers import GraceOver, RestartDue, SpareDue, StillStopped, Undecided
 from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
+from rekindle_training.processor.processor import REFUSED
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState, Restart, Standby
 
@@ -47,38 +49,7 @@ UNTRAINED_RESTARTS = 3
 """How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
 
 
-@dataclass(frozen=True)
-class _GraceOver:
-    """Whoever of this life of the pod is still there is killed."""
-
-    life: int
-
-
-@dataclass(frozen=True)
-class _Restart:
-    """By now the ends that led to this order are known."""
-
-    order: Restart
-
-
-@dataclass(frozen=True)
-class _SpareDue:
-    """There is time to load another one."""
-
-
-@dataclass(frozen=True)
-class _StillStopped:
-    """A manager that does not go on is ended, and followed by another one."""
-
-
-@dataclass(frozen=True)
-class _Undecided:
-    """Nothing was heard since so many words."""
-
-    words: int
-
-
-_PodEvent = Event | PodOrder | Listens | _Undecided | Signalled | _GraceOver | _SpareDue | _StillStopped | _Restart
+_PodEvent = Event | PodOrder | Refused | Listens | Undecided | Signalled | GraceOver | SpareDue | StillStopped | RestartDue
 
 
 @dataclass
@@ -168,6 +139,9 @@ class Pod:
                 self._hear(event)
             case PodOrder():
                 self._obey(event)
+            case Refused(reason) if self._waits_for_rank:
+                log.error("this standby serves no manager of this job", extra={"reason": reason})
+                self._end(REFUSED, None)
             case Listens(port):
                 self._meet(port)
             case Signalled(number, from_terminal):
@@ -179,15 +153,15 @@ class Pod:
 
     def _notice_time(self, event: object) -> None:
         match event:
-            case _SpareDue():
+            case SpareDue():
                 self._load_spares()
-            case _StillStopped():
+            case StillStopped():
                 self._manager.end_if_stopped()
-            case _Undecided(words) if words == self._words and self._is_undecided:
+            case Undecided(words) if words == self._words and self._is_undecided:
                 self._let_go(f"nothing was decided within {UNDECIDED_SECONDS:g} s")
-            case _Restart(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
+            case RestartDue(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
                 self._restart(order)
-            case _GraceOver(life) if life == self._restarts:
+            case GraceOver(life) if life == self._restarts:
                 self._end_grace()
 
     def _hear(self, event: Event) -> None:
@@ -196,7 +170,7 @@ class Pod:
                 self._ended(name, code)
             case Stopped(name, stopped) if name == MANAGER:
                 self._manager.is_stopped = stopped
-                self._later(GRACE_SECONDS, _StillStopped())
+                self._later(GRACE_SECONDS, StillStopped())
             case Stopped(name, stopped):
                 self._stopped(name, stopped=stopped)
             case Waits(name):
@@ -286,14 +260,14 @@ class Pod:
             self._let_go(order.reason)
         elif order.restarts == self._restarts:
             if order.untrained and not self._was_killed:
-                self._later(END_SECONDS, _Restart(order))
+                self._later(END_SECONDS, RestartDue(order))
             else:
                 self._restart(order)
 
     def _wait_for_a_word(self) -> None:
         self._words += 1
         if self._is_undecided:
-            self._later(UNDECIDED_SECONDS, _Undecided(self._words))
+            self._later(UNDECIDED_SECONDS, Undecided(self._words))
 
     def _let_go(self, reason: str) -> None:
         """Nobody decides any more: the first rank that fails, or has failed, ends the pod."""
@@ -360,7 +334,7 @@ class Pod:
         if (spare := self._spares.take(self._number(rank))) is not None:
             rank.spare = spare
             self._processes.say(Bind(spare, rank.process, where))
-            self._later(SPARE_SECONDS, _SpareDue())
+            self._later(SPARE_SECONDS, SpareDue())
             return
         forked = arguments.start_method == "fork"
         environment = {**self._environment(), **where.environment}
@@ -461,7 +435,7 @@ class Pod:
         return self._arguments.node_rank * self._arguments.nproc_per_node + self._ranks.index(rank)
 
     def _give_grace(self) -> None:
-        self._later(GRACE_SECONDS, _GraceOver(self._restarts))
+        self._later(GRACE_SECONDS, GraceOver(self._restarts))
 
     def _end_grace(self) -> None:
         self._send(signal.SIGKILL)
