@@ -212,10 +212,10 @@ def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None
     """And on each stream, until it has the rank; another one that is named for that rank takes its place."""
     pods, waits = Pods(), Standby(loaded=True)
     pods.name({"late": 1, "other": 0})
-    for _ in range(2):
-        pod = pods.attach()
+    for pod in (pods.attach(), pods.attach()):
         pods.hear(pod, PodState(pod="launcher", pod_uid="late", standby=waits))
         assert pod.outbox.get_nowait() == PodOrder(take=Take(pod_rank=1))
+    pod = pods.attach()
     pods.hear(pod, PodState(pod="launcher", pod_uid="late"))
     pods.name({"third": 1})
     assert pod.outbox.empty()

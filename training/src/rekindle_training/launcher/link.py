@@ -68,7 +68,7 @@ class Link:
                         self._obey(order)
                 except grpc.RpcError as error:
                     log.debug("lost the manager, coming back", extra={"reason": str(error)})
-                    if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                         self._obey(Refused(error.details()))
                 finally:
                     outbox.put(None)
