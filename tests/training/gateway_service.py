@@ -5,7 +5,8 @@ strategy is ordered; a report of other faults, or a strategy that failed, begins
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -72,6 +73,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         ranks: Iterable[int | str] = (),
         strategy: str = "",
         pods: Iterable[int | str] = (),
+        standbys: Mapping[str, Any] | None = None,
     ) -> None:
         await self.until(lambda: self._orders is not None)
         assert self._orders is not None
@@ -84,6 +86,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             faultRanks=faults,
             changeStrategy=strategy,
             nodeRankIds=map(str, pods),
+            extraParams=json.dumps({"standbys": standbys, "another key": 1}) if standbys else "",
         )
         self._orders.put_nowait(signal)
 
@@ -107,8 +110,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     async def in_place(self, *ranks: int | str, uuid: str = "attempt-1") -> None:
         await self.order("changeStrategy", "change_strategy", "fault_nodes_restart", uuid=uuid, ranks=ranks, strategy="recover")
 
-    async def elsewhere(self, *pods: int | str, uuid: str = "attempt-1") -> None:
-        await self.order("changeStrategy", "change_strategy", uuid=uuid, pods=pods, strategy="recover")
+    async def elsewhere(self, *pods: int | str, uuid: str = "attempt-1", standbys: Mapping[str, Any] | None = None) -> None:
+        await self.order("changeStrategy", "change_strategy", uuid=uuid, pods=pods, strategy="recover", standbys=standbys)
 
     async def report(self, name: str, number: int = 1) -> Any:
         """The message of the `number`-th call of that name."""

@@ -35,6 +35,7 @@ class Job:
     flags: list[str] = field(default_factory=list)
     """Of launchers."""
     manager_flags: list[str] = field(default_factory=list)
+    pods: int = PODS
     generation: int = 0
     started: dict[str, Process] = field(default_factory=dict)
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
@@ -52,21 +53,30 @@ class Job:
     async def start(self, *backups: int) -> None:
         """Backups that start with the job are loaded early in it, however slow the machine is."""
         await self.manager()
-        for pod_rank in range(PODS):
+        for pod_rank in range(self.pods):
             await self.worker(pod_rank)
         for pod_rank in backups:
             await self.backup(pod_rank)
 
     async def manager(self) -> Process:
-        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD)]
-        return await self._pod("manager", "manager", "manager", "", [*size, *self.manager_flags])
+        return await self._pod("manager", "manager", "manager", "", [*self._size, *self.manager_flags])
 
     async def worker(self, pod_rank: int, role: str = "worker") -> Process:
-        size = ["--nnodes", str(PODS), "--nproc-per-node", str(RANKS_PER_POD), "--start-method", "fork", *self.flags]
-        return await self._pod("train", f"{role}-{pod_rank}", role, str(pod_rank), [*size, self.script, *self.arguments])
+        flags = [*self._size, "--start-method", "fork", *self.flags]
+        return await self._pod("train", f"{role}-{pod_rank}", role, str(pod_rank), [*flags, self.script, *self.arguments])
 
     async def backup(self, pod_rank: int) -> Process:
         return await self.worker(pod_rank, "backup")
+
+    async def standby(self, name: str = "standby") -> str:
+        """The uid of its pod."""
+        number = len(self.started) + len(self.gone)
+        await self._pod("train", name, "standby", None, [*self._size, *self.flags, self.script, *self.arguments])
+        return f"uid-{number}"
+
+    @property
+    def _size(self) -> list[str]:
+        return ["--nnodes", str(self.pods), "--nproc-per-node", str(WORLD // self.pods)]
 
     @staticmethod
     def ranks(pod_rank: int) -> tuple[int, ...]:
@@ -92,11 +102,12 @@ class Job:
 
     async def printed(self, text: str, times: int = 1, within: float = 60) -> None:
         """Waits for what the manager prints."""
+        output = self.started["manager"].output
         async with asyncio.timeout(within):
-            while self.started["manager"].output.read_text().count(text) < times:
+            while not output.exists() or output.read_text().count(text) < times:
                 await asyncio.sleep(0.02)
 
-    async def _pod(self, program: str, name: str, role: str, pod_rank: str, argv: list[str]) -> Process:
+    async def _pod(self, program: str, name: str, role: str, pod_rank: str | None, argv: list[str]) -> Process:
         number = len(self.started) + len(self.gone)
         if name in self.started:
             self.gone.append(self.started.pop(name))
@@ -108,13 +119,14 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
             "REKINDLE_POD_ROLE": role,
-            "REKINDLE_POD_RANK": pod_rank,
             "REKINDLE_POD_NAME": f"{name}-{number}",
             "REKINDLE_POD_UID": f"uid-{number}",
             "REKINDLE_NODE": f"node-{number}",
             "REKINDLE_JOB_DIR": str(self.folder),
             "REKINDLE_GENERATION": str(self.generation),
         }
+        if pod_rank is not None:
+            identity["REKINDLE_POD_RANK"] = pod_rank
         output = self.folder / f"{name}-{number}.log"
         process = await self.zygote.run(program, argv, {**identity, **self.environment}, output)
         self.started[name] = process

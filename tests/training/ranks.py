@@ -19,7 +19,7 @@ class ScriptedRank:
         self, channel: Any, rank: int, role: str, answer: Answer, *, generation: int = 0, step: int = 0, paused: bool = False
     ) -> None:
         self.told: list[str] = []
-        hello = Hello(rank=rank, role=role, process=f"{role}-{rank}", protocol=PROTOCOL, step=step, paused=paused)
+        hello = Hello(rank=rank, role=role, process=f"{role}/{rank}", protocol=PROTOCOL, step=step, paused=paused)
         self._answer = answer
         self._says: asyncio.Queue[RankMessage] = asyncio.Queue()
         self._says.put_nowait(RankMessage(generation=generation, hello=hello))

@@ -44,7 +44,7 @@ INJECT = "REKINDLE_INJECT"
 TAMPER = "REKINDLE_TAMPER"
 """For tests that prove the proof: `optimizer`, `bit` or `rng` is corrupted in a migration, and the comparison must notice."""
 
-WORKER, BACKUP, MANAGER = "worker", "backup", "manager"
+WORKER, BACKUP, STANDBY, MANAGER = "worker", "backup", "standby", "manager"
 
 DEFAULT_GATEWAY_PORT = 8899
 DEFAULT_MASTER_PORT = 29500

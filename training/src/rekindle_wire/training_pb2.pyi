@@ -563,6 +563,8 @@ class PodState(google.protobuf.message.Message):
     RESTARTS_FIELD_NUMBER: builtins.int
     POD_FIELD_NUMBER: builtins.int
     SUCCEEDS_FIELD_NUMBER: builtins.int
+    POD_UID_FIELD_NUMBER: builtins.int
+    STANDBY_FIELD_NUMBER: builtins.int
     protocol: builtins.int
     """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
     restarts: builtins.int
@@ -571,9 +573,15 @@ class PodState(google.protobuf.message.Message):
     """One value for each launcher, the same on all its streams."""
     succeeds: builtins.bool
     """This manager follows one that died: ranks that train know more than it does."""
+    pod_uid: builtins.str
+    """By which the control plane names the pod; empty where the cluster has not said it."""
     @property
     def processes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProcessState]:
         """The processes of the pod's ranks, the latest of each rank."""
+
+    @property
+    def standby(self) -> Global___Standby:
+        """Of a standby that has no rank yet: it waits for Take."""
 
     def __init__(
         self,
@@ -583,10 +591,29 @@ class PodState(google.protobuf.message.Message):
         restarts: builtins.int = ...,
         pod: builtins.str = ...,
         succeeds: builtins.bool = ...,
+        pod_uid: builtins.str = ...,
+        standby: Global___Standby | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["pod", b"pod", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "succeeds", b"succeeds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["standby", b"standby"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["pod", b"pod", "pod_uid", b"pod_uid", "processes", b"processes", "protocol", b"protocol", "restarts", b"restarts", "standby", b"standby", "succeeds", b"succeeds"]) -> None: ...
 
 Global___PodState: typing_extensions.TypeAlias = PodState
+
+@typing.final
+class Standby(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOADED_FIELD_NUMBER: builtins.int
+    loaded: builtins.bool
+    """All its processes have got as far as they can without a rank."""
+    def __init__(
+        self,
+        *,
+        loaded: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["loaded", b"loaded"]) -> None: ...
+
+Global___Standby: typing_extensions.TypeAlias = Standby
 
 @typing.final
 class ProcessState(google.protobuf.message.Message):
@@ -625,6 +652,7 @@ class PodOrder(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     RESTART_FIELD_NUMBER: builtins.int
     DECIDES_FIELD_NUMBER: builtins.int
+    TAKE_FIELD_NUMBER: builtins.int
     @property
     def replace(self) -> Global___Replace: ...
     @property
@@ -633,6 +661,8 @@ class PodOrder(google.protobuf.message.Message):
     def restart(self) -> Global___Restart: ...
     @property
     def decides(self) -> Global___Decides: ...
+    @property
+    def take(self) -> Global___Take: ...
     def __init__(
         self,
         *,
@@ -640,12 +670,30 @@ class PodOrder(google.protobuf.message.Message):
         end: Global___End | None = ...,
         restart: Global___Restart | None = ...,
         decides: Global___Decides | None = ...,
+        take: Global___Take | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides"] | None: ...
+    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides", "take"] | None: ...
 
 Global___PodOrder: typing_extensions.TypeAlias = PodOrder
+
+@typing.final
+class Take(google.protobuf.message.Message):
+    """This standby becomes a backup pod of this rank: its processes that wait become ranks. A pod that has a rank stays what it is."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POD_RANK_FIELD_NUMBER: builtins.int
+    pod_rank: builtins.int
+    def __init__(
+        self,
+        *,
+        pod_rank: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pod_rank", b"pod_rank"]) -> None: ...
+
+Global___Take: typing_extensions.TypeAlias = Take
 
 @typing.final
 class Decides(google.protobuf.message.Message):

@@ -64,14 +64,16 @@ def is_loss(error: BaseException) -> bool:
 
 
 def warm() -> None:
-    """Pays now, while nobody waits, what the first group and the first backward pass of a process cost."""
+    """Pays now, while nobody waits, what the first group and the first backward pass of a process cost; in whatever a script
+    may be doing when it reads its rank."""
     before = sys.excepthook
     dist.init_process_group(_backend(), store=dist.HashStore(), rank=0, world_size=1)
     dist.barrier()
     dist.destroy_process_group()
     sys.excepthook = before  # torch's says that this is rank 0
-    weight = torch.ones(1, requires_grad=True)
-    (weight * 2).sum().backward()
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = torch.ones(1, requires_grad=True)
+        (weight * 2).sum().backward()
 
 
 def _backend() -> str:

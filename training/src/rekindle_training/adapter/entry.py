@@ -6,6 +6,8 @@ import gc
 import os
 from dataclasses import dataclass
 
+import torch.distributed as dist
+
 from rekindle_training import names
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.communicator import Communicator
@@ -15,6 +17,21 @@ from rekindle_training.injection import Injection
 from rekindle_training.processor.gate import Gate, Join, Stand
 from rekindle_training.processor.processor import Processor
 from rekindle_wire.training_pb2 import Leave, Standing
+
+_is_warm = False
+"""Of one process."""
+
+
+def warm() -> None:
+    """Pays once what a rank's first group, its first backward pass and its first collection cost."""
+    global _is_warm
+    if _is_warm or dist.is_initialized():
+        return
+    _is_warm = True
+    communicator.warm()
+    gc.collect()
+    atexit.register(gc.unfreeze)  # who counts at the end what was not freed, as nanobind does, would write it all down
+    gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
 
 
 @dataclass
@@ -29,10 +46,7 @@ class Entry:
     @classmethod
     def make(cls) -> "Entry":
         """A spare waits for its rank here."""
-        communicator.warm()
-        gc.collect()
-        atexit.register(gc.unfreeze)  # who counts at the end what was not freed, as nanobind does, would write it all down
-        gc.freeze()  # a full collection walks over all of torch: 0.2 s, which fell into pauses and checkpoints
+        warm()
         return cls.of(RankEnvironment.read())
 
     @classmethod

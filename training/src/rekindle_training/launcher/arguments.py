@@ -38,7 +38,11 @@ class UsageInvalid(ValueError):
 class Arguments:
     nnodes: int
     nproc_per_node: int
+    role: str
+    """Of the pod, as the cluster says it; a standby's ends when it is given a rank."""
+    pod_uid: str
     node_rank: int
+    """Of a standby it says nothing."""
     master_addr: str
     master_port: int
     run_id: str
@@ -63,17 +67,27 @@ class Arguments:
     def world_size(self) -> int:
         return self.nnodes * self.nproc_per_node
 
+    @property
+    def is_standby(self) -> bool:
+        """Its processes wait, loaded, until the pod is given a rank."""
+        return self.role == names.STANDBY
+
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Arguments:
     given = _parser().parse_args(argv)
     standalone = given.standalone or not environment.get(names.JOB_ID)
     nnodes = _nodes(given.nnodes)
+    role = environment.get(names.POD_ROLE) or names.WORKER
     _check(given, nnodes, standalone)
+    if role == names.STANDBY:
+        _check_standby(given, standalone)
     addr, port = _meeting_point(given, environment)
     return Arguments(
         nnodes=nnodes,
         nproc_per_node=_processes(given.nproc_per_node),
-        node_rank=_node_rank(given.node_rank, nnodes, environment),
+        role=role,
+        pod_uid=environment.get(names.POD_UID, ""),
+        node_rank=0 if role == names.STANDBY else _node_rank(given.node_rank, nnodes, environment),
         master_addr=addr,
         master_port=port,
         run_id=given.rdzv_id or environment.get(names.JOB_ID) or "none",
@@ -106,6 +120,14 @@ def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
         )
     if given.tee != "0":
         raise UsageInvalid(f"--tee {given.tee}: accepted is 0; use --redirects to write the ranks' output to files")
+
+
+def _check_standby(given: argparse.Namespace, standalone: bool) -> None:
+    role = f"{names.POD_ROLE}={names.STANDBY}"
+    if standalone:
+        raise UsageInvalid(f"{role}: only a control plane gives a standby its rank, and this job has none ({names.JOB_ID})")
+    if given.no_python:
+        raise UsageInvalid(f"{role} and --no-python contradict each other: a standby runs a Python script ahead")
 
 
 def _nodes(text: str) -> int:

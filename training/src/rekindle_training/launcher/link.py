@@ -5,6 +5,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import grpc
 
@@ -22,10 +23,17 @@ END_SECONDS = 1.0
 _Outbox = queue.SimpleQueue[PodState | None]
 
 
+@dataclass(frozen=True)
+class Refused:
+    """By a manager of another release."""
+
+    reason: str
+
+
 class Link:
     """Comes back by itself when the stream breaks, and says the latest state again."""
 
-    def __init__(self, host: str, port: int, obey: Callable[[PodOrder], None]) -> None:
+    def __init__(self, host: str, port: int, obey: Callable[[PodOrder | Refused], None]) -> None:
         self._address = f"{host}:{port}"
         self._obey = obey
         self._lock = threading.Lock()
@@ -60,6 +68,8 @@ class Link:
                         self._obey(order)
                 except grpc.RpcError as error:
                     log.debug("lost the manager, coming back", extra={"reason": str(error)})
+                    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                        self._obey(Refused(error.details()))
                 finally:
                     outbox.put(None)
                 self._ended.wait(RETRY_SECONDS)

@@ -4,6 +4,8 @@ Where no manager decides, the pod ends with the first rank that fails: its exit 
 killed if they do not react. A manager that decides has a rank that ended replaced, by a spare if there is one, and the others
 live on. Standalone it may let all begin again at the last checkpoint; beside a control plane the pod ends then, and so it does
 when it has heard nothing for too long.
+
+A standby has no ranks: its spares wait until a manager gives it the rank of a pod, and from then on it is that pod's backup.
 """
 
 import logging
@@ -13,18 +15,23 @@ import signal
 import sys
 import threading
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+from rekindle_training import names
 from rekindle_training.launcher import signals
 from rekindle_training.launcher.arguments import Arguments
-from rekindle_training.launcher.link import Link
+from rekindle_training.launcher.link import Link, Refused
 from rekindle_training.launcher.own_manager import MANAGER, Listens, OwnManager
 from rekindle_training.launcher.processes import ZYGOTE, Processes
 from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
 from rekindle_training.launcher.signals import Signalled
+from rekindle_training.launcher.spares import Spares
+from rekindle_training.launcher.timers import GraceOver, RestartDue, SpareDue, StillStopped, Undecided
 from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
+from rekindle_training.processor.processor import REFUSED
 from rekindle_wire import PROTOCOL
-from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState, Restart
+from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState, Restart, Standby
 
 log = logging.getLogger(__name__)
 
@@ -36,49 +43,13 @@ UNDECIDED_SECONDS = 120.0
 """How long a pod of a job with a control plane waits for a word about a rank that has ended."""
 END_SECONDS = 1.0
 """The manager may hear of a loss from other ranks, before the launcher hears of the end."""
+STANDBY_STARTS = 3
+"""How often a process of a standby that ends before it was needed is followed by another one; then the pod fails."""
 UNTRAINED_RESTARTS = 3
 """How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
 
 
-@dataclass(frozen=True)
-class _GraceOver:
-    """Whoever of this life of the pod is still there is killed."""
-
-    life: int
-
-
-@dataclass(frozen=True)
-class _Restart:
-    """By now the ends that led to this order are known."""
-
-    order: Restart
-
-
-@dataclass(frozen=True)
-class _SpareDue:
-    """There is time to load another one."""
-
-
-@dataclass(frozen=True)
-class _StillStopped:
-    """A manager that does not go on is ended, and followed by another one."""
-
-
-@dataclass(frozen=True)
-class _Undecided:
-    """Nothing was heard since so many words."""
-
-    words: int
-
-
-_PodEvent = Event | PodOrder | Listens | _Undecided | Signalled | _GraceOver | _SpareDue | _StillStopped | _Restart
-
-
-@dataclass
-class _Spare:
-    waits: bool = False
-    """It has got as far as it can without a rank."""
-    stopped: bool = False
+_PodEvent = Event | PodOrder | Refused | Listens | Undecided | Signalled | GraceOver | SpareDue | StillStopped | RestartDue
 
 
 @dataclass
@@ -106,9 +77,10 @@ class Pod:
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
         self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
-        self._spares: dict[str, _Spare] = {}
-        """By their names."""
-        self._preloads = arguments.start_method == "fork" or arguments.spares > 0
+        self._spares = Spares()
+        self._useless = 0
+        """Processes of a standby that ended before they were needed."""
+        self._preloads = arguments.start_method == "fork" or arguments.spares > 0 or arguments.is_standby
         """Torch is loaded once, for all that is forked."""
         self._manager = OwnManager(arguments, forked=self._preloads)
         self._processes = Processes(preload=self._preloads)
@@ -149,8 +121,12 @@ class Pod:
 
     @property
     def _over(self) -> bool:
-        waits = self._manager.runs or self._restarting or self._is_undecided
+        waits = self._manager.runs or self._restarting or self._is_undecided or self._waits_for_rank
         return not waits and not any(rank.lives for rank in self._ranks)
+
+    @property
+    def _waits_for_rank(self) -> bool:
+        return self._arguments.is_standby and not self._ending
 
     @property
     def _is_undecided(self) -> bool:
@@ -163,6 +139,9 @@ class Pod:
                 self._hear(event)
             case PodOrder():
                 self._obey(event)
+            case Refused(reason) if self._waits_for_rank:
+                log.error("this standby serves no manager of this job", extra={"reason": reason})
+                self._end(REFUSED, None)
             case Listens(port):
                 self._meet(port)
             case Signalled(number, from_terminal):
@@ -174,15 +153,15 @@ class Pod:
 
     def _notice_time(self, event: object) -> None:
         match event:
-            case _SpareDue():
+            case SpareDue():
                 self._load_spares()
-            case _StillStopped():
+            case StillStopped():
                 self._manager.end_if_stopped()
-            case _Undecided(words) if words == self._words and self._is_undecided:
+            case Undecided(words) if words == self._words and self._is_undecided:
                 self._let_go(f"nothing was decided within {UNDECIDED_SECONDS:g} s")
-            case _Restart(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
+            case RestartDue(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
                 self._restart(order)
-            case _GraceOver(life) if life == self._restarts:
+            case GraceOver(life) if life == self._restarts:
                 self._end_grace()
 
     def _hear(self, event: Event) -> None:
@@ -191,18 +170,16 @@ class Pod:
                 self._ended(name, code)
             case Stopped(name, stopped) if name == MANAGER:
                 self._manager.is_stopped = stopped
-                self._later(GRACE_SECONDS, _StillStopped())
+                self._later(GRACE_SECONDS, StillStopped())
             case Stopped(name, stopped):
                 self._stopped(name, stopped=stopped)
-            case Waits(name) if name in self._spares:
-                self._spares[name].waits = True
-                log.info("a spare waits", extra={"spare": name})
+            case Waits(name):
+                self._spares.waits(name)
+                self._tell()
 
     def _stopped(self, name: str, *, stopped: bool) -> None:
-        if (spare := self._spares.get(name)) is not None:
-            spare.stopped = stopped
-            log.warning("a spare is not used while it is stopped" if stopped else "a spare goes on", extra={"spare": name})
-            return
+        if name in self._spares:
+            self._spares.stopped(name, stopped=stopped)
         for rank in self._ranks:
             if name in (rank.process, rank.spare):
                 rank.stopped = stopped
@@ -218,8 +195,10 @@ class Pod:
 
     def _begin(self) -> None:
         self._link = Link(self._arguments.master_addr, self._port, self._events.put)
-        self._start_ranks()
+        if not self._arguments.is_standby:
+            self._start_ranks()
         self._load_spares()
+        self._tell()
         self._link.start()
 
     def _manager_ended(self, code: int) -> None:
@@ -242,19 +221,22 @@ class Pod:
     def _tell(self) -> None:
         """The manager, but for that of a pod that ends: it would have to make something of it."""
         if self._link is not None and not (self._ending and self._arguments.standalone):
-            first = self._arguments.node_rank * self._arguments.nproc_per_node
-            processes = [
-                ProcessState(rank=first + local, process=rank.process, ended=rank.ended, stopped=rank.stopped)
-                for local, rank in enumerate(self._ranks)
-            ]
             state = PodState(
                 protocol=PROTOCOL,
                 pod=self._name,
-                processes=processes,
+                pod_uid=self._arguments.pod_uid,
                 restarts=self._restarts,
                 succeeds=self._manager.succeeds,
             )
+            if self._arguments.is_standby:
+                state.standby.CopyFrom(Standby(loaded=self._spares.ready == self._arguments.nproc_per_node))
+            else:
+                state.processes.extend(self._process_states())
             self._link.say(state)
+
+    def _process_states(self) -> Iterator[ProcessState]:
+        for rank in self._ranks:
+            yield ProcessState(rank=self._number(rank), process=rank.process, ended=rank.ended, stopped=rank.stopped)
 
     def _obey(self, order: PodOrder) -> None:
         if self._ending or self._restarting:
@@ -270,26 +252,30 @@ class Pod:
                 self._wait_for_a_word()
             case "restart":
                 self._obey_restart(order.restart)
+            case "take" if self._arguments.is_standby:
+                self._take(order.take.pod_rank)
 
     def _obey_restart(self, order: Restart) -> None:
         if not self._arguments.standalone:
             self._let_go(order.reason)
         elif order.restarts == self._restarts:
             if order.untrained and not self._was_killed:
-                self._later(END_SECONDS, _Restart(order))
+                self._later(END_SECONDS, RestartDue(order))
             else:
                 self._restart(order)
 
     def _wait_for_a_word(self) -> None:
         self._words += 1
         if self._is_undecided:
-            self._later(UNDECIDED_SECONDS, _Undecided(self._words))
+            self._later(UNDECIDED_SECONDS, Undecided(self._words))
 
     def _let_go(self, reason: str) -> None:
         """Nobody decides any more: the first rank that fails, or has failed, ends the pod."""
         log.info("this pod is not waited for any more", extra={"reason": reason})
         self._decides = False
-        if any(self._failures):
+        if self._arguments.is_standby:
+            self._end(0, None)
+        elif any(self._failures):
             self._end(_exit_code(self._failures[0]), signal.SIGTERM)
 
     @property
@@ -319,6 +305,11 @@ class Pod:
 
     # Ranks and spares.
 
+    def _take(self, pod_rank: int) -> None:
+        log.info("this standby becomes a backup pod", extra={"pod_rank": pod_rank, "loaded": self._spares.ready})
+        self._arguments = replace(self._arguments, role=names.BACKUP, node_rank=pod_rank)
+        self._start_ranks()
+
     def _start_ranks(self) -> None:
         self._failures.clear()
         for local, rank in enumerate(self._ranks):
@@ -340,24 +331,23 @@ class Pod:
         rank.process, rank.ended = f"{self._name}/{local}/{self._started}", None
         rank.spare, rank.stopped = "", False
         where = place(arguments, local, rank.process, rank.own_state, self._restarts)
-        able = (name for name, spare in self._spares.items() if not spare.stopped)
-        if (spare := max(able, key=lambda name: self._spares[name].waits, default=None)) is not None:
-            log.info("a spare takes a rank", extra={"rank": where.environment["RANK"], "waited": self._spares.pop(spare).waits})
+        if (spare := self._spares.take(self._number(rank))) is not None:
             rank.spare = spare
             self._processes.say(Bind(spare, rank.process, where))
-            self._later(SPARE_SECONDS, _SpareDue())
+            self._later(SPARE_SECONDS, SpareDue())
             return
         forked = arguments.start_method == "fork"
         environment = {**self._environment(), **where.environment}
         self._processes.say(Start(rank.process, self._program(forked=forked), environment, where.redirects, (rank.own_state,)))
 
     def _load_spares(self) -> None:
-        while len(self._spares) < self._arguments.spares and not self._ending:
+        arguments = self._arguments
+        while len(self._spares) < (arguments.nproc_per_node if arguments.is_standby else arguments.spares) and not self._ending:
             self._started += 1
             name = f"spare-{self._started}"
-            self._spares[name] = _Spare()
+            self._spares.started(name)
             program = self._program(forked=True)
-            where = redirects(self._arguments, name)
+            where = redirects(arguments, name)
             self._processes.say(Start(name, program, self._environment(), where, is_spare=True, interruptible=False))
 
     def _environment(self) -> dict[str, str]:
@@ -381,13 +371,28 @@ class Pod:
             for rank in self._ranks:
                 rank.ended = code
             self._ending, self._code = True, self._code or _exit_code(code)
-        elif self._spares.pop(name, None) is not None:
-            if not self._ending:
-                log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
+        elif name in self._spares:
+            self._spare_ended(name, code)
         else:
             for rank in self._ranks:
                 if rank.process == name:
                     self._rank_ended(rank, code)
+
+    def _spare_ended(self, name: str, code: int) -> None:
+        self._spares.ended(name)
+        if self._ending:
+            return
+        if not self._arguments.is_standby:
+            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
+            return
+        self._useless += 1
+        if self._useless > STANDBY_STARTS:
+            log.error("processes of this standby end before they are needed, again and again", extra={"code": code})
+            self._end(_exit_code(code) if code else 1, None)
+            return
+        log.warning("a process of this standby ended before it was needed, starting another one", extra={"code": code})
+        self._load_spares()
+        self._tell()
 
     def _rank_ended(self, rank: _Rank, code: int) -> None:
         rank.ended, rank.stopped = code, False
@@ -430,7 +435,7 @@ class Pod:
         return self._arguments.node_rank * self._arguments.nproc_per_node + self._ranks.index(rank)
 
     def _give_grace(self) -> None:
-        self._later(GRACE_SECONDS, _GraceOver(self._restarts))
+        self._later(GRACE_SECONDS, GraceOver(self._restarts))
 
     def _end_grace(self) -> None:
         self._send(signal.SIGKILL)

@@ -28,9 +28,7 @@ def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, s
     added = {
         names.WORLD_SIZE: arguments.world_size,
         names.LOCAL_WORLD_SIZE: arguments.nproc_per_node,
-        "GROUP_RANK": arguments.node_rank,
         "GROUP_WORLD_SIZE": arguments.nnodes,
-        "NODE_RANK": arguments.node_rank,
         "ROLE_WORLD_SIZE": arguments.world_size,
         "ROLE_NAME": "default",
         names.MASTER_ADDR: arguments.master_addr,
@@ -42,7 +40,10 @@ def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, s
     defaults = {**BEFORE_TORCH}
     if arguments.master_addr in LOOPBACK:
         defaults["GLOO_SOCKET_IFNAME"] = "lo"
-    return {**defaults, **base, **{name: str(value) for name, value in added.items()}}
+    known = {**defaults, **base, **{name: str(value) for name, value in added.items()}}
+    if arguments.is_standby:
+        return {name: value for name, value in known.items() if name not in OF_ONE_POD}
+    return {**known, **_of_one_pod(arguments.node_rank, arguments.role)}
 
 
 def place(arguments: Arguments, local_rank: int, process: str, own_state: int, restarts: int) -> Place:
@@ -54,7 +55,20 @@ def place(arguments: Arguments, local_rank: int, process: str, own_state: int, r
         restarts: of all ranks together, so far.
     """
     rank = arguments.node_rank * arguments.nproc_per_node + local_rank
-    return Place(_of_one_rank(rank, local_rank, process, own_state, restarts), redirects(arguments, str(rank)))
+    environment = {
+        **_of_one_pod(arguments.node_rank, arguments.role),
+        **_of_one_rank(rank, local_rank, process, own_state, restarts),
+    }
+    return Place(environment, redirects(arguments, str(rank)))
+
+
+def _of_one_pod(node_rank: int, role: str) -> dict[str, str]:
+    rank = str(node_rank)
+    return {"GROUP_RANK": rank, "NODE_RANK": rank, names.POD_RANK: rank, names.POD_ROLE: role}
+
+
+OF_ONE_POD = frozenset(_of_one_pod(0, ""))
+"""What a process of a standby does not know either."""
 
 
 def _of_one_rank(rank: int, local_rank: int, process: str, own_state: int, restarts: int) -> dict[str, str]:

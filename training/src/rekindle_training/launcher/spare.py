@@ -11,17 +11,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import wraps
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
 from rekindle_training.launcher import child
-from rekindle_training.launcher.rank_environment import OF_ONE_RANK, Place
+from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
 MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
 """Events of `sys.addaudithook`."""
+
+
+paid_ahead: list[Callable[[], None]] = []
+"""What every rank does once, whichever it is, and a spare before it waits; filled by who has loaded torch."""
 
 
 def wait_for_rank(binding: Connection) -> None:
@@ -52,7 +56,10 @@ class _Spare:
 
     def bind(self) -> None:
         with self._lock:
-            if self._is_bound():
+            if not self._is_bound():
+                for pay in paid_ahead:
+                    pay()
+            if self._is_bound():  # by what asked meanwhile, too
                 return
             with contextlib.suppress(OSError):  # it was given a rank before it needed one
                 self._binding.send_bytes(b"waits")
@@ -82,7 +89,8 @@ class _Unbound(_Environ):  # type: ignore[misc]
     """Of text, or of bytes."""
 
     def __getitem__(self, key: Any) -> Any:
-        if (os.fsdecode(key) if isinstance(key, str | bytes) else key) in OF_ONE_RANK:
+        name = os.fsdecode(key) if isinstance(key, str | bytes) else key
+        if name in OF_ONE_RANK or (name in OF_ONE_POD and self.encodekey(key) not in self._data):
             _spare.bind()
         return _Environ.__getitem__(self, key)  # it may have become one of these
 

@@ -292,6 +292,8 @@ def _preload() -> None:
     import torch.distributed.checkpoint  # noqa: F401
 
     import rekindle_training.adapter.session  # noqa: F401
+    from rekindle_training.adapter.entry import warm
 
+    spare.paid_ahead.append(warm)
     gc.collect()
     gc.freeze()  # no collection of a child walks over all of this

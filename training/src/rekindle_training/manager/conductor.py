@@ -6,18 +6,18 @@ It can begin in the middle: a manager that replaces another one learns from the 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.procedures import Plan
-from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.successors import CannotRepair, InPlace, launcher_of
+from rekindle_training.manager.successors import CannotRepair, InPlace
 from rekindle_training.manager.watch import LOOK_SECONDS
 from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
@@ -65,7 +65,7 @@ class Conductor:
         log.info("training is complete")
         if self._recovering is not None:
             await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
-        self._roster.dismiss([*self._roster.backups.values(), *self._roster.retired], "training is complete")
+        self._roster.dismiss([*self._roster.all_backups, *self._roster.retired], "training is complete")
         if alone is None:
             self._means.pods.release("training is complete")
 
@@ -81,15 +81,30 @@ class Conductor:
 
     def prepare(self, ranks: frozenset[int]) -> None:
         self._drop()
+        self._means.pods.forget_standbys()
         self._begin(HotSwitch(ranks, self._means))
 
     def refuse_switch(self) -> None:
         """Of ranks that there are not."""
         self._means.reports.strategies(EXIT)
 
+    @property
+    def switched(self) -> frozenset[int]:
+        """Ranks of the hot switch that goes on; none: there is no such switch."""
+        return switch.ranks if (switch := self._active()) is not None else frozenset()
+
+    def name_standbys(self, standbys: Mapping[str, int]) -> None:
+        """These standby pods take these pod ranks, as soon as they speak.
+
+        Args:
+            standbys: pod ranks by uids.
+        """
+        self._means.pods.name(standbys)
+
     def stop(self) -> None:
         if (switch := self._drop()) is not None:
             switch.stop("ordered")
+            self._means.pods.forget_standbys()
 
     def migrate(self) -> None:
         """Ordered of a switch that has not paused here, it is that of a manager before this one."""
@@ -103,6 +118,7 @@ class Conductor:
         self._drop_unpaused("training is to stop")
         self._drop()
         self._recovery_now().order(order)
+        self.name_standbys(order.standbys)
 
     def dismiss_all(self) -> None:
         self._drop()
@@ -112,7 +128,7 @@ class Conductor:
     def _dismiss(self, reason: str, code: int) -> None:
         """All there are."""
         roster, pods = self._roster, self._means.pods
-        roster.dismiss(roster.backups.values(), reason)
+        roster.dismiss(roster.all_backups, reason)
         roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], reason, code)
         pods.release(reason)
         self._start(self._dismiss_late({launcher_of(process.process) for process in pods.processes}, reason, code))
@@ -122,7 +138,7 @@ class Conductor:
         roster, pods = self._roster, self._means.pods
         killed: set[str] = set()
         while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
-            late = [*roster.starting.values(), *roster.backups.values()]
+            late = [*roster.starting.values(), *roster.all_backups]
             roster.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
             for process in here:
                 if not (process.HasField("ended") or process.process in killed or roster.knows(process.process)):
@@ -178,6 +194,7 @@ class Conductor:
             self._alone_behind = behind if recovery.by_itself else None
             log.info("recovered", extra={"behind": behind, "by_itself": recovery.by_itself})
             self._recovery = None
+            self._roster.turn_away(self._means.pods.forget_standbys())
             self._look_for_faults()
         finally:
             self._recovery = None if self._recovery is recovery else self._recovery
@@ -329,6 +346,7 @@ class Conductor:
         if (switch := self._active()) is not None and not switch.paused:
             self._drop()
             switch.stop(reason)
+            self._means.pods.forget_standbys()
 
     def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(procedure)

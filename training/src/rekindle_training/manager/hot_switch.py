@@ -141,6 +141,8 @@ class HotSwitch:
             raise RankLost(f"rank {gone[0]} is gone")
         if await self._backups_alive():
             await self._switch(standstill)
+            self._dismiss_backups("another pod has these ranks")
+            self._roster.turn_away(self._means.pods.forget_standbys())
             return MIGRATION
         await procedures.resume(self._roster)
         self._dismiss_backups("another process of the backup died")
@@ -182,4 +184,4 @@ class HotSwitch:
         return sorted(self._roster.members.keys() - self.ranks)
 
     def _dismiss_backups(self, reason: str) -> None:
-        self._roster.dismiss(self._backups(), reason)
+        self._roster.dismiss([process for process in self._roster.all_backups if process.rank in self.ranks], reason)

@@ -53,13 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, injection: Injection) -> int:
     reports = Reports(environment.job_id)
     alone = environment.gateway is None
-    roster, pods = Roster(arguments.nnodes * arguments.nproc_per_node), Pods(decides=not alone)
+    ranks_per_pod = arguments.nproc_per_node
+    roster, pods = Roster(arguments.nnodes * ranks_per_pod, ranks_per_pod), Pods(decides=not alone)
     store = asyncio.create_task(open_store())
     means = Means(
         roster=roster,
         pods=pods,
         alone=alone,
-        ranks_per_pod=arguments.nproc_per_node,
+        ranks_per_pod=ranks_per_pod,
         store=store,
         reports=reports,
         injection=injection,

@@ -3,7 +3,9 @@
 After an outage the control plane repeats the order of its stored phase. The attempt's uuid makes that visible.
 """
 
+import json
 import logging
+from collections.abc import Collection
 
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.recovery import Kind, Order
@@ -50,7 +52,7 @@ class Orders:
             case ("hot-switch", "stop switch"):
                 self._conductor.stop()
             case ("hot-switch", "new pod running"):
-                pass
+                self._backup_runs(signal)
             case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
                 self._conductor.migrate()
             case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
@@ -69,10 +71,24 @@ class Orders:
             log.warning("an order that makes no sense", extra={"reason": error})
             self._conductor.refuse_switch()
 
+    def _backup_runs(self, signal: ProcessManageSignal) -> None:
+        if not (switched := self._conductor.switched):
+            log.warning("no pod is switched now")
+            return
+        try:
+            self._conductor.name_standbys(self._standbys(signal, switched))
+        except ValueError as error:
+            log.warning("an order that makes no sense", extra={"reason": error})
+            self._conductor.stop()
+            self._conductor.refuse_switch()
+
     def _order(self, kind: Kind, signal: ProcessManageSignal) -> Order:
         """Training is to stop whatever the ranks are that are named."""
         try:
-            return Order(kind, signal.uuid, self._ranks_of_pods(signal) if kind is Kind.ELSEWHERE else self._ranks(signal))
+            if kind is Kind.ELSEWHERE:
+                ranks = self._ranks_of_pods(signal)
+                return Order(kind, signal.uuid, ranks, self._standbys(signal, ranks))
+            return Order(kind, signal.uuid, self._ranks(signal))
         except ValueError as error:
             return Order(kind, signal.uuid, problem="" if kind is Kind.STOP else str(error))
 
@@ -86,6 +102,21 @@ class Orders:
         if not pods:
             raise ValueError("nodeRankIds: no pod is named that is to be replaced")
         return frozenset(pod * per_pod + local for pod in pods for local in range(per_pod))
+
+    def _standbys(self, signal: ProcessManageSignal, ranks: Collection[int]) -> dict[str, int]:
+        """Pod ranks by the uids of the standby pods that take them; `ranks`: those of all pods that are replaced."""
+        try:
+            said = json.loads(signal.extraParams or "{}")
+            standbys = said.get("standbys", {}).items()
+        except (ValueError, AttributeError):
+            raise ValueError(f"extraParams: {signal.extraParams!r} is not a JSON object with an object of standbys") from None
+        per_pod = self._conductor.ranks_per_pod
+        found = {uid: _number("extraParams", json.dumps(pod), self._conductor.ranks // per_pod) for uid, pod in standbys}
+        if others := [pod for pod in found.values() if pod * per_pod not in ranks]:
+            raise ValueError(f"extraParams: a standby is to take pod rank {others[0]}, which is not replaced")
+        if len(set(found.values())) < len(found):
+            raise ValueError("extraParams: two standbys are to take one pod rank")
+        return found
 
 
 def _kind(signal: ProcessManageSignal) -> Kind | None:

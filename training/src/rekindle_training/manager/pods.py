@@ -6,10 +6,10 @@ stream, and an order names the state to which it is the answer. So neither is lo
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart
+from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart, Take
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class Pods:
         self._pods: list[_Pod] = []
         self._orders: dict[str, PodOrder] = {}
         """What is still to be done, by what it is the answer to."""
+        self._named: dict[str, int] = {}
+        """Pod ranks that standbys are to take, by the uids of their pods."""
 
     # What the service brings.
 
@@ -56,8 +58,12 @@ class Pods:
             return
         if (released := self._released.get(state.pod)) is not None and not pod.state.pod:
             pod.outbox.put_nowait(released)  # on a stream that it did not come by
-        pod.state = state
+        was_loaded, pod.state = pod.state.standby.loaded, state
         self._pods = [known for known in self._pods if known is pod or known.state.pod != state.pod]  # an earlier stream's
+        if state.standby.loaded and not was_loaded:
+            loaded = sum(known.state.standby.loaded for known in self._pods)
+            log.info("a standby is ready", extra={"uid": state.pod_uid, "standbys": loaded})
+        self._give_rank(pod)
         self.on_change()
 
     def detach(self, pod: _Pod) -> None:
@@ -132,6 +138,29 @@ class Pods:
                 order = PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason))
                 self._released[pod.state.pod] = order
                 pod.outbox.put_nowait(order)
+
+    # Standbys.
+
+    def name(self, standbys: Mapping[str, int]) -> None:
+        """These take these pod ranks, in the place of others that were named for them: at once, or as soon as they speak.
+
+        Args:
+            standbys: pod ranks by the uids of the pods.
+        """
+        others = {uid: rank for uid, rank in self._named.items() if rank not in standbys.values()}
+        self._named = {**others, **standbys}
+        for pod in self._pods:
+            self._give_rank(pod)
+
+    def forget_standbys(self) -> set[str]:
+        """No standby takes a rank any more. Returns the launchers of those that were named."""
+        named, self._named = self._named, {}
+        return {pod.state.pod for pod in self._pods if pod.state.pod_uid in named}
+
+    def _give_rank(self, pod: _Pod) -> None:
+        if pod.state.HasField("standby") and (rank := self._named.get(pod.state.pod_uid)) is not None:
+            log.info("a standby takes the ranks of a pod", extra={"uid": pod.state.pod_uid, "pod_rank": rank})
+            pod.outbox.put_nowait(PodOrder(take=Take(pod_rank=rank)))
 
     def _order(self, about: str, order: PodOrder) -> None:
         log.info("told a pod", extra={"order": order.WhichOneof("kind"), "about": about})

@@ -28,6 +28,11 @@ class StepFailed(Exception):
     """A step failed on a process that was to complete one; it stands, and waits."""
 
 
+def launcher_of(identity: str) -> str:
+    """Of the pod of this process; a part of its name."""
+    return identity.partition("/")[0]
+
+
 class RankProcess:
     """Known from its first hello to its end, over any number of streams."""
 

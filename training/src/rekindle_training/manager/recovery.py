@@ -8,8 +8,8 @@ that follows one which died carries out the same orders, and an order that comes
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -54,6 +54,8 @@ class Order:
     attempt: str
     ranks: frozenset[int] = frozenset()
     """That are faulty, or those of the pods to be replaced."""
+    standbys: Mapping[str, int] = field(default_factory=dict)
+    """Pod ranks that standby pods take, by the uids of these pods."""
     problem: str = ""
     """Why it cannot be carried out as it was written."""
 
@@ -221,9 +223,10 @@ class Recovery:
         return [RECOVER] if vacant else [RETRY, RECOVER]
 
     def _dismiss_others(self, ranks: frozenset[int]) -> None:
-        """Processes that were started for a rank which a backup has taken."""
+        """Processes that were started for a rank which a backup has taken, in its pod or in a further backup pod."""
         roster = self._means.roster
-        roster.dismiss([process for rank, process in roster.starting.items() if rank in ranks], "another process has this rank")
+        waiting = [*roster.starting.values(), *roster.all_backups]
+        roster.dismiss([process for process in waiting if process.rank in ranks], "another process has this rank")
 
     def _successors(self, order: Order) -> Nobody:
         match order.kind:

@@ -5,15 +5,16 @@ Filled by `service.py` as processes say hello, read by the procedures. What belo
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rekindle_training import names
-from rekindle_training.manager.rank_process import LOST_OTHERS, Outbox, RankProcess, StepFailed
+from rekindle_training.manager.rank_process import LOST_OTHERS, Outbox, RankProcess, StepFailed, launcher_of
 from rekindle_wire.training_pb2 import Hello, RankMessage
 
 log = logging.getLogger(__name__)
 
 GONE_CODE = 1
+TURNED_AWAY = "another pod has these ranks"
 
 Members = dict[int, RankProcess]
 """Processes by rank."""
@@ -22,8 +23,9 @@ Members = dict[int, RankProcess]
 class Roster:
     """All processes of one job."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, ranks_per_pod: int = 1) -> None:
         self.world_size = world_size
+        self._ranks_per_pod = ranks_per_pod
         self.on_lost: Callable[[RankProcess], None] = lambda _: None
         """Hears of members that are gone without a goodbye."""
         self.lives: Callable[[str], bool] = lambda _: False
@@ -39,7 +41,10 @@ class Roster:
         """A step was completed since all began together."""
         self.members: Members = {}
         self.starting: Members = {}
-        self.backups: Members = {}
+        self.all_backups: list[RankProcess] = []
+        """In the order in which they came; of several pods that wait for the same ranks, too."""
+        self._turned_away: set[str] = set()
+        """Launchers of pods whose ranks others have taken."""
         self._known: dict[str, RankProcess] = {}
         self._trained: set[str] = set()
         """Processes that were members, by their names."""
@@ -68,6 +73,19 @@ class Roster:
     def finished(self) -> bool:
         """Every rank said goodbye."""
         return self.complete and all(member.finished for member in self.members.values())
+
+    @property
+    def backups(self) -> Members:
+        """Those of one pod for each pod rank: the newest of which all processes wait, or most."""
+        pods: dict[tuple[int, str], Members] = {}
+        for process in self.all_backups:
+            pod = process.rank // self._ranks_per_pod, launcher_of(process.identity)
+            pods.setdefault(pod, {})[process.rank] = process
+        chosen: dict[int, Members] = {}
+        for (pod_rank, _), members in pods.items():
+            if len(members) >= len(chosen.get(pod_rank, {})):
+                chosen[pod_rank] = members
+        return {rank: process for members in chosen.values() for rank, process in members.items()}
 
     @property
     def retired(self) -> list[RankProcess]:
@@ -106,6 +124,12 @@ class Roster:
             self._trained.add(process.identity)
             self._forget(process)
         self._change()
+
+    def turn_away(self, launchers: Collection[str]) -> None:
+        """Processes of these pods leave, also those that have not come yet, unless they are members."""
+        self._turned_away |= set(launchers) - {launcher_of(member.identity) for member in self.members.values()}
+        late = [process for process in self.all_backups if launcher_of(process.identity) in self._turned_away]
+        self.dismiss(late, TURNED_AWAY)
 
     # What the service brings.
 
@@ -154,9 +178,13 @@ class Roster:
     def _place(self, process: RankProcess) -> None:
         if process.dismissed:
             return
-        if process.generation == 0:
-            waiting = self.backups if process.role == names.BACKUP else self.starting
-            waiting[process.rank] = process
+        if process.generation == 0 and launcher_of(process.identity) in self._turned_away:
+            process.leave(self.generation, TURNED_AWAY)
+        elif process.generation == 0:
+            if process.role != names.BACKUP:
+                self.starting[process.rank] = process
+            elif process not in self.all_backups:
+                self.all_backups.append(process)
             log.info("registered", extra={"rank": process.rank, "role": process.role})
         elif process.generation < self.generation and self.lives(process.identity) and not self._is_followed(process):
             process.generation, self.torn = self.generation, True
@@ -201,9 +229,10 @@ class Roster:
 
     def _forget(self, process: RankProcess) -> None:
         """It does not wait any more."""
-        for waiting in (self.starting, self.backups):
-            if waiting.get(process.rank) is process:
-                del waiting[process.rank]
+        if self.starting.get(process.rank) is process:
+            del self.starting[process.rank]
+        if process in self.all_backups:
+            self.all_backups.remove(process)
 
     def _change(self) -> None:
         self._changed.set()

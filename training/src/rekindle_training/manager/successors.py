@@ -6,7 +6,7 @@ from collections.abc import Collection
 from rekindle_training import names
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import Plan
-from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.rank_process import RankProcess, launcher_of
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_wire.training_pb2 import ProcessState
 
@@ -151,11 +151,6 @@ class Elsewhere(Nobody):
             raise CannotRepair(
                 f"nobody keeps the random numbers and the data position of rank {missing[0]} behind step {plan.step}"
             )
-
-
-def launcher_of(identity: str) -> str:
-    """Of the pod of this process; a part of its name."""
-    return identity.partition("/")[0]
 
 
 def _is_backup(member: RankProcess) -> bool:
