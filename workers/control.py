@@ -55,6 +55,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
     return (
         pods.ensure_backup,
         pods.ensure_replacement,
+        pods.ensure_standbys,
         pods.await_scheduled,
         pods.await_running,
         pods.swap,
