@@ -48,10 +48,9 @@ class ProcessFaults(Options):
         return self.mode is Mode.PROCESS_RESCHEDULING and self.fault is Strike.KILL
 
     @property
-    def nodes(self) -> int:
-        """Of the cluster: one for each pod that is replaced."""
-        spare = self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
-        return self.pods + spare
+    def spare_nodes(self) -> int:
+        """One for each pod that is replaced."""
+        return self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -73,6 +73,7 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["in-place", "--at-step", "200"], "--at-step", "1 to 199"),
         (["in-place", "--fault", "rain"], "--fault", "freeze"),
         (["online-retry", "--no-spare"], "--no-spare", "try --help"),
+        (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
         (["process-rescheduling", "--no-spare", "--cluster", "kubernetes"], "--no-spare", "own node is free"),
     ],
 )
