@@ -49,7 +49,7 @@ class Standbys:
         """Says what is wrong with them, once for as long as it lasts."""
         state = self._known.state
         reason, words = standbys.trouble(state)
-        if not reason and not standbys.are_there(state):
+        if not reason and not standbys.are_as_wanted(state):
             return  # one that was lost is not there again yet
         if reason and reason != state.upkeep.told:
             self._journal.soon(self._journal.record(state, reason, words, warning=True))

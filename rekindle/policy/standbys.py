@@ -106,19 +106,16 @@ def next_try(state: JobState) -> datetime | None:
     job = state.job
     is_trained = state.progress is not None and not state.problems and not state.ended and not job.observe
     is_broken = any(one.fault.kind is not FaultKind.SUB_HEALTH for one in state.faults)
-    if not is_trained or is_broken or _are_as_wanted(state):
+    if not is_trained or is_broken or are_as_wanted(state):
         return None
     tried = state.upkeep
     return tried.tried_at + _pause(tried) if tried.tried_at else AT_ONCE
 
 
-def are_there(state: JobState) -> bool:
-    """Whether as many run as are wanted."""
-    return _are_as_wanted(state) and all(one.runs for one in state.standbys)
-
-
-def _are_as_wanted(state: JobState) -> bool:
-    return len(state.standbys) == wanted(state.job) and not any(one.wrong or one.waits for one in state.standbys)
+def are_as_wanted(state: JobState) -> bool:
+    """Whether so many run, and nothing is wrong with any. One that was just made is looked after: it may be gone before anybody
+    has told of it."""
+    return len(state.standbys) == wanted(state.job) and all(one.runs and not one.wrong for one in state.standbys)
 
 
 def tried(before: Upkeep, now: datetime) -> Upkeep:

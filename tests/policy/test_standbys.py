@@ -121,12 +121,11 @@ def test_a_job_without_a_living_pod_gets_no_standbys_and_may_lose_them() -> None
 
 
 def test_standbys_are_seen_to_when_there_are_too_few_or_too_many() -> None:
-    """Or one is wrong, or waits for a node; not while one merely starts."""
+    """Or one is wrong, waits for a node, or does not run yet."""
     assert standbys.next_try(seen(TRAINS, *THERE)) is None
-    assert standbys.next_try(seen(TRAINS, THERE[0], THERE[1].model_copy(update={"runs": False}))) is None
     for found in ((), THERE[:1], (*THERE, Standby(name="c", uid="c"))):
         assert standbys.next_try(seen(TRAINS, *found)) == standbys.AT_ONCE
-    for change in ({"wrong": "it has ended"}, {"waits": NO_ROOM}):
+    for change in ({"wrong": "it has ended"}, {"runs": False, "waits": NO_ROOM}, {"runs": False}):
         assert standbys.next_try(seen(TRAINS, THERE[0], THERE[1].model_copy(update=change)))
 
 
