@@ -5,7 +5,7 @@ Every write names the state that it ensures, so that a repeated call finds its w
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -34,6 +34,8 @@ from rekindle.model.activity_values import (
     Replacement,
     Restart,
     Scheduled,
+    StandbysNow,
+    StandbysRequest,
     Started,
     StartRequest,
     StopRequest,
@@ -46,10 +48,10 @@ from rekindle.model.activity_values import (
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
-from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY, TAKEN_AS
 from rekindle.model.recovery import PodRef
-from rekindle.policy.pod_ranks import rank_of
-from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, sight
+from rekindle.policy.pod_ranks import is_standby, rank_of
+from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, matters, sight, standbys
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -69,6 +71,11 @@ def is_backup(pod: Pod) -> bool:
     return pod.metadata.annotations.get(POD_TYPE) == "backup"
 
 
+def was_standby(backup: Pod, name: str) -> bool:
+    """Whether it was taken in place of a new pod of this name."""
+    return backup.metadata.annotations.get(TAKEN_AS) == name
+
+
 class PodActivities:
     """The activities over one cluster."""
 
@@ -77,17 +84,18 @@ class PodActivities:
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
-        """Creates the backup pod of a pod rank, once.
+        """The backup pod of a pod rank: a standby that takes it over, or a new pod, once.
 
         Raises: `cluster.not_found` when no live pod holds the rank.
         """
         with translating_errors():
             async with heartbeating():
-                old = await self._holder(request.job_id, request.pod_rank)
+                pods = await self._cluster.pods(request.job_id)
+                old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, old.spec.node_name})
+                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *await self._ill_nodes(pods)})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
-                return Backup(old=ref(old), backup=ref(backup))
+                return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
 
     @activity.defn
     async def ensure_replacement(self, request: BackupRequest) -> Replacement:
@@ -103,9 +111,13 @@ class PodActivities:
                 if pod_rank >= job.spec.pods:
                     raise NotFound(f"job {job_id} has no pod rank {pod_rank}")
                 name = f"{job.metadata.name}-worker-{pod_rank}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, *await self._lost_nodes(job_id, pod_rank)})
+                pods = await self._cluster.pods(job_id)
+                lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
+                bad = {node.metadata.name for node in lost if is_lost(node)}
+                avoid = sorted({*request.avoid_nodes, *bad, *await self._ill_nodes(pods)})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
-                return Replacement(old=ref(made.old) if made.old else None, backup=ref(made.backup))
+                old = ref(made.old) if made.old else None
+                return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
 
     @activity.defn
     async def make_anew(self, request: MadeAnewRequest) -> MadeAnew:
@@ -115,18 +127,30 @@ class PodActivities:
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
-    async def _lost_nodes(self, job_id: str, pod_rank: int) -> list[str]:
-        """Of the pods of a rank."""
-        pods = [pod for pod in await self._cluster.pods(job_id) if rank_of(pod) == pod_rank]
+    async def _ill_nodes(self, pods: Iterable[Pod]) -> list[str]:
+        """Of standbys: those that are lost or sub-healthy."""
+        return [node.metadata.name for node in await self._nodes(filter(is_standby, pods)) if matters(node)]
+
+    async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
+        """That these pods are on."""
         names = sorted({pod.spec.node_name for pod in pods} - {""})
         nodes = await asyncio.gather(*(self._node(name) for name in names))
-        return [name for name, node in zip(names, nodes, strict=True) if node is None or is_lost(node)]
+        return [node or gone(name) for name, node in zip(names, nodes, strict=True)]
 
-    async def _holder(self, job_id: str, pod_rank: int) -> Pod:
-        for pod in await self._cluster.pods(job_id):
-            if ref(pod).rank == pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
-                return pod
-        raise NotFound(f"no pod of job {job_id} holds pod rank {pod_rank}")
+    @activity.defn
+    async def ensure_standbys(self, request: StandbysRequest) -> StandbysNow:
+        """As many standbys as are wanted, each on a node that is well as far as it has one. A job that is gone has none."""
+        with translating_errors():
+            async with heartbeating():
+                try:
+                    before = await self._cluster.pods(request.job_id)
+                    avoid = sorted({*request.avoid_nodes, *await self._ill_nodes(before)})
+                    pods = await self._cluster.ensure_standbys(request.job_id, request.count, avoid)
+                except NotFound:
+                    if request.count:
+                        raise
+                    return StandbysNow()
+        return StandbysNow(standbys=standbys(pods, (), ""))
 
     @activity.defn
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
@@ -309,6 +333,13 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 return await until(self._cluster, job_id, wanted, _left(within), done)
+
+
+def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
+    for pod in pods:
+        if ref(pod).rank == request.pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
+            return pod
+    raise NotFound(f"no pod of job {request.job_id} holds pod rank {request.pod_rank}")
 
 
 def _left(within: timedelta) -> timedelta:

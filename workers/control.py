@@ -57,6 +57,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         pods.ensure_backup,
         pods.ensure_replacement,
         pods.make_anew,
+        pods.ensure_standbys,
         pods.await_scheduled,
         pods.await_running,
         pods.swap,

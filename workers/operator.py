@@ -15,6 +15,7 @@ from activities.clusters.api_server import Api, Object, check_version
 from activities.clusters.kubernetes.direct import DirectDriver, delete_pod
 from activities.clusters.kubernetes.events import about_job, record
 from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
 from activities.clusters.kubernetes.pod_objects import MASTER_PORT, is_manager, pods_of_training_job
 from activities.clusters.kubernetes.reader import Reader, in_scope
@@ -215,7 +216,7 @@ class Operator:
         """One manager while workers train, whatever became of the last one: nothing is lost with it. A failed one goes first,
         and its name is free when its end is seen; then there is none. Recoveries that stop a job end its workers before its
         manager, so a job that is being stopped is not taken for one that has lost it."""
-        training = [pod for pod in pods if not is_manager(pod) and _is_active(pod)]
+        training = [pod for pod in pods if not (is_manager(pod) or is_standby(pod)) and _is_active(pod)]
         managers = [pod for pod in pods if is_manager(pod)]
         if not training or any(pod["status"].get("phase") != "Failed" for pod in managers):
             return

@@ -13,8 +13,8 @@ MANAGER_RESTARTS = 20
 
 
 def role_of(pod: Pod) -> PodRole:
-    if pod.metadata.annotations.get(keys.POD_TYPE) == PodRole.BACKUP:
-        return PodRole.BACKUP
+    if (said := pod.metadata.annotations.get(keys.POD_TYPE)) in (PodRole.BACKUP, PodRole.STANDBY):
+        return PodRole(said)
     return PodRole(pod.metadata.labels.get(keys.REPLICA_TYPE, PodRole.WORKER))
 
 

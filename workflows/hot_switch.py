@@ -155,7 +155,9 @@ class HotSwitch(ModeWorkflow):
         """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
         job, until = self.context.job, workflow.now() + self.context.job.limits.pause
         if job.training_side is not TrainingSide.MINDIO:  # an order of the same second could overwrite `hot switch`
-            await self.order(orders.backup_running(job.id, self.uuid), job.limits.order)  # the pause comes without it too
+            standbys = {backup.backup.uid: self.pod_rank} if backup.standby else {}
+            order = orders.with_standbys(orders.backup_running(job.id, self.uuid), standbys)
+            await self.order(order, job.limits.order)  # the pause of a new pod comes without it too
         await self._loads(backup, until)
         if self._backup_failure() and not self._real_faults():
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")

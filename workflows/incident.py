@@ -249,7 +249,8 @@ async def look(known: Memory, journal: Journal) -> bool:
     A sighting that came meanwhile is newer, or is followed by one that is.
     """
     state, before = known.state, known.sightings
-    named = sorted({one.fault.node for one in state.faults if one.fault.node})[:LOOKED_AT]
+    of_standbys = {one.node for one in state.standbys if one.wrong}
+    named = sorted(({one.fault.node for one in state.faults} | of_standbys) - {""})[:LOOKED_AT]
     try:
         survey = await steps.survey(state.job.id, tuple(named))
     except ActivityError as error:

@@ -103,7 +103,8 @@ def sighted(state: JobState, sighting: Sighting, now: datetime, *, restarting: b
     """The job's pods and nodes as they are. While a mode restarts all pods, who holds a rank is settled at its end."""
     if state.problems[:1] != sighting.problems[:1]:
         state = faults.rejudged(state, every=True)
-    state = faults.seen(state.with_(problems=sighting.problems), sighting, now, restarting=restarting)
+    told = state.with_(problems=sighting.problems, standbys=sighting.standbys)
+    state = faults.seen(told, sighting, now, restarting=restarting)
     return _with_manager(state, sighting.manager, now, restarting=restarting)  # of another life it is nothing new
 
 
@@ -203,6 +204,7 @@ def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
         manager=sighting.manager,
         faults=(*sighting.faults, *kept),
         problems=sighting.problems,
+        standbys=sighting.standbys,
     )
     return sighted(state, whole, now, restarting=False)
 

@@ -7,7 +7,7 @@ from rekindle.model.fault import Fault
 from rekindle.model.job import Job
 from rekindle.model.recovery import Incident, Mode
 from rekindle.model.state import JobState, Standing
-from rekindle.policy import cases
+from rekindle.policy import cases, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.phases import phase
 
@@ -37,6 +37,8 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
         lines.append(f"  (downgraded {_moment(state.downgrade.since)}: {state.downgrade.reason})")
     if state.manager_lost:
         lines.append(f"- its manager was lost: {state.manager_lost}")
+    if standing_by := standbys.words(state):
+        lines.append(f"- {standing_by}")
     lines.append(f"- stream: {state.attachment.queue if state.attachment else 'not attached'}")
     lines.extend(_fault(one) for one in state.faults[:SHOWN_FAULTS])
     if len(state.faults) > SHOWN_FAULTS:

@@ -105,6 +105,8 @@ class ProcessRescheduling(TheirPods):
         async with self.phase("new pods take over the ranks"):
             job, here = self.context.job, self.situation
             order = orders.change_strategy(job.id, here.attempt, Strategy.RECOVER, here.announced, pods)
+            standbys = {one.backup.uid: pod_rank for pod_rank, one in sorted(self.backups.items()) if one.standby}
+            order = orders.with_standbys(order, standbys)
             return await self.carry_out(order, job.limits.repair)
 
     async def _start(self, pods: tuple[int, ...]) -> None:
@@ -133,7 +135,7 @@ class ProcessRescheduling(TheirPods):
                     raise
                 return await steps.ensure_replacement(request)
             self.leaves[pod_rank] = (living.old.node,)
-            return Replacement(old=living.old, backup=living.backup)
+            return Replacement(old=living.old, backup=living.backup, standby=living.standby)
         except ActivityError as error:
             raise self.fails(f"no spare for pod rank {pod_rank}: {error.cause}") from error
 

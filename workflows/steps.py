@@ -37,6 +37,8 @@ from rekindle.model.activity_values import (
     Replacement,
     Restart,
     Scheduled,
+    StandbysNow,
+    StandbysRequest,
     Started,
     StartRequest,
     StopRequest,
@@ -164,6 +166,11 @@ async def ensure_replacement(request: BackupRequest) -> Replacement:
     return await workflow.execute_activity_method(
         PodActivities.ensure_replacement, request, **named(WRITE, f"replace the lost pod of pod rank {request.pod_rank}")
     )
+
+
+def ensure_standbys(job_id: str, count: int, avoid_nodes: tuple[str, ...]) -> ActivityHandle[StandbysNow]:
+    request = StandbysRequest(job_id=job_id, count=count, avoid_nodes=avoid_nodes)
+    return workflow.start_activity_method(PodActivities.ensure_standbys, request, **named(WRITE, f"keep {count} standbys"))
 
 
 def await_scheduled(job_id: str, pod: PodRef, until: datetime) -> ActivityHandle[Scheduled]:

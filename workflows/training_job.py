@@ -28,6 +28,7 @@ from workflows.broom import Broom
 from workflows.declined import Declined
 from workflows.incident import IncidentRun, Memory, look, pause_for_the_cluster
 from workflows.journal import Journal
+from workflows.standbys import Standbys
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
@@ -41,6 +42,7 @@ class TrainingJob:
         self.incident: IncidentRun | None = None
         self.journal = Journal(self._to_remember)
         self._broom = Broom(self.known)
+        self._standbys = Standbys(self.known, self.journal)
         self._told: tuple[Fault, ...] = ()
         self._declined = Declined(self.known, self.journal)
 
@@ -78,6 +80,7 @@ class TrainingJob:
             else:
                 await self._wait()
         await self._dismiss_request()
+        await self._standbys.end()
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
 
@@ -108,21 +111,40 @@ class TrainingJob:
 
     async def _wait(self) -> None:
         """Until there is something to do; or a fault that was given time counts; or nothing was heard for long. Meanwhile pods
-        that were left behind are deleted."""
+        that were left behind are deleted, and standbys kept up."""
         now = workflow.now()
-        due, left = cases.next_due(self.state, now), self.state.left_behind
+        due, left, standbys = cases.next_due(self.state, now), self.state.left_behind, self._standbys.due
+        if standbys and standbys <= now and not due:
+            await self._standbys.keep(self._has_work)
+            self._show()
+            return
         heard = self.known.sightings
+        pause = due - now if due else self._broom.pause if left else LOOKS_AFTER
+        why = "a fault is given time" if due else "delete what was left behind" if left else "look at the job"
+        if standbys and not due and standbys - now < pause:
+            pause, why = standbys - now, "see to the standbys"
         try:
             await workflow.wait_condition(
-                lambda: self._has_work() or self._moves_on() or cases.next_due(self.state, now) != due,
-                timeout=due - now if due else self._broom.pause if left else LOOKS_AFTER,
-                timeout_summary="a fault is given time" if due else "delete what was left behind" if left else "look at the job",
+                lambda: (
+                    self._has_work()
+                    or self._moves_on()
+                    or cases.next_due(self.state, now) != due
+                    or self._standbys.due != standbys
+                ),
+                timeout=pause,
+                timeout_summary=why,
             )
         except TimeoutError:
+            if standbys and self._standbys_are_due():
+                return
             if left and not due and await self._broom.sweep(self._has_work):
                 self.journal.soon(self.journal.remember())
             elif not due and heard == self.known.sightings and not self._has_work() and await look(self.known, self.journal):
                 self._show()
+
+    def _standbys_are_due(self) -> bool:
+        due = self._standbys.due
+        return due is not None and due <= workflow.now()
 
     # ---- a case
 
@@ -223,6 +245,7 @@ class TrainingJob:
         self.journal.problems(self.state, before.problems)
         if self.journal.lost_manager(self.state, before.manager_lost):
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
+        self._standbys.tell()
         self._tell_faults()
 
     def _restarts_pods(self) -> bool:

@@ -1,6 +1,6 @@
 """The driver for the local cluster: the port `Cluster`, spoken over its Unix socket. Made by `workers`."""
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -8,8 +8,12 @@ from activities.clusters.port import Replacement, Snapshot
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodRole, PodSpec, WatchEvent
-from rekindle.policy.pod_ranks import last_holder, latest_generation
+from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodPhase, PodRole, PodSpec, WatchEvent
+from rekindle.policy import standbys
+from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
+
+RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
+"""Annotations that a pod has for the sake of its rank."""
 
 
 class LocalCluster:
@@ -58,26 +62,56 @@ class LocalCluster:
                 yield event
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
-        return await self._create_backup(_backup(old, name, {*avoid_nodes, old.spec.node_name}))
+        return await self._backup_pod(_backup(old, name, {*avoid_nodes, old.spec.node_name}))
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         pods = await self.pods(job_id)
         old = last_holder(pods, pod_rank, avoid_nodes)
         template = old or _made_again(await self.job(job_id), pod_rank, pods)
-        return Replacement(await self._create_backup(_backup(template, name, {*avoid_nodes, template.spec.node_name})), old)
+        return Replacement(await self._backup_pod(_backup(template, name, {*avoid_nodes, template.spec.node_name})), old)
 
-    async def _create_backup(self, wanted: Pod) -> Pod:
+    async def _backup_pod(self, wanted: Pod) -> Pod:
+        """A standby that has the rank and the marks of the wanted pod from now on, or that pod itself. A repeated call answers
+        the pod of the first."""
+        pods = [pod for pod in await self.pods(wanted.metadata.owner_uid) if not pod.metadata.deletion_timestamp]
+        for pod in pods:
+            if pod.metadata.annotations.get(keys.TAKEN_AS) == wanted.metadata.name:
+                return pod
+        if all(pod.metadata.name != wanted.metadata.name for pod in pods):
+            for standby in pods:
+                if _may_stand_in(standby, wanted) and (taken := await self._taken(standby, wanted)):
+                    return taken
+        return await self._create(wanted, _rank_of)
+
+    async def _taken(self, standby: Pod, wanted: Pod) -> Pod | None:
+        """None: it is gone, or about to be."""
+        marks = {**wanted.metadata.annotations, keys.TAKEN_AS: wanted.metadata.name}
+        try:
+            taken = await self._client.patch_pod(standby.metadata.name, standby.metadata.uid, wanted.metadata.labels, marks)
+        except (NotFound, Conflict):
+            return None
+        return None if taken.metadata.deletion_timestamp else taken
+
+    async def _create(self, wanted: Pod, what: Callable[[Pod], object]) -> Pod:
+        """Creates it once: one of its name that is the same `what` is the one."""
         try:
             return await self._client.create_pod(wanted)
         except Conflict:
             found = await self._client.pod(wanted.metadata.name)
-            if _rank_of(found) != _rank_of(wanted) or found.metadata.deletion_timestamp:
+            if what(found) != what(wanted) or found.metadata.deletion_timestamp:
                 raise
             return found
 
+    async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
+        job = await self.job(job_id)
+        plan = standbys.plan(job.metadata.name, await self.pods(job_id), count, avoid_nodes)
+        await self._delete(plan.end, 0)
+        new = [await self._create(_standby(plan, name), _standing) for name in plan.new]
+        return [*plan.stay, *new]
+
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         pod = await self.pod(job_id, name, uid)
-        marks = {key: None for key in (keys.POD_TYPE, keys.BACKUP_SOURCE) if key in pod.metadata.annotations}
+        marks = {key: None for key in (keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS) if key in pod.metadata.annotations}
         if marks:
             await self._client.patch_pod(name, uid, {}, marks)
 
@@ -90,12 +124,13 @@ class LocalCluster:
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
         return await self._delete(
-            [pod for pod in await self.pods(job_id) if keys.POD_TYPE in pod.metadata.annotations], grace_seconds
+            [pod for pod in await self.pods(job_id) if keys.POD_TYPE in pod.metadata.annotations and not is_standby(pod)],
+            grace_seconds,
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         # Managers last: one that goes while workers train is made anew by the cluster.
-        pods = sorted(await self.pods(job_id), key=lambda pod: pod.metadata.labels.get(keys.REPLICA_TYPE) == PodRole.MANAGER)
+        pods = sorted(await self.pods(job_id), key=lambda pod: (not is_standby(pod), _is_manager(pod)))
         return await self._delete(pods, grace_seconds, lost_nodes)
 
     async def _delete(self, pods: list[Pod], grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
@@ -129,6 +164,10 @@ def _apply(pods: dict[str, Pod], job_id: str, event: WatchEvent) -> bool:
     return True
 
 
+def _is_manager(pod: Pod) -> bool:
+    return pod.metadata.labels.get(keys.REPLICA_TYPE) == PodRole.MANAGER
+
+
 def _rank_of(pod: Pod) -> tuple[str, str | None]:
     return pod.metadata.owner_uid, pod.metadata.annotations.get(keys.RANK_INDEX)
 
@@ -157,19 +196,40 @@ def _made_again(job: JobObject, pod_rank: int, pods: Sequence[Pod]) -> Pod:
 def _backup(old: Pod, name: str, avoid_nodes: Collection[str]) -> Pod:
     """What the Ascend Operator creates: the same template, the same rank, and marks that go when it takes over."""
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: old.metadata.name}
+    return _clone(old, name, {**old.metadata.annotations, **marks}, avoid_nodes)
+
+
+def _standby(plan: standbys.Plan, name: str) -> Pod:
+    assert plan.model
+    annotations = {key: value for key, value in plan.model.metadata.annotations.items() if key not in RANKS}
+    return _clone(plan.model, name, {**annotations, keys.POD_TYPE: PodRole.STANDBY.value}, plan.avoid_nodes)
+
+
+def _clone(pod: Pod, name: str, annotations: dict[str, str], avoid_nodes: Collection[str]) -> Pod:
     return Pod(
         metadata=ObjectMeta(
             name=name,
-            namespace=old.metadata.namespace,
-            labels=old.metadata.labels,
-            annotations={**old.metadata.annotations, **marks},
-            owner_uid=old.metadata.owner_uid,
+            namespace=pod.metadata.namespace,
+            labels=pod.metadata.labels,
+            annotations=annotations,
+            owner_uid=pod.metadata.owner_uid,
         ),
         spec=PodSpec(
-            command=old.spec.command,
-            env=old.spec.env,
-            accelerators=old.spec.accelerators,
+            command=pod.spec.command,
+            env=pod.spec.env,
+            accelerators=pod.spec.accelerators,
             avoid_nodes=tuple(sorted({*avoid_nodes} - {""})),
-            termination_grace_period_seconds=old.spec.termination_grace_period_seconds,
+            termination_grace_period_seconds=pod.spec.termination_grace_period_seconds,
         ),
     )
+
+
+def _standing(pod: Pod) -> tuple[str, bool]:
+    return pod.metadata.owner_uid, is_standby(pod)
+
+
+def _may_stand_in(standby: Pod, wanted: Pod) -> bool:
+    """Whether it runs, where the wanted pod may be, in the same life of the job."""
+    same_life = standby.metadata.labels.get(keys.GENERATION) == wanted.metadata.labels.get(keys.GENERATION)
+    runs = is_standby(standby) and standby.status.phase is PodPhase.RUNNING
+    return runs and same_life and standby.spec.node_name not in wanted.spec.avoid_nodes

@@ -62,13 +62,21 @@ class Cluster(Protocol):
 
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         """A clone of `old` with its rank, marked as backup, never on these nodes (nor on the old pod's). `name` is a wish: where
-        somebody else creates the pod, it has a name of their choice."""
+        somebody else creates the pod, it has a name of their choice. A standby that runs elsewhere than on these nodes takes the
+        rank in place of a new pod, and says in its annotation `rekindle.io/taken-as` what that would have been called."""
         ...
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         """A backup pod for a rank whose pod has failed, ends, is gone, or is on one of these nodes; on none of them. What the
         job's controller made in the lost pod's place is told to end, since nobody needs it; where others alone make pods, that is
-        the answer. Invalid: the job's kind cannot do it, or the job has failed for good."""
+        the answer. A standby takes the rank as above. Invalid: the job's kind cannot do it, or the job has failed for good."""
+        ...
+
+    async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
+        """So many pods that a worker's pod is the model of, but for its rank and for being marked as standby. Those that have
+        ended, are on these nodes, are of another life of the job or too many are told to end; new ones go to none of these nodes,
+        and to none that has a rank of the job. Answers those that stay and the new ones. Invalid: the job's kind cannot have
+        them; NotFound: no pod of the job lives."""
         ...
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
@@ -81,12 +89,13 @@ class Cluster(Protocol):
         ...
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
-        """Every backup pod that was not promoted is told to end, and no mark of it is left on other pods. Answers them."""
+        """Every backup pod that was not promoted is told to end, and no mark of it is left on other pods. Answers them. A standby
+        that was given a rank is a backup pod; one that was not stays."""
         ...
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
-        """All pods of the job are told to end, and nobody makes new ones before `ensure_pods`. Answers them. Pods on lost nodes
-        get no grace: nobody there would report their end."""
+        """All pods of the job are told to end, standbys first, and nobody makes new ones before `ensure_pods`. Answers them. Pods
+        on lost nodes get no grace: nobody there would report their end."""
         ...
 
     async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:

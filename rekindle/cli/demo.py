@@ -60,6 +60,8 @@ class Struck:
 
 
 NO_SPARE_PROCESS = "No loaded process waits for the rank: where its own has ended, one is started."
+STANDBY = _flag("A pod stands by on a node of its own, with everything loaded but the state, and takes the ranks over.")
+
 KILL = "kill: SIGKILL to the rank's process"
 KILL_POD = "kill: SIGKILL to all processes of the rank's pod, its launcher among them, so that the pod fails"
 OTHERS = """freeze: SIGSTOP to the rank's process; exception: the rank raises RuntimeError in its next step; memory: it raises
@@ -72,6 +74,7 @@ async def hot_switch(
     common: Common = Common(),
     pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
     no_spare: Annotated[bool, _flag("There is no free node: the sub-health is ignored from then on.")] = False,
+    standby: Annotated[bool, STANDBY] = False,
     backup_fails: Annotated[bool, _flag("The backup pod dies while it loads.")] = False,
     pause_hangs: Annotated[bool, _flag("The training side never pauses.")] = False,
     resume_fails: Annotated[bool, _flag("The training side cannot resume.")] = False,
@@ -84,6 +87,7 @@ async def hot_switch(
         **common.options,
         pod_rank=pod_rank,
         no_spare=no_spare,
+        standby=standby,
         backup_fails=backup_fails,
         pause_hangs=pause_hangs,
         resume_fails=resume_fails,
@@ -138,6 +142,7 @@ async def process_rescheduling(
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL_POD}; {OTHERS}")] = Strike.KILL,
     no_spare: Annotated[bool, _flag("No node takes another pod, also not that of the lost one: the job is rescheduled.")] = False,
+    standby: Annotated[bool, STANDBY] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, end a pod, replace it on another node, and compare with an undisturbed run.
 
@@ -147,13 +152,12 @@ async def process_rescheduling(
     """
     if struck.ranks_at_once > 1 and common.pods == 2:
         raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
-    return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare)
+    return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare, standby=standby)
 
 
-async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, *, no_spare: bool) -> int:
-    options = ProcessFaults(
-        **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, no_spare=no_spare
-    )
+async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:
+    ranks = {"rank": struck.rank, "ranks_at_once": struck.ranks_at_once}
+    options = ProcessFaults(**common.options, mode=mode, fault=fault, **ranks, **nodes)
     _check(options)
     if not 0 <= struck.rank < RANKS:
         raise BadInput(f"--rank: {struck.rank} is not accepted, use 0 to {RANKS - 1}")
@@ -194,6 +198,8 @@ def _kept_when_it_fails(directory: Path) -> Iterator[None]:
 
 def _check(options: Options) -> None:
     """Bad input is named before anything starts."""
+    if options.no_spare and options.standby:
+        raise BadInput("--no-spare, --standby: use one of them, a standby is on a spare node")
     if options.pods not in (2, 4):
         raise BadInput(f"--pods: {options.pods} is not accepted, use 2 or 4")
     if options.steps < 20:

@@ -16,6 +16,7 @@ from rekindle.client import RecoveryRow
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.policy import standbys
 from rekindle.policy.cases import describe
 from rekindle.policy.phases import phase
 
@@ -86,8 +87,7 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
         _line("  [yellow]observed[/yellow]: what would be done is shown; nothing is ordered, and no label is written")
     for problem in state.problems:
         _line(f"  [red]cannot be recovered:[/red] {escape(problem)}")
-    for words in pod_words(pods):
-        _line(f"  [yellow]{escape(words)}[/yellow]")
+    _show_pods(state, pods)
     _line(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
     if state.manager_lost:
         _line(f"  [yellow]its manager was lost:[/yellow] {escape(state.manager_lost)}")
@@ -98,6 +98,13 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
     for incident in state.history:
         console.print()
         show_incident(incident)
+
+
+def _show_pods(state: JobState, pods: Sequence[Pod]) -> None:
+    for words in pod_words(pods):
+        _line(f"  [yellow]{escape(words)}[/yellow]")
+    if standing_by := standbys.words(state):
+        _line(f"  {escape(standing_by)}")
 
 
 def _doing(status: JobStatus, pods: Sequence[Pod]) -> str:

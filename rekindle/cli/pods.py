@@ -3,16 +3,18 @@
 from collections.abc import Iterable, Sequence
 
 from rekindle.model.cluster import Pod, PodPhase, condition_of
+from rekindle.policy.pod_ranks import is_standby
 
 
 def is_waiting(pod: Pod) -> bool:
-    return pod.status.phase is PodPhase.PENDING and not pod.metadata.deletion_timestamp
+    """A standby that waits for a node keeps nobody from training."""
+    return not is_standby(pod) and pod.status.phase is PodPhase.PENDING and not pod.metadata.deletion_timestamp
 
 
 def waiting(pods: Sequence[Pod]) -> str:
     """In a few words, whether a job waits for its pods; empty: it does not."""
-    pending = sum(map(is_waiting, pods))
-    return f"waiting: {pending} of {len(pods)} pods have no node" if pending else ""
+    pending, everyone = sum(map(is_waiting, pods)), sum(not is_standby(pod) for pod in pods)
+    return f"waiting: {pending} of {everyone} pods have no node" if pending else ""
 
 
 def pod_words(pods: Iterable[Pod]) -> list[str]:

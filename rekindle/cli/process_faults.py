@@ -54,9 +54,9 @@ class ProcessFaults(Options):
         return self.mode is Mode.PROCESS_RESCHEDULING and self.no_spare
 
     @property
-    def nodes(self) -> int:
-        """Of the cluster: one for each pod that is replaced."""
-        return self.pods + (self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0)
+    def spare_nodes(self) -> int:
+        """One for each pod that is replaced."""
+        return self.ranks_at_once if self.mode is Mode.PROCESS_RESCHEDULING and not self.no_spare else 0
 
     @property
     def spares(self) -> int:

@@ -19,10 +19,12 @@ from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound, RekindleError, Unavailable
 from rekindle.model.base import Value
+from rekindle.model.cluster import PodPhase
 from rekindle.model.job import Job, JobId
 from rekindle.model.manifest import parse
 from rekindle.model.recovery import Incident, Mode, Outcome
 from rekindle.model.state import JobState, JobStatus
+from rekindle.policy.pod_ranks import is_standby
 from rekindle.temporal import connect
 
 RANKS = 4
@@ -46,11 +48,17 @@ class Options(Value, ABC):
     pods: int = 2
     at_step: int = 15
     no_spare: bool = False
+    standby: bool = False
+
+    @property
+    def spare_nodes(self) -> int:
+        """On which backup pods may start."""
+        return 0 if self.no_spare else 1
 
     @property
     def nodes(self) -> int:
         """Of the cluster."""
-        return self.pods + (0 if self.no_spare else 1)
+        return self.pods + self.spare_nodes + int(self.standby)
 
     @property
     def spares(self) -> int:
@@ -117,6 +125,7 @@ def manifest(options: Options, step_ms: float = STEP_MS, pace: Path | None = Non
                 "command": command,
                 "env": options.environment,
                 "limits": options.limits,
+                "standbys": int(options.standby),
             },
         }
     )
@@ -176,6 +185,8 @@ class Scenario(ABC, Generic[Asked]):
             job = await self.cluster.submit(parse(manifest(self.options, self._step_ms, self._pace)))
             self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
             await self.trains_until(self.options.at_step)
+            if self.options.standby:
+                await until(self._stands_by, "a standby")
             await self.strike()
             incident = await self._incident()
             self._tell_pace(0)
@@ -193,6 +204,10 @@ class Scenario(ABC, Generic[Asked]):
         if self.job_id:
             await self.cluster.delete_job(self.job_id, grace=0)
             await until(self._is_gone, "the end of the job")
+
+    async def _stands_by(self) -> bool:
+        pods = await self.cluster.pods(self.job_id)
+        return any(is_standby(pod) and pod.status.phase is PodPhase.RUNNING for pod in pods)
 
     async def _is_gone(self) -> bool:
         try:

@@ -7,6 +7,7 @@ from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
 from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
+from rekindle.model.standby import Standby
 from rekindle.model.state import Remembered
 
 
@@ -23,6 +24,8 @@ class BackupRequest(Value):
 class Backup(Value):
     old: PodRef
     backup: PodRef
+    standby: bool = False
+    """It was a standby, which its order has to tell of its rank."""
 
 
 class Replacement(Value):
@@ -31,6 +34,19 @@ class Replacement(Value):
     backup: PodRef
     old: PodRef | None = None
     """The pod that held the rank last; None: the cluster shows none any more."""
+
+    standby: bool = False
+    """See `Backup.standby`."""
+
+
+class StandbysRequest(Value):
+    job_id: str
+    count: int
+    avoid_nodes: tuple[str, ...] = ()
+
+
+class StandbysNow(Value):
+    standbys: tuple[Standby, ...] = ()
 
 
 class Held(Value):

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from rekindle.model.base import Resource, Value
+from rekindle.model.sizes import MOST_STANDBYS
 
 
 class ObjectMeta(Resource):
@@ -50,6 +51,7 @@ class PodRole(StrEnum):
     WORKER = "worker"
     BACKUP = "backup"
     MANAGER = "manager"
+    STANDBY = "standby"
 
 
 class PodSpec(Resource):
@@ -110,6 +112,7 @@ class JobSpec(Resource):
     """Template of the manager's pod; None where the training side brings its own (MindIO)."""
 
     training_side: str = "rekindle"
+    standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
     limits: dict[str, float | str] = {}
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
+from rekindle.model.standby import Standby
 
 WATCHER = "watcher"
 """Source of faults that each sighting tells anew."""
@@ -156,3 +157,6 @@ class Sighting(Value):
 
     problems: tuple[str, ...] = ()
     """Why the pods cannot be told apart, in words; no recovery begins while there are any."""
+
+    standbys: tuple[Standby, ...] = ()
+    """Pods that stand by, by name. What is wrong with one is no fault of the job."""

@@ -77,6 +77,9 @@ class Job(Value):
     annotations: dict[str, str] = {}
     limits: Limits = Limits()
     manager_lost: ManagerLost = ManagerLost.LEAVE
+    standbys: int = 0
+    """How many pods without a rank are to stand by on spare nodes."""
+
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 

@@ -29,18 +29,24 @@ from rekindle.model.keys import (
     PROCESS_RECOVER_ENABLE,
     RANKS_PER_POD,
     RECOVER_STRATEGY,
+    STANDBYS,
     SUB_HEALTHY_STRATEGY,
     TRAINING_SIDE,
 )
 from rekindle.model.limits import Limits
 from rekindle.model.problems import INSIDE, did_you_mean, problems
-from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, size_problem
+from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
 KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
-SPELLED = {LIMITS: "spec.limits", RANKS_PER_POD: "spec.ranksPerPod", TRAINING_SIDE: "spec.trainingSide"}
+SPELLED = {
+    LIMITS: "spec.limits",
+    RANKS_PER_POD: "spec.ranksPerPod",
+    STANDBYS: "spec.standbys",
+    TRAINING_SIDE: "spec.trainingSide",
+}
 """Annotations of other kinds of jobs: what our own kind says in a field. Ignored without a word, they would seem to hold."""
 
 QUOTED = 80
@@ -112,6 +118,9 @@ class Spec(Written):
 
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
+    standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
+    """Pods without a rank that stand by on spare nodes, with everything loaded but the state."""
+
     limits: dict[str, float | str] = {}
     kubernetes: Kubernetes = Kubernetes()
 
@@ -199,6 +208,7 @@ def _job_object(manifest: Manifest) -> JobObject:
             template=PodTemplate(command=spec.command, env=spec.env, accelerators=spec.accelerators_per_pod),
             manager=PodTemplate(command=manager, env=spec.env) if manager else None,
             training_side=spec.training_side,
+            standbys=spec.standbys,
             limits=spec.limits,
         ),
     )
@@ -240,6 +250,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         annotations=annotations,
         limits=limits,
         manager_lost=manager_lost,
+        standbys=spec.standbys,
         observe=job.observe,
     )
 

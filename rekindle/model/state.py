@@ -10,6 +10,7 @@ from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
+from rekindle.model.standby import Standby, Upkeep
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
@@ -103,6 +104,8 @@ class JobStateChanges(TypedDict, total=False):
     history: tuple[Incident, ...]
     restarts: tuple[datetime, ...]
     left_behind: tuple[PodRef, ...]
+    standbys: tuple[Standby, ...]
+    upkeep: Upkeep
     lost_recovery: str
     ended: str
 
@@ -154,6 +157,11 @@ class JobState(Value):
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that recoveries could not delete."""
+
+    standbys: tuple[Standby, ...] = ()
+    """As they were seen last."""
+
+    upkeep: Upkeep = Upkeep()
 
     lost_recovery: str = ""
     """Workflow id of a recovery that ran when an earlier workflow of this job was lost; empty: none did."""

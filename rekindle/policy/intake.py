@@ -140,7 +140,9 @@ def _differs(now: Sighting, before: Sighting | None) -> bool:
 
 
 def _without_messages(sighting: Sighting) -> Sighting:
-    return sighting.model_copy(update={"faults": tuple(fault.model_copy(update={"message": ""}) for fault in sighting.faults)})
+    faults = tuple(fault.model_copy(update={"message": ""}) for fault in sighting.faults)
+    standbys = tuple(one.model_copy(update={"waits": one.waits[:1], "wrong": one.wrong[:1]}) for one in sighting.standbys)
+    return sighting.model_copy(update={"faults": faults, "standbys": standbys})
 
 
 def is_urgent(news: News, acknowledged: Acknowledged) -> bool:

@@ -1,6 +1,7 @@
 """Orders of the wire contract, field by field as the replaced system fills them. Built by the modes."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from rekindle.model.fault import FaultType
@@ -37,6 +38,12 @@ def prepare_hot_switch(job_id: str, uuid: str, ranks: Iterable[int]) -> Order:
 def backup_running(job_id: str, uuid: str) -> Order:
     """`new pod running`: the backup pod runs; its processes load now. For our training side only: MindIO needs no such order."""
     return Order(job_id=job_id, uuid=uuid, signal_type="hot-switch", actions=("new pod running",))
+
+
+def with_standbys(order: Order, standbys: Mapping[str, int]) -> Order:
+    """An order to our training side that brings backup pods, with the pod ranks of those that were standbys, by their UIDs: they
+    learn by it whose place they take."""
+    return order.model_copy(update={"extra_params": json.dumps({"standbys": standbys})}) if standbys else order
 
 
 def stop_hot_switch(job_id: str, uuid: str) -> Order:

@@ -44,12 +44,17 @@ def rank_of(pod: Pod) -> int | None:
     return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
 
 
+def is_standby(pod: Pod) -> bool:
+    """Whether it waits for a rank. One that has a rank is a pod of that, whatever else it says."""
+    return pod.metadata.annotations.get(POD_TYPE) == PodRole.STANDBY and RANK_INDEX not in pod.metadata.annotations
+
+
 def ranked(pods: Iterable[Pod]) -> list[RankedPod]:
     """Of these pods those of replica types that have ranks."""
     found = []
     for pod in pods:
         metadata, phase = pod.metadata, pod.status.phase
-        if metadata.labels.get(REPLICA_TYPE, "").lower() in WITHOUT_RANK:
+        if metadata.labels.get(REPLICA_TYPE, "").lower() in WITHOUT_RANK or is_standby(pod):
             continue
         stays = metadata.deletion_timestamp is None
         backup = metadata.annotations.get(POD_TYPE) == PodRole.BACKUP

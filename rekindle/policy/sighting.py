@@ -23,7 +23,9 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.fault import HOLDER_LENGTH, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
-from rekindle.policy.pod_ranks import RankedPod, problems, ranked
+from rekindle.model.sizes import MOST_STANDBYS
+from rekindle.model.standby import Standby
+from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
 
 READY, SUB_HEALTHY = "Ready", "SubHealthy"
 """Types of conditions of nodes."""
@@ -58,9 +60,10 @@ def sight(view: JobView) -> Sighting:
     pods = ranked(view.pods)
     holding = [one for one in pods if one.holds and one.rank is not None and one.rank < count]
     with_rank = [one for one in pods if one.rank is not None]
+    generation = _commonest(_generation(one) for one in holding)
     return Sighting(
         holders=_holders(holding, count),
-        generation=_commonest(_generation(one) for one in holding),
+        generation=generation,
         manager=_manager(view.pods),
         faults=(
             *_lost_nodes(view.job, view.nodes, with_rank),
@@ -68,6 +71,7 @@ def sight(view: JobView) -> Sighting:
             *_sub_healths(view.job, view.nodes, with_rank),
         ),
         problems=problems(pods, count),
+        standbys=standbys(view.pods, view.nodes, generation),
     )
 
 
@@ -126,6 +130,44 @@ def _manager(pods: Iterable[Pod]) -> str:
         return ""
     since, uid = max(started)
     return f"{uid}/{since}"
+
+
+# ---- standbys
+
+
+def standbys(pods: Iterable[Pod], nodes: Iterable[Node], generation: str) -> tuple[Standby, ...]:
+    """Those that are not told to end.
+
+    Args:
+        generation: of the pods that hold ranks; empty: nobody knows.
+    """
+    wrong = {node.metadata.name: node for node in nodes if matters(node)}
+    own = sorted(
+        (pod for pod in pods if is_standby(pod) and not pod.metadata.deletion_timestamp), key=lambda pod: pod.metadata.name
+    )
+    return tuple(_standby(pod, wrong.get(pod.spec.node_name), generation) for pod in own[:MOST_STANDBYS])
+
+
+def _standby(pod: Pod, wrong: Node | None, generation: str) -> Standby:
+    scheduled = condition_of(pod.status.conditions, "PodScheduled")
+    waits = scheduled.message if scheduled and scheduled.status == "False" else ""
+    return Standby(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        node=pod.spec.node_name,
+        runs=pod.status.phase is PodPhase.RUNNING,
+        waits=cut(waits, LONGEST_MESSAGE),
+        wrong=cut(_wrong_standby(pod, wrong, generation), LONGEST_MESSAGE),
+    )
+
+
+def _wrong_standby(pod: Pod, node: Node | None, generation: str) -> str:
+    if pod.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED):
+        return f"it has ended: {pod.status.message or pod.status.reason or pod.status.phase}"
+    if node:
+        return f"its node {node.metadata.name} is {'lost' if is_lost(node) else 'sub-healthy'}"
+    is_older = generation and pod.metadata.labels.get(GENERATION, "0") != generation
+    return "all pods of the job have started anew" if is_older else ""
 
 
 # ---- pods

@@ -72,6 +72,7 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["process-rescheduling", "--pods", "3"], "--pods", "2 or 4"),
         (["in-place", "--at-step", "200"], "--at-step", "1 to 199"),
         (["in-place", "--fault", "rain"], "--fault", "freeze"),
+        (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],
 )
 def test_the_demos_of_process_faults_name_the_option_that_is_wrong(

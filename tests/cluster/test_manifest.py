@@ -84,6 +84,8 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
         (written({"pds": 1}), ["spec.pds: unknown field", "accepted: pods, ranksPerPod, command"]),
         (written().replace("ranksPerPod", "ranks_per_pod"), ["spec.ranks_per_pod: unknown field, did you mean ranksPerPod?"]),
         (written({"limits": {"pods_running": 4}}), ["spec.limits.pods_running: unknown, did you mean podsRunning?"]),
+        (written({"standbys": 33}), ["spec.standbys", "less than or equal to 32", "got 33"]),
+        (written({"standbys": -1}), ["spec.standbys", "greater than or equal to 0"]),
         (written({"command": "train.py"}), ["spec.command: must be a list"]),
         (written({"command": []}), ["spec.command", "at least 1"]),
         (written({"env": {"A": 1}}), ["spec.env.A: must be a string: put it in quotes (got 1)"]),
@@ -132,7 +134,8 @@ def test_a_slip_in_a_key_of_the_contract_is_refused(field: str, written_as: str,
 
 
 @pytest.mark.parametrize(
-    ("word", "field"), [("limits", "limits"), ("training-side", "trainingSide"), ("ranks-per-pod", "ranksPerPod")]
+    ("word", "field"),
+    [("limits", "limits"), ("training-side", "trainingSide"), ("ranks-per-pod", "ranksPerPod"), ("standbys", "standbys")],
 )
 def test_an_annotation_of_other_kinds_is_refused_with_its_field(word: str, field: str) -> None:
     """What a TrainingJob has a field for is not read from an annotation: ignored without a word, it would seem to hold."""

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from activities.clusters.port import Snapshot
-from rekindle.errors import Conflict, NotFound, WatchExpired
+from rekindle.errors import Conflict, Invalid, NotFound, WatchExpired
 from rekindle.model import keys
-from rekindle.model.cluster import ClusterEvent, PodPhase
+from rekindle.model.cluster import ClusterEvent, JobView, PodPhase
+from rekindle.policy.sighting import sight
 from tests.support.cluster import FOREVER
 from tests.support.worlds import NODES, WORLDS, World, rank_of, tried
 
@@ -177,6 +178,78 @@ async def test_only_backups_that_were_not_promoted_are_swept(world: World) -> No
     await world.until_gone(job, swept)
     assert await world.cluster.ensure_no_backups(job, 0) == []
     assert {pod.metadata.uid for pod in await world.cluster.pods(job)} == ranks
+
+
+async def test_standbys_are_made_once_and_end_when_they_are_too_many(world: World) -> None:
+    """Off the nodes of the job, without a rank, and not as one of its pods; who does not make the pods refuses."""
+    job = await world.job(2)
+    if not world.has_standbys:
+        with pytest.raises(Invalid, match="cannot have standbys"):
+            await world.cluster.ensure_standbys(job, 1, ())
+        return
+    ranks = {pod.spec.node_name for pod in await world.cluster.pods(job)}
+    made = await world.cluster.ensure_standbys(job, 1, ())
+    again = await world.cluster.ensure_standbys(job, 1, ())
+    assert len(made) == 1
+    assert [pod.metadata.uid for pod in made] == [pod.metadata.uid for pod in again]
+    running = await world.until_runs(job, made[0])
+    assert running.spec.node_name not in ranks
+    assert (rank_of(running), running.metadata.annotations[keys.POD_TYPE]) == (None, "standby")
+    assert sight(JobView(job=await world.cluster.job(job), pods=tuple(await world.cluster.pods(job)))).problems == ()
+    assert await world.cluster.ensure_no_backups(job, 0) == []
+    (elsewhere,) = await world.cluster.ensure_standbys(job, 1, (running.spec.node_name,))
+    await world.until_gone(job, running)
+    await world.cluster.ensure_standbys(job, 0, ())
+    await world.until_gone(job, elsewhere)
+    assert len(await world.cluster.pods(job)) == 2
+
+
+async def test_a_standby_that_runs_is_the_backup_of_a_rank(world: World) -> None:
+    """Of a rank that lives or is lost; a repeated call finds it, and from then on it is a backup pod like any other."""
+    if not world.has_standbys:
+        pytest.skip("there are none")
+    job = await world.job(2)
+    for rank, name in ((1, "demo-1-hot-0001"), (1, "demo-1-hot-0002"), (0, "demo-0-hot-0003")):
+        (standby,) = await world.cluster.ensure_standbys(job, 1, ())
+        standby = await world.until_runs(job, standby)
+        old = await world.holder(job, rank)
+        backups = []
+        for _ in range(2):
+            if name.endswith("2"):
+                backups.append((await world.cluster.ensure_replacement(job, rank, name, [old.spec.node_name])).backup)
+            else:
+                backups.append(await world.cluster.ensure_backup(old, name, ()))
+        assert {backup.metadata.uid for backup in backups} == {standby.metadata.uid}
+        assert rank_of(backups[1]) == str(rank)
+        assert {keys.POD_TYPE: "backup", keys.TAKEN_AS: name}.items() <= backups[1].metadata.annotations.items()
+        await world.cluster.ensure_deleted(job, old.metadata.name, old.metadata.uid, 0)
+        await world.until_gone(job, old)
+        await world.cluster.ensure_promoted(job, standby.metadata.name, standby.metadata.uid)
+        pods = await world.until(job, lambda pods: len(pods) == 2)
+        promoted = next(pod for pod in pods if rank_of(pod) == str(rank))
+        assert promoted.metadata.uid == standby.metadata.uid
+        assert not {keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS} & set(promoted.metadata.annotations)
+
+
+async def test_a_standby_that_was_taken_is_given_up_with_the_backups(world: World) -> None:
+    """It is deleted and not put back; one that is not acceptable is not taken, and stays. A restart ends all of them."""
+    if not world.has_standbys:
+        pytest.skip("there are none")
+    job = await world.job()
+    old = await world.holder(job, 0)
+    (standby,) = await world.cluster.ensure_standbys(job, 1, ())
+    standby = await world.until_runs(job, standby)
+    fresh = await world.cluster.ensure_backup(old, "other", [standby.spec.node_name])
+    assert fresh.metadata.uid != standby.metadata.uid
+    assert [pod.metadata.uid for pod in await world.cluster.ensure_no_backups(job, 0)] == [fresh.metadata.uid]
+    taken = await world.cluster.ensure_backup(old, "spare", ())
+    assert taken.metadata.uid == standby.metadata.uid
+    await world.cluster.ensure_no_backups(job, 0)
+    await world.until_gone(job, taken, fresh)
+    (another,) = await world.cluster.ensure_standbys(job, 1, ())
+    stopped = await tried(lambda: world.cluster.ensure_stopped(job, 0))
+    assert another.metadata.uid in {pod.metadata.uid for pod in stopped}
+    await world.until_gone(job, *stopped)
 
 
 async def test_a_restarted_job_has_new_pods_of_one_generation(world: World, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from activities.clusters.api_server import Api, Change, Object
 from activities.clusters.port import Snapshot
 from rekindle.errors import ClusterUnavailable, Invalid
 from rekindle.model import keys
-from rekindle.model.cluster import Pod, WatchEvent
+from rekindle.model.cluster import JobView, Pod, WatchEvent
+from rekindle.policy.sighting import sight
 from tests.support.controller import annotations_of, is_terminating, labels_of
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubeflow import (
@@ -300,6 +301,20 @@ async def test_a_backup_is_not_counted_before_it_takes_over(setting: Setting, ki
     assert not any(owner.get("controller") for owner in raw["metadata"]["ownerReferences"])
     assert not WITHHELD[kind] & labels_of(raw).keys()
     assert any_of(await setting.cluster.pods(uid), backup)
+
+
+@every_kind
+async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: str) -> None:
+    """Its job's controller leaves it alone, and the ranks have the pods that they had. The watcher sees it as a standby."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    (standby,) = await setting.cluster.ensure_standbys(uid, 1, ())
+    await setting.settled(await setting.holder(uid, "3"))
+    found = await setting.snapshot()
+    pods = [pod for pod in found.pods if pod.metadata.owner_uid == uid and rank_of(pod) in (None, *RANKS)]
+    assert sorted(rank_of(pod) or "" for pod in pods) == ["", *RANKS]
+    seen = sight(JobView(job=found.jobs[0], pods=tuple(pods)))
+    assert ([one.uid for one in seen.standbys], seen.problems, seen.faults) == ([standby.metadata.uid], (), ())
+    assert not WITHHELD[kind] & labels_of(await setting.raw(standby)).keys()
 
 
 @every_kind

@@ -127,6 +127,9 @@ async def recover(world: KubernetesWorld, marker: Path) -> str:
         await begin_anew(world)
     cluster = world.cluster
     await cluster.ensure_job_metadata(job, {}, {keys.TOPOLOGY: "kubernetes.io/os"})
+    if world.has_standbys:
+        await cluster.ensure_standbys(job, 1, ())
+        await cluster.ensure_standbys(job, 0, ())
     await cluster.ensure_backup(await world.holder(job, 0), "spare", ())
     await cluster.ensure_no_backups(job, 0)
     old = await world.holder(job, 1)

@@ -10,6 +10,7 @@ from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, Progress, Verdict
 from rekindle.model.sizes import LONGEST_NAME
+from rekindle.model.standby import Standby
 from rekindle.model.state import Downgrade, JobState
 from rekindle.policy.cases import next_case
 from workflows import memory, page
@@ -82,6 +83,13 @@ def test_the_page_says_what_is_wrong_and_what_is_done_about_it() -> None:
         "- its manager was lost: another process",
         "- stream: not attached",
     ]
+
+
+def test_the_page_says_how_many_stand_by() -> None:
+    """Of how many that are wanted, and where."""
+    standby = Standby(name="gpt-standby-0", uid="a", node="node-3", runs=True)
+    state = STATE.with_(job=JOB.model_copy(update={"standbys": 2}), standbys=(standby,))
+    assert "- standbys: 1 of 2 (node-3)" in lines(state)
 
 
 def test_a_fault_stands_on_the_page_since_when_and_as_it_was_judged() -> None:

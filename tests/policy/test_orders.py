@@ -40,6 +40,20 @@ RECORDED = {
         orders.change_strategy(JOB, UUID, Strategy.RECOVER, BOTH, (1, 2)),
         {**STRATEGY, "fault_ranks": BOTH, "change_strategy": "recover", "node_rank_ids": (1, 2)},
     ),
+    "recover with a standby": (
+        orders.with_standbys(orders.change_strategy(JOB, UUID, Strategy.RECOVER, BOTH, (1, 2)), {"uid-of-a-pod": 2}),
+        {
+            **STRATEGY,
+            "fault_ranks": BOTH,
+            "change_strategy": "recover",
+            "node_rank_ids": (1, 2),
+            "extra_params": '{"standbys": {"uid-of-a-pod": 2}}',
+        },
+    ),
+    "new pod running, and no standby": (
+        orders.with_standbys(orders.backup_running(JOB, UUID), {}),
+        {"signal_type": "hot-switch", "actions": ("new pod running",)},
+    ),
     "dump": (
         orders.change_strategy(JOB, UUID, Strategy.DUMP, NORMAL, (1,)),
         {**STRATEGY, "fault_ranks": NORMAL, "change_strategy": "dump", "node_rank_ids": (1,)},

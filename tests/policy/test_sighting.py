@@ -11,7 +11,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
-from rekindle.model.sizes import MOST_PODS
+from rekindle.model.keys import POD_TYPE
+from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
 from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
 from tests.support.job_views import NOW, job, manager, node, pod, view
 
@@ -187,8 +188,11 @@ def test_of_a_job_that_is_gone_nothing_is_seen() -> None:
     assert sight(JobView(pods=(pod(0),))) == Sighting()
 
 
+ENDED: dict[str, Any] = {"phase": PodPhase.FAILED, "message": "the image cannot be pulled " * 20}
+
+
 def largest(sick: int) -> JobView:
-    """5,000 pods of two ranks: every fourth failed, and the nodes of others are lost and sub-healthy at once."""
+    """5,000 pods of two ranks: every fourth failed, the nodes of others are lost and sub-healthy at once, no standby lives."""
     uid = "{:08x}-0000-4000-8000-000000000000".format
     failed = dict.fromkeys(range(0, MOST_PODS, 4), PodPhase.FAILED)
     pods = [
@@ -203,7 +207,12 @@ def largest(sick: int) -> JobView:
     ]
     words = "the link to the leaf switch has lost more packets than it may " * 20
     nodes = [node(_node(rank), sick="LinkFlapping" * 10, ready="False", words=words) for rank in range(1, 4 * sick, 4)]
-    return JobView(job=job(pods=MOST_PODS), pods=tuple(pods), nodes=tuple(nodes))
+    ended = [pod(None, uid(MOST_PODS + number), name=f"{number:0200}", **ENDED) for number in range(MOST_STANDBYS)]
+    return JobView(job=job(pods=MOST_PODS), pods=(*pods, *map(standing_by, ended)), nodes=tuple(nodes))
+
+
+def standing_by(one: Pod) -> Pod:
+    return one.model_copy(update={"metadata": one.metadata.model_copy(update={"annotations": {POD_TYPE: "standby"}})})
 
 
 def _node(number: int) -> str:
@@ -225,6 +234,7 @@ async def test_the_largest_job_at_its_worst_fits_into_one_payload() -> None:
         assert sum(len(fault.model_dump_json()) for fault in found[:-1]) <= MOST_BYTES
         assert 10 < len(found) <= MOST_FAULTS
         assert f"(and {1000 - len(found)} more " in found[-1].message
+    assert len(seen.standbys) == MOST_STANDBYS
     (failed,) = (fault for fault in seen.faults if fault.kind is FaultKind.POD)
     assert failed.pod_ranks == tuple(range(0, MOST_PODS, 4))
     assert (len(failed.pod_uids), failed.message[:24]) == (10, "1250 pods failed: exit 1")

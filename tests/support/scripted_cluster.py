@@ -26,8 +26,9 @@ from rekindle.model.cluster import (
     WatchEvent,
 )
 from rekindle.model.job import Job
-from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX
-from rekindle.policy.pod_ranks import last_holder
+from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
+from rekindle.policy import standbys
+from rekindle.policy.pod_ranks import is_standby, last_holder
 
 
 class ScriptedCluster:
@@ -91,6 +92,9 @@ class ScriptedCluster:
         """A pod that was scheduled runs."""
         pod = self.pods_by_name[name]
         return self._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": PodPhase.RUNNING})}))
+
+    def standbys(self) -> list[Pod]:
+        return [pod for pod in self.pods_by_name.values() if is_standby(pod)]
 
     def holder(self, rank: int) -> Pod:
         return next(pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(RANK_INDEX) == str(rank))
@@ -156,6 +160,8 @@ class ScriptedCluster:
             raise Invalid(self.refuses_backups)
         if name in self.pods_by_name:
             return self.pods_by_name[name]
+        if taken := self._taken(old, name, avoid_nodes):
+            return taken
         self.writes.append(f"create {name}")
         rank = int(old.metadata.annotations[RANK_INDEX])
         used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
@@ -163,8 +169,34 @@ class ScriptedCluster:
         node = self.backup_node or (free[0] if free and self.spare else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
         pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
-        marks = {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name}
-        return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": marks})}))
+        return self._annotated(pod, {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name})
+
+    def _taken(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod | None:
+        for pod in self.pods_by_name.values():
+            if pod.metadata.annotations.get(TAKEN_AS) == name:
+                return pod
+        for pod in self.standbys():
+            if pod.status.phase is PodPhase.RUNNING and pod.spec.node_name not in avoid_nodes:
+                self.writes.append(f"take {pod.metadata.name}")
+                rank = old.metadata.annotations[RANK_INDEX]
+                marks = {RANK_INDEX: rank, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name, TAKEN_AS: name}
+                return self._annotated(pod, marks)
+        return None
+
+    def _annotated(self, pod: Pod, annotations: dict[str, str]) -> Pod:
+        return self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": annotations})}))
+
+    async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
+        self._answers(job_id)
+        plan = standbys.plan(self.job_model.name, list(self.pods_by_name.values()), count, avoid_nodes)
+        await self._delete(plan.end, 0)
+        for name in plan.new:
+            self.writes.append(f"create {name}")
+            used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(plan.avoid_nodes)
+            free = [node for node in self.node_names if node not in used]
+            phase = PodPhase.RUNNING if free else PodPhase.PENDING
+            self._annotated(self._pod(name, 0, free[0] if free else "", phase), {POD_TYPE: "standby"})
+        return self.standbys()
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
         self._answers(job_id)
@@ -175,8 +207,8 @@ class ScriptedCluster:
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         self.writes.append(f"promote {name}")
         pod = await self.pod(job_id, name, uid)
-        kept = {key: value for key, value in pod.metadata.annotations.items() if key not in (POD_TYPE, BACKUP_SOURCE)}
-        self._put(pod.model_copy(update={"metadata": pod.metadata.model_copy(update={"annotations": kept})}))
+        marks = (POD_TYPE, BACKUP_SOURCE, TAKEN_AS)
+        self._annotated(pod, {key: value for key, value in pod.metadata.annotations.items() if key not in marks})
 
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
         pod = self.pods_by_name.get(name)
@@ -195,7 +227,7 @@ class ScriptedCluster:
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
         self._knows(job_id)
         return await self._delete(
-            [pod for pod in self.pods_by_name.values() if POD_TYPE in pod.metadata.annotations], grace_seconds
+            [pod for pod in self.pods_by_name.values() if pod.metadata.annotations.get(POD_TYPE) == "backup"], grace_seconds
         )
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:

@@ -71,6 +71,9 @@ class World(Watching, ABC):
     shows_managers = True
     """Whether the manager is a pod of the job itself."""
 
+    has_standbys = True
+    """We may make pods of a job that have no rank, and that end with it."""
+
     by_our_hand = True
     """We make the pods, choose their nodes and say their generation; otherwise the Ascend Operator and Volcano do."""
 
@@ -279,6 +282,8 @@ class IndexedJob(KubernetesWorld):
 class BarePods(KubernetesWorld):
     """Pods that nobody controls."""
 
+    has_standbys = False
+
     async def submit(
         self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
     ) -> str:
@@ -297,6 +302,7 @@ class Operated(KubernetesWorld):
     """An AscendJob, with an Ascend Operator and a Volcano that are played."""
 
     shows_managers = False
+    has_standbys = False
     by_our_hand = False
 
     async def submit(

@@ -25,7 +25,7 @@ from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.environment import environment_of, log_of
 from workers.local_cluster.options import Options
 from workers.local_cluster.processes import Processes
-from workers.local_cluster.scheduling import place
+from workers.local_cluster.scheduling import in_the_way, place
 from workers.local_cluster.store import Store, now
 
 LAST_LINE = 500
@@ -107,12 +107,20 @@ class Pods:
             if condition.message not in {known.message for known in pod.status.conditions}:
                 self._record(pod, "FailedScheduling", placement.message, "Warning")
             self._with_status(pod, conditions=with_condition(pod.status.conditions, condition))
+            self._preempt(pod, job)
             return
         bound = pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": placement.node})})
         scheduled = Condition(type="PodScheduled", status="True")
         bound = self._with_status(bound, conditions=with_condition(pod.status.conditions, scheduled))
         self._record(pod, "Scheduled", f"assigned {pod.metadata.name} to {placement.node}")
         self._start(bound, job)
+
+    def _preempt(self, pod: Pod, job: JobObject) -> None:
+        """Standbys make room for a pod that has no other place; it gets that when they are gone."""
+        for standby in in_the_way(pod, job, self._store.nodes.values(), self._store.pods.values()):
+            words = f"preempted by {pod.metadata.name} on {standby.spec.node_name}: a standby gives way"
+            self._record(standby, "Preempted", words, "Warning")
+            self.delete(standby.metadata.name, standby.metadata.uid, 0)
 
     def _start(self, pod: Pod, job: JobObject) -> None:
         environment = environment_of(pod, job, self._options)

@@ -91,6 +91,7 @@ class Console:
             "accelerators": spec.template.accelerators,
             "manager": list(spec.manager.command) if spec.manager else None,
             "trainingSide": spec.training_side,
+            "standbys": spec.standbys,
             "limits": spec.limits,
             "kubernetes": {"image": IMAGE},
         }

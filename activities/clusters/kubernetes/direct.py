@@ -22,10 +22,10 @@ from activities.clusters.kubernetes.kinds import (
     Workload,
     rank_of,
 )
-from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, lost_rank
+from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, is_standby, lost_rank
 from activities.clusters.kubernetes.objects import failure_of
 from activities.clusters.kubernetes.reader import Reader
-from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.model.sizes import LONGEST_RANK
 from rekindle.settings import Settings
@@ -69,15 +69,16 @@ class DirectDriver:
 
     async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
         here = old["spec"].get("nodeName")
-        same = await self._topology(job, old)
-        affinity = made.placed(old["spec"].get("affinity", {}), {*avoid_nodes, *([here] if here else [])}, same)
+        same, avoid = await self._topology(job, old), {*avoid_nodes, *([here] if here else [])}
+        affinity = made.placed(old["spec"].get("affinity", {}), avoid, same)
         body = made.backup_of(old, job, name, rank_of(job, old, self._settings.rank_keys), affinity)
-        return await self._create(job.namespace, body, lambda found: _is_backup_of(found, old))
+        taken = await self._taken(job, body, avoid)
+        return taken or await self._create(job.namespace, body, lambda found: _is_backup_of(found, old))
 
     async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
         """A controller counts the backup at once, so that it makes no other pod: nobody is to be rescued by one. A pod that it
         had made before goes, and its node is free for the backup."""
-        backup = next((pod for pod in lost.backups if pod["metadata"]["name"] == name), None)
+        backup = next((pod for pod in lost.backups if name in (pod["metadata"]["name"], _taken_as(pod))), None)
         if not backup:
             if not (lost.is_shown or self._never_seen(job, lost)):
                 lost = await self._filled(job, lost, avoid_nodes)
@@ -93,7 +94,8 @@ class DirectDriver:
         affinity = template["spec"].get("affinity", {})
         same = await self._topology(job, lost.neighbour or template)
         body = made.backup_of(template, job, name, str(lost.rank), made.placed(affinity, avoid_nodes, same))
-        return await self._create(job.namespace, body, lambda found: is_backup(found) and _job_id(found) == job.uid)
+        taken = await self._taken(job, body, avoid_nodes)
+        return taken or await self._create(job.namespace, body, lambda found: is_backup(found) and _job_id(found) == job.uid)
 
     def _never_seen(self, job: Workload, lost: LostRank) -> Object | None:
         """The pod of a rank that nothing is left of, as it was made, in the life that the others say. None: only its controller
@@ -130,12 +132,66 @@ class DirectDriver:
             raise Invalid(f"node {node} has no label {key}, which the job's annotation {keys.TOPOLOGY} names")
         return [(key, labels[key])]
 
+    # ---- standbys
+
+    async def _taken(self, job: Workload, backup: Object, avoid_nodes: Collection[str]) -> Object | None:
+        """A standby that is this backup pod from now on, or was made so before; None: there is none, or the backup pod itself was
+        made before."""
+        pods, name = f"/api/v1/namespaces/{job.namespace}/pods", backup["metadata"]["name"]
+        listed = (await self._api.list(pods, labelSelector=f"{keys.STANDBY_OF}={job.uid}")).items
+        living = [pod for pod in listed if not pod["metadata"].get("deletionTimestamp")]
+        if before := next((pod for pod in living if _taken_as(pod) == name), None):
+            return before
+        ready = [pod for pod in living if made.may_stand_in(pod, backup, avoid_nodes)]
+        if not ready or await self._is_there(f"{pods}/{name}"):
+            return None
+        for standby in ready:
+            with suppress(NotFound):
+                return await self._api.patch(path_of(standby), made.taken(standby, backup))
+        return None
+
+    async def _is_there(self, path: str) -> bool:
+        try:
+            await self._api.get(path)
+        except NotFound:
+            return False
+        return True
+
+    async def ensure_standbys(
+        self, job: Workload, model: Object | None, names: Sequence[str], avoid_nodes: Sequence[str], surplus: Sequence[Object]
+    ) -> list[Object]:
+        """Ends the surplus, and makes standbys of these names after a pod."""
+        await self._delete_all(surplus, 0)
+        if not (model and names):
+            return []
+        affinity = made.placed(model["spec"].get("affinity", {}), avoid_nodes, await self._topology(job, model))
+        bodies = [made.standby_of(model, job, name, affinity, self._settings.rank_keys) for name in names]
+        return await _all(self._create_standby(job, body, model) for body in bodies)
+
+    async def _create_standby(self, job: Workload, body: Object, model: Object) -> Object:
+        """Where the priority class is not installed, it has its model's."""
+
+        def same(found: Object) -> bool:
+            return _job_id(found) == job.uid and keys.STANDBY_OF in found["metadata"].get("labels", {})
+
+        try:
+            return await self._create(job.namespace, body, same)
+        except Forbidden as error:
+            if made.STANDBY_CLASS not in str(error):
+                raise
+        spec = {key: value for key, value in body["spec"].items() if key != "priorityClassName"}
+        own = {key: value for key, value in model["spec"].items() if key == "priorityClassName"}
+        return await self._create(job.namespace, {**body, "spec": {**spec, **own}}, same)
+
+    # ---- the hand-over
+
     async def ensure_promoted(self, job: Workload, pod: Object) -> None:
         await self._join(pod)
         await self._end_doubles(job, pod)
-        marks = (keys.POD_TYPE, keys.BACKUP_SOURCE)
+        marks = (keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
         if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
-            change = {"uid": pod["metadata"]["uid"], "annotations": dict.fromkeys(marks), "labels": {made.BACKUP_OF: None}}
+            labels = dict.fromkeys((made.BACKUP_OF, keys.STANDBY_OF))
+            change = {"uid": pod["metadata"]["uid"], "annotations": dict.fromkeys(marks), "labels": labels}
             await self._api.patch(path_of(pod), {"metadata": change})
 
     async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None:
@@ -190,6 +246,7 @@ class DirectDriver:
     async def ensure_stopped(
         self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
+        await self._delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
         if job.kind.suspend:
             _refuse_held(job)
             mark = {"uid": job.uid, "annotations": {keys.STOPPED: "yes"}}
@@ -343,6 +400,10 @@ def is_on(pod: Object, nodes: Collection[str]) -> bool:
 
 def path_of(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def _taken_as(pod: Object) -> str:
+    return str(pod["metadata"].get("annotations", {}).get(keys.TAKEN_AS, ""))
 
 
 def _is_backup_of(pod: Object, old: Object) -> bool:

@@ -19,6 +19,7 @@ from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
 
@@ -123,6 +124,18 @@ class KubernetesCluster:
         unasked = lost.more if job.kind in (TRAINING_JOB, BARE) else ()  # elsewhere its controller made them meanwhile
         old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
         return Replacement(made[0], next(iter(old), None))
+
+    async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
+        job = await self._reader.job(job_id)
+        if count and job.kind in (ASCEND_JOB, BARE):
+            raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: its pods are somebody else's to make")
+        raw = await self._reader.pods(job)
+        by_uid = {pod["metadata"]["uid"]: pod for pod in raw}
+        plan = standbys.plan(job.name, self._read(job, raw), count, avoid_nodes)
+        model = by_uid[plan.model.metadata.uid] if plan.model else None
+        surplus = [by_uid[pod.metadata.uid] for pod in plan.end]
+        new = await self._direct.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
+        return [*plan.stay, *self._read(job, new)]
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         job = await self._reader.job(job_id)

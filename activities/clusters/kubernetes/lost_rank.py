@@ -51,6 +51,10 @@ def is_backup(pod: Object) -> bool:
     return bool(pod["metadata"].get("annotations", {}).get(keys.POD_TYPE) == PodRole.BACKUP)
 
 
+def is_standby(pod: Object) -> bool:
+    return bool(pod["metadata"].get("annotations", {}).get(keys.POD_TYPE) == PodRole.STANDBY)
+
+
 def is_terminating(pod: Object) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 

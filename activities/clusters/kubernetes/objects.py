@@ -28,7 +28,7 @@ from rekindle.model.cluster import (
     PodTemplate,
 )
 from rekindle.model.job import TrainingSide
-from rekindle.model.sizes import size_problem
+from rekindle.model.sizes import MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
@@ -75,10 +75,19 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             command=_command(spec),
             accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
+            avoid_nodes=_avoided(spec),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
         status=_status(pod.get("status", {})),
     )
+
+
+def _avoided(spec: Object) -> tuple[str, ...]:
+    """The nodes that the pod was told to keep off, as `pod_objects.placed` writes it: each term says it."""
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    fields = [one for one in terms[0].get("matchFields", ()) if one["operator"] == "NotIn"]
+    return tuple(sorted(node for one in fields for node in one.get("values", ())))
 
 
 class PodsOf:
@@ -219,6 +228,7 @@ def _foreign(job: Workload) -> JobObject:
             ranks_per_pod=_ranks_per_pod(job, spec),
             template=PodTemplate(command=_command(spec) if spec else ("runtime",)),
             training_side=job.annotation(keys.TRAINING_SIDE) or default,
+            standbys=_standbys(job),
             limits=_own_limits(job),
         ),
     )
@@ -237,6 +247,15 @@ def _ranks_per_pod(job: Workload, spec: Object) -> int:
         or sum(_accelerators(_limits(container)) for container in containers)
         or 1
     )
+
+
+def _standbys(job: Workload) -> int:
+    said = job.annotation(keys.STANDBYS)
+    if said and not (said.isascii() and said.isdecimal() and _count(said) <= MOST_STANDBYS):
+        raise BadInput(
+            f"metadata.annotations.{keys.STANDBYS}: {said[:40]!r} is not accepted, use a whole number from 0 to {MOST_STANDBYS}"
+        )
+    return _count(said)
 
 
 def _count(text: str) -> int:

@@ -1,12 +1,21 @@
 """Pod objects that we make or change: backups, the pods of our own jobs, and where they may go. Pure; used by `direct.py`."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import BATCH_JOB_NAME, COMPLETION_INDEX, KINDS, MANAGER, Workload
+from activities.clusters.kubernetes.kinds import (
+    BATCH_JOB_NAME,
+    COMPLETION_INDEX,
+    JOBSET_JOB_INDEX,
+    KINDS,
+    MANAGER,
+    REPLICA_INDEX,
+    REPLICATED_JOB,
+    Workload,
+)
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -19,11 +28,20 @@ BACKUP_OF = "rekindle.io/backup-of"
 TAKES_OVER = "rekindle.io/takes-over"
 """Annotation of a backup pod: what its job's controller is to find on it, once it counts."""
 
+STANDBY_CLASS = "rekindle-standby"
+"""PriorityClass of standbys, as `deploy/base/standbys.yaml` has it: any other pod takes their place."""
+
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Of the pods of a batch Job, which counts a finished pod by removing it."""
 
 FAILURES_OF_INDEX = "batch.kubernetes.io/job-index-failure-count"
 """Annotation of a pod of a batch Job that counts failures by index."""
+
+INDICES = (COMPLETION_INDEX, JOBSET_JOB_INDEX, REPLICA_INDEX, FAILURES_OF_INDEX)
+"""Labels and annotations by which controllers say which pod it is of those that they make."""
+
+SAME_KIND = (keys.GENERATION, keys.REPLICA_TYPE, REPLICATED_JOB)
+"""Labels of pods that are made from one template, in one life of their job."""
 
 SAME_TOPOLOGY = (keys.TOPOLOGY, "kueue.x-k8s.io/podset-required-topology")
 """Annotations of a job, or of its pods, that name the label of nodes which all its pods share."""
@@ -69,6 +87,49 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
             "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
         "spec": {**_startable(old["spec"], metadata.get("labels", {}), withheld), "affinity": affinity},
+    }
+
+
+# ---- standbys
+
+
+def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_keys: Sequence[str]) -> Object:
+    """A clone of a worker's pod with everything but what says its rank; its job's controller does not count it."""
+    body = backup_of(model, job, name, "", affinity)
+    ranks = {*INDICES, *rank_keys, keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS, BACKUP_OF, TAKES_OVER}
+    metadata, spec = body["metadata"], body["spec"]
+    labels, annotations = [
+        {key: value for key, value in metadata[part].items() if key not in ranks} for part in ("labels", "annotations")
+    ]
+    metadata["labels"] = {**labels, keys.STANDBY_OF: job.uid}
+    metadata["annotations"] = {**annotations, keys.POD_TYPE: PodRole.STANDBY.value}
+    spec.pop("hostname", None)  # a Job's controller writes its index there
+    for container in spec["containers"]:
+        own = [entry for entry in container.get("env", ()) if entry["name"] not in (keys.ENV_POD_ROLE, keys.ENV_POD_RANK)]
+        container["env"] = [*own, {"name": keys.ENV_POD_ROLE, "value": PodRole.STANDBY.value}]
+    return {**body, "spec": {**spec, "priorityClassName": STANDBY_CLASS}}
+
+
+def may_stand_in(standby: Object, backup: Object, avoid_nodes: Collection[str]) -> bool:
+    """Whether a standby runs where a backup pod may be, in the same life of the job, made after a pod of the same kind."""
+    metadata, spec = standby["metadata"], standby["spec"]
+    labels, wanted = metadata.get("labels", {}), backup["metadata"]["labels"]
+    runs = standby.get("status", {}).get("phase") == "Running" and spec.get("nodeName") not in avoid_nodes
+    is_standby = metadata.get("annotations", {}).get(keys.POD_TYPE) == PodRole.STANDBY
+    return runs and is_standby and all(labels.get(key) == wanted.get(key) for key in SAME_KIND)
+
+
+def taken(standby: Object, backup: Object) -> Object:
+    """The patch after which a standby is this backup pod, which then need not be made. Refused when somebody else was faster."""
+    own, wanted = standby["metadata"], backup["metadata"]
+    return {
+        "metadata": {
+            "uid": own["uid"],
+            "resourceVersion": own["resourceVersion"],
+            "labels": wanted["labels"],
+            "annotations": {**wanted["annotations"], keys.TAKEN_AS: wanted["name"]},
+            "ownerReferences": wanted["ownerReferences"],
+        }
     }
 
 

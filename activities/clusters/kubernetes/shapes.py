@@ -92,7 +92,9 @@ class Condition(Shape):
 
 
 class Requirement(Shape):
+    key: str = ""
     operator: str
+    values: list[str] = []
 
 
 class Term(Shape):

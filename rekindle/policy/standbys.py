@@ -1,0 +1,162 @@
+"""How many standbys a job should have, which ones stay, and when they are seen to. Pure.
+
+A standby is never worth a recovery: while anything is wrong with the job itself, nothing is done about its standbys.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from rekindle.errors import NotFound
+from rekindle.model.bounds import few
+from rekindle.model.cluster import LOOSE_PODS, Pod, PodPhase
+from rekindle.model.fault import FaultKind
+from rekindle.model.job import Job, SubHealthStrategy, TrainingSide
+from rekindle.model.keys import GENERATION
+from rekindle.model.standby import Standby, Upkeep
+from rekindle.model.state import JobState
+from rekindle.policy import nodes
+from rekindle.policy.pod_ranks import is_standby, ranked
+
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(hours=2)
+"""Between two tries; doubled each time, until nothing had to be done for as long again."""
+
+AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
+
+# ---- what a job wants
+
+
+def problem(job: Job) -> str:
+    """Why a job that wants standbys cannot have any; empty: it can."""
+    if not job.standbys:
+        return ""
+    if job.training_side is TrainingSide.MINDIO:
+        return "a MindIO job has no standbys: its processes are started for their ranks"
+    if job.kind == "AscendJob":
+        return "an AscendJob has no standbys: Ascend Operator makes all of its pods"
+    if job.kind == LOOSE_PODS:
+        return "pods that nobody controls have no standbys: nobody would end these with the job"
+    return ""
+
+
+def wanted(job: Job) -> int:
+    return 0 if problem(job) else job.standbys
+
+
+# ---- what is to be done
+
+
+class Plan(NamedTuple):
+    """From the pods of a job to as many standbys as it wants."""
+
+    stay: list[Pod]
+    end: list[Pod]
+    new: list[str]
+    """Names of those that are missing."""
+
+    model: Pod | None
+    """The pod that they are made after; None: none is missing."""
+
+    avoid_nodes: tuple[str, ...]
+    """Where those that are missing must not go: also to no node that has a rank of the job."""
+
+
+def plan(job: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str]) -> Plan:
+    """Args:
+    job: its name.
+    pods: all of the job.
+    avoid_nodes: that are sub-healthy or lost.
+
+    Raises:
+        NotFound: no pod with a rank lives, so that nobody knows what a standby is.
+    """
+    holders = [one for one in ranked(pods) if one.holds and one.lives and one.rank is not None]
+    model = max(holders, key=lambda one: one.rank or 0).pod if holders else None
+    if model is None and count:
+        raise NotFound(f"no pod of job {job} lives that a standby could be made after")
+    known = [pod for pod in pods if is_standby(pod) and not pod.metadata.deletion_timestamp]
+    ill = set(avoid_nodes)
+    avoid = tuple(sorted({*ill, *(one.pod.spec.node_name for one in ranked(pods))} - {""}))
+    fit = [pod for pod in known if model and _is_fit(pod, model, ill, avoid)]
+    stay = sorted(fit, key=_worth)[:count]
+    taken = {pod.metadata.name for pod in pods}
+    free = [name for number in range(len(pods) + count) if (name := f"{job}-standby-{number}") not in taken]
+    return Plan(stay, [pod for pod in known if pod not in stay], free[: count - len(stay)], model, avoid)
+
+
+def _is_fit(pod: Pod, model: Pod, ill: set[str], avoid: tuple[str, ...]) -> bool:
+    """One that waits for a node may have been told to keep off nodes that are free by now."""
+    if pod.status.phase not in (PodPhase.PENDING, PodPhase.RUNNING) or pod.spec.node_name in ill:
+        return False
+    is_placed_well = bool(pod.spec.node_name) or pod.spec.avoid_nodes == avoid
+    return is_placed_well and pod.metadata.labels.get(GENERATION, "0") == model.metadata.labels.get(GENERATION, "0")
+
+
+def _worth(pod: Pod) -> tuple[bool, bool, str]:
+    """Of too many those go that do not run yet."""
+    return pod.status.phase is not PodPhase.RUNNING, not pod.spec.node_name, pod.metadata.name
+
+
+# ---- when
+
+
+def next_try(state: JobState) -> datetime | None:
+    """From when on they are to be seen to; None: they are as wanted, or training has not begun, or something else is wrong."""
+    job = state.job
+    is_trained = state.progress is not None and not state.problems and not state.ended and not job.observe
+    is_broken = any(one.fault.kind is not FaultKind.SUB_HEALTH for one in state.faults)
+    if not is_trained or is_broken or are_as_wanted(state):
+        return None
+    tried = state.upkeep
+    return tried.tried_at + _pause(tried) if tried.tried_at else AT_ONCE
+
+
+def are_as_wanted(state: JobState) -> bool:
+    """Whether so many run, and nothing is wrong with any. One that was just made is looked after: it may be gone before anybody
+    has told of it."""
+    return len(state.standbys) == wanted(state.job) and all(one.runs and not one.wrong for one in state.standbys)
+
+
+def tried(before: Upkeep, now: datetime) -> Upkeep:
+    """A try more. It is the first again when nothing had to be done for as long as one waits for a try."""
+    is_quiet = before.tried_at is None or now - before.tried_at > 2 * _pause(before)
+    return before.model_copy(update={"tried_at": now, "tries": 1 if is_quiet else before.tries + 1})
+
+
+def _pause(upkeep: Upkeep) -> timedelta:
+    doubled = min(max(upkeep.tries - 1, 0), 20)
+    return min(FIRST_PAUSE * (1 << doubled), LONGEST_PAUSE)
+
+
+def to_avoid(state: JobState) -> tuple[str, ...]:
+    """Sub-healthy nodes too, whatever the policy: a standby is for those that leave one."""
+    return nodes.to_avoid((one.fault for one in state.faults), SubHealthStrategy.HOT_SWITCH)
+
+
+# ---- what people read
+
+
+def trouble(state: JobState) -> tuple[str, str]:
+    """Reason and words of the event that says what is wrong; empty: nothing is."""
+    if refusal := problem(state.job):
+        return "StandbysRefused", f"{refusal}; training goes on without"
+    if lost := next((one for one in state.standbys if one.wrong), None):
+        return "StandbyLost", f"standby {lost.name} is replaced: {lost.wrong}"
+    if waiting := next((one for one in state.standbys if one.waits), None):
+        return "StandbyUnschedulable", f"standby {waiting.name} has no node, training goes on without: {waiting.waits}"
+    return "", ""
+
+
+def words(state: JobState) -> str:
+    """How many there are of those that are wanted, where, and what is wrong; empty: none is wanted, and there is none."""
+    if not state.job.standbys and not state.standbys:
+        return ""
+    running = [one for one in state.standbys if one.runs and not one.wrong]
+    where = f" ({few([one.node for one in running])})" if running else ""
+    wrong = problem(state.job) or next((_short(one) for one in state.standbys if one.wrong or one.waits), "")
+    return f"standbys: {len(running)} of {state.job.standbys}{where}" + (f"; {wrong}" if wrong else "")
+
+
+def _short(one: Standby) -> str:
+    return f"{one.name}: {one.wrong or one.waits}"

@@ -1,0 +1,102 @@
+"""Standbys of the local cluster give way to pods that need their node more: which ones, by the pure rule, and that they do."""
+
+from pathlib import Path
+
+import pytest
+
+from activities.clusters.local import LocalCluster
+from rekindle.cluster_client import ClusterClient
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject, JobPhase, Node, NodeStatus, Pod, PodPhase, PodRole
+from tests.support.cluster import job_object, phase, until, until_running
+from tests.support.job_views import NOW, job, node, pod
+from workers.local_cluster.scheduling import in_the_way, place
+
+
+def sized(name: str = "new", *, asks: int = 2, on: str = "", role: PodRole = PodRole.WORKER, ends: bool = False) -> Pod:
+    """A pod that asks for accelerators; a worker, a backup or a standby."""
+    marks = {} if role is PodRole.WORKER else {keys.POD_TYPE: role.value}
+    made = pod(None, name, name=name, node=on, phase=PodPhase.RUNNING if on else PodPhase.PENDING)
+    metadata = made.metadata.model_copy(update={"annotations": marks, "deletion_timestamp": NOW if ends else None})
+    return made.model_copy(update={"metadata": metadata, "spec": made.spec.model_copy(update={"accelerators": asks})})
+
+
+def standby(name: str, on: str, asks: int = 2, *, ends: bool = False) -> Pod:
+    return sized(name, asks=asks, on=on, role=PodRole.STANDBY, ends=ends)
+
+
+def small(name: str, **wishes: str) -> Node:
+    """Of two accelerators."""
+    made = node(name, **wishes)  # type: ignore[arg-type]
+    return made.model_copy(update={"status": NodeStatus(accelerators=2, conditions=made.status.conditions)})
+
+
+A, B = small("a"), small("b")
+
+
+@pytest.mark.parametrize(
+    ("new", "nodes", "pods", "ended"),
+    [
+        (sized(), [A, B], [sized("w", on="a"), standby("s", "b")], ["s"]),
+        (sized(role=PodRole.BACKUP), [A], [standby("s", "a")], ["s"]),
+        (sized(role=PodRole.STANDBY), [A], [standby("s", "a")], []),
+        (sized(), [A], [standby("s", "a", ends=True)], []),
+        (sized(), [A, B], [standby("s", "a"), standby("t", "b", ends=True)], []),
+        (sized(asks=1), [A], [standby("s", "a", 1), standby("t", "a", 1)], ["s"]),
+        (sized(asks=2), [A, B], [standby("s", "a", 1), standby("t", "a", 1), standby("u", "b")], ["u"]),
+        (sized(asks=3), [A], [standby("s", "a")], []),
+        (sized(), [small("a", ready="False")], [standby("s", "a")], []),
+        (sized(), [small("a", sick="slow")], [standby("s", "a")], []),
+        (sized(), [A], [sized("w", on="a")], []),
+    ],
+)
+def test_as_few_standbys_end_as_make_room(new: Pod, nodes: list[Node], pods: list[Pod], ended: list[str]) -> None:
+    """For ranks and backups, for no other standby; none where it does not help, or where enough of them already end."""
+    of = job(labels={keys.SUB_HEALTHY_STRATEGY: "hotSwitch"})
+    assert not place(new, of, nodes, pods).node
+    assert [one.metadata.name for one in in_the_way(new, of, nodes, pods)] == ended
+
+
+async def with_a_standby(client: ClusterClient, cluster: LocalCluster) -> JobObject:
+    """A job on two of three nodes, with a standby on the third."""
+    submitted = await client.submit(job_object(pods=2, accelerators=2))
+    await until_running(client, "demo-worker-0", "demo-worker-1")
+    await cluster.ensure_standbys(submitted.metadata.uid, 1, ())
+    await until_running(client, "demo-standby-0")
+    return submitted
+
+
+async def test_a_standby_ends_for_the_pod_of_another_job(client: ClusterClient, socket: Path) -> None:
+    """The pod gets its node; the standby that comes in its place waits, and takes nothing from anybody."""
+    cluster = LocalCluster(socket)
+    submitted = await with_a_standby(client, cluster)
+    await client.submit(job_object("urgent", accelerators=2))
+    view = await until(client, lambda view: phase(view, "urgent-worker-0") is PodPhase.RUNNING)
+    assert view.pods["urgent-worker-0"].spec.node_name == "node-2"
+    assert "demo-standby-0" not in view.pods
+    assert "Preempted" in {event.reason for event in await client.events("demo-standby-0")}
+    (again,) = await cluster.ensure_standbys(submitted.metadata.uid, 1, ())
+    name = again.metadata.name
+    view = await until(client, lambda view: name in view.pods and bool(view.pods[name].status.conditions))
+    assert view.pods[name].spec.node_name == ""
+    assert phase(view, "urgent-worker-0") is PodPhase.RUNNING
+    await cluster.close()
+
+
+async def test_a_standby_knows_that_it_is_one_and_has_no_rank(client: ClusterClient, socket: Path) -> None:
+    """Its environment has its role, and everything else that a worker's has but the rank. Its end is none of the job's."""
+    cluster = LocalCluster(socket)
+    tells = ("sh", "-c", 'test "$REKINDLE_POD_ROLE" = standby && exec env; exec sleep 1000')
+    submitted = await client.submit(job_object(command=tells, env={"MINE": "yes"}))
+    await until_running(client, "demo-worker-0")
+    await cluster.ensure_standbys(submitted.metadata.uid, 1, ())
+    view = await until(client, lambda view: phase(view, "demo-standby-0") is PodPhase.SUCCEEDED)
+    log = "".join([piece async for piece in client.logs("demo-standby-0")])
+    found = dict(line.split("=", 1) for line in log.splitlines())
+    ours = view.pods["demo-standby-0"]
+    assert (found[keys.ENV_POD_ROLE], found["MINE"]) == ("standby", "yes")
+    assert keys.ENV_POD_RANK not in found
+    assert (found[keys.ENV_POD_NAME], found[keys.ENV_POD_UID]) == (ours.metadata.name, ours.metadata.uid)
+    assert found[keys.ENV_NODE] == ours.spec.node_name != view.pods["demo-worker-0"].spec.node_name
+    assert view.jobs["demo"].status.phase is JobPhase.RUNNING
+    await cluster.close()

@@ -1,0 +1,70 @@
+"""Keeps up the standbys of a job, beside its recoveries: `TrainingJob` does so while nothing else is to be done.
+
+Nothing here may cost a recovery or training: what cannot be done is said once, and tried again ever more rarely.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.model.standby import Upkeep
+from rekindle.policy import standbys
+from workflows import steps
+from workflows.dialogue import cancel_and_forget
+from workflows.incident import Memory
+from workflows.journal import Journal
+
+
+class Standbys:
+    def __init__(self, known: Memory, journal: Journal) -> None:
+        self._known, self._journal = known, journal
+
+    @property
+    def due(self) -> datetime | None:
+        """When they are to be seen to; None: they are as wanted, or it is not the time."""
+        return standbys.next_try(self._known.state)
+
+    async def keep(self, interrupted: Callable[[], bool]) -> None:
+        """As many as are wanted, on nodes that are well.
+
+        Args:
+            interrupted: there is something else to do, which must not wait.
+        """
+        state = self._known.state
+        self._renew(standbys.tried(state.upkeep, workflow.now()))
+        trying = steps.ensure_standbys(state.job.id, standbys.wanted(state.job), standbys.to_avoid(state))
+        before = self._known.sightings
+        await workflow.wait_condition(lambda: trying.done() or interrupted())
+        if not trying.done():
+            cancel_and_forget(trying)
+        elif error := trying.exception():
+            workflow.logger.warning("the standbys are as they are", extra={"error": str(error)})
+        elif self._known.sightings == before:  # otherwise they were seen later than that
+            self._known.state = self._known.state.with_(standbys=trying.result().standbys)
+        self.tell()
+
+    def tell(self) -> None:
+        """Says what is wrong with them, once for as long as it lasts."""
+        state = self._known.state
+        reason, words = standbys.trouble(state)
+        if not reason and not standbys.are_as_wanted(state):
+            return  # one that was lost is not there again yet
+        if reason and reason != state.upkeep.told:
+            self._journal.soon(self._journal.record(state, reason, words, warning=True))
+        self._renew(state.upkeep.model_copy(update={"told": reason}))
+
+    def _renew(self, upkeep: Upkeep) -> None:
+        if upkeep != self._known.state.upkeep:
+            self._known.state = self._known.state.with_(upkeep=upkeep)
+
+    async def end(self) -> None:
+        """The job's workflow ends: what is left of its pods belongs to somebody else."""
+        state = self._known.state
+        if not state.standbys or state.job.observe:
+            return
+        try:
+            await steps.ensure_standbys(state.job.id, 0, ())
+        except ActivityError as error:
+            workflow.logger.warning("standbys are left behind", extra={"error": str(error.cause)})
