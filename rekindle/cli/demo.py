@@ -156,8 +156,9 @@ async def process_rescheduling(
 
 
 async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:
-    ranks = {"rank": struck.rank, "ranks_at_once": struck.ranks_at_once}
-    options = ProcessFaults(**common.options, mode=mode, fault=fault, **ranks, **nodes)
+    options = ProcessFaults(
+        **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, **nodes
+    )
     _check(options)
     if not 0 <= struck.rank < RANKS:
         raise BadInput(f"--rank: {struck.rank} is not accepted, use 0 to {RANKS - 1}")

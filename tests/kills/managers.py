@@ -112,7 +112,7 @@ class OurManager(Manager):
             self._offered = ("recover", "exit") if "1" in self.broken.values() else ("retry", "recover", "exit")
             await self.report_offers()
         else:
-            await self._repair(order)
+            await self._repair(order, signal)
 
     async def _backup_registers(self) -> None:
         if not self._trains_on_the_backup:
