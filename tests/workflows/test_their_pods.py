@@ -16,13 +16,14 @@ from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import SHORT, fields
 from tests.support.peer import Script, ScriptedPeer
+from tests.support.recorded import Fields
 from tests.support.scripted_cluster import TheirCluster
 
 RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 DONE = ["stop_train", "on_global_rank", "recover"]
-LEAVES_1 = ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["2:1", "3:1"], "", 0, ["1"], "")
-RECOVER_1 = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "recover", 0, [], "")
+LEAVES_1: Fields = ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["2:1", "3:1"], "", 0, ["1"], "")
+RECOVER_1: Fields = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "recover", 0, [], "")
 
 
 @pytest.fixture(autouse=True)
