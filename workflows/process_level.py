@@ -131,7 +131,7 @@ class ProcessLevel(ModeWorkflow):
     # ---- ends
 
     def fails(self, reason: str, code: int = 0) -> Ends:
-        """The next mode of the ladder goes on where training stands. One of MindIO's does so behind `TRY_AGAIN` only, and where no
+        """The next mode of the ladder goes on where training stands. One of MindIO's does so behind `TRY_AGAIN`, and where no
         strategy was ordered yet: what is announced and offered holds then.
 
         Args:
