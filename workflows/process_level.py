@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 
-from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
 from rekindle.policy import opening
 from workflows.front import front
@@ -132,14 +131,17 @@ class ProcessLevel(ModeWorkflow):
     # ---- ends
 
     def fails(self, reason: str, code: int = 0) -> Ends:
-        """The next mode of the ladder goes on where training stands; one of MindIO's does so behind `TRY_AGAIN` only.
+        """The next mode of the ladder goes on where training stands. One of MindIO's does so behind `TRY_AGAIN`, and where no
+        strategy was ordered yet: what is announced and offered holds then.
 
         Args:
             code: of the training side's answer; 0: it gave none.
         """
-        if code and self.context.job.training_side is TrainingSide.MINDIO and code != TRY_AGAIN:
+        bears_it = not self._speaks_mindio or code == TRY_AGAIN
+        if not bears_it and any(order.change_strategy for order in self.attempt):
             return self.ends_all(reason)
-        self.again()
+        if bears_it:
+            self.again()
         return Ends(Outcome.ESCALATE, reason)
 
     def ends_all(self, reason: str) -> Ends:

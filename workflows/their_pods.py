@@ -17,7 +17,7 @@ from rekindle.model.recovery import Report, Strategy, Switched
 from rekindle.policy import faulty, nodes, opening, orders
 from rekindle.policy.modes import RESCHEDULING_TRIES
 from workflows import steps
-from workflows.mode import seconds
+from workflows.mode import CAUGHT, seconds
 from workflows.opening import holders_now
 from workflows.process_level import ProcessLevel, answer
 
@@ -47,8 +47,6 @@ class TheirPods(ProcessLevel):
             late = await self._found_late()
             pods = faulty.pods_of(self.context.job, self.situation.announced)
             report = await self._recover(late, self._held(pods))
-            if not report.code:
-                await self.until(lambda: len(self.anew) == len(pods) or self._in_vain, SEEN, "see the new pods")
         if report.code:
             raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
         where = few([f"{one.pod_rank} on {one.after.node}" for one in self.anew])
@@ -68,7 +66,15 @@ class TheirPods(ProcessLevel):
         order = orders.change_strategy(job.id, here.attempt, Strategy.RECOVER, here.announced, late)
         self.replacing = asyncio.create_task(self._replace(held))
         self.replacing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return await self.carry_out(order, job.limits.repair)
+        try:
+            report = await self.carry_out(order, job.limits.repair)
+            if not report.code:
+                await self.until(lambda: len(self.anew) == len(held) or self._in_vain, SEEN, "see the new pods")
+        except CAUGHT:
+            self.replacing.cancel()
+            raise
+        self.replacing.cancel()
+        return report
 
     def is_answered(self) -> bool:
         """Pods that do not come are not waited for."""
@@ -111,10 +117,8 @@ class TheirPods(ProcessLevel):
         self.anew = tuple(one.model_copy(update={"before": seen.get(one.pod_rank, one.before)}) for one in made.moved)
 
     async def _run(self) -> bool:
-        pods = tuple(one.after for one in self.anew)
-        return (
-            await steps.await_running(self.context.job.id, pods, workflow.now() + self.context.job.limits.backup_start)
-        ).running
+        job, pods = self.context.job, tuple(one.after for one in self.anew)
+        return (await steps.await_running(job.id, pods, workflow.now() + job.limits.backup_start)).running
 
     def _died(self) -> bool:
         new = {one.after.uid for one in self.anew}

@@ -23,9 +23,10 @@ ALLOWED = {RECOVER_STRATEGY: "retry,recover"}
 
 
 def mindio(**limits: timedelta) -> Job:
-    """A job of MindIO that settles at once, so that the test does not wait for it."""
+    """A job of MindIO that settles at once, so that the test does not wait for it. Nobody makes its pods anew: the last mode
+    opens."""
     quick = {"settle": timedelta(0), "release": timedelta(0), "report_lost": SHORT, **limits}
-    return a_mindio_job(limits=Limits(**quick), annotations=ALLOWED)
+    return a_mindio_job(kind="Job", limits=Limits(**quick), annotations=ALLOWED)
 
 
 @asynccontextmanager

@@ -397,6 +397,7 @@ class MindioPeer(ScriptedPeer):
         announcements there is one for each uuid."""
         if signal.signalType == "globalFault":
             before, self._last_announced = self._last_announced, signal.uuid
+            self._last_switch = (signal.signalType, *signal.actions)
             return before == signal.uuid
         if signal.signalType == "changeStrategy":
             strategy = (signal.uuid, signal.changeStrategy)

@@ -14,15 +14,16 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
 from tests.support.harness import RESUMES, Harness, a_mindio_job, node_fault, pod_fault, training
-from tests.support.openings import SHORT, fields
+from tests.support.openings import SHORT, fields, heard, told_again
 from tests.support.peer import Script, ScriptedPeer
+from tests.support.recorded import Fields
 from tests.support.scripted_cluster import TheirCluster
 
 RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 DONE = ["stop_train", "on_global_rank", "recover"]
-LEAVES_1 = ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["2:1", "3:1"], "", 0, ["1"], "")
-RECOVER_1 = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "recover", 0, [], "")
+LEAVES_1: Fields = ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["2:1", "3:1"], "", 0, ["1"], "")
+RECOVER_1: Fields = ("changeStrategy", ["change_strategy"], ["2:1", "3:1"], "recover", 0, [], "")
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +186,35 @@ async def test_a_fault_that_is_found_behind_the_announcement_leaves_by_the_next_
         assert [one.pod_rank for one in incident.ladder[0].switched] == [1, 2]
         assert fields(peer.received[1]) == LEAVES_1
         assert fields(peer.received[2])[2:6] == (["2:1", "3:1", "4:1", "5:1"], "recover", 0, ["2"])
+
+
+async def test_what_cannot_start_again_in_its_pod_moves_in_the_same_attempt(temporal: WorkflowEnvironment) -> None:
+    """Its node is lost before a strategy was ordered: another announcement would end the training side, and none is given."""
+    script, job = Script(answers_faults=False), mindio(allows="recover-in-place,recover", limits={"node_lost": SHORT})
+    async with their_job(temporal, job, script) as (world, peer, cluster):
+        await peer.report_fault(3)
+        await peer.until(lambda: "on_global_rank" in peer.carried_out)
+        cluster.node_names.remove("node-1")
+        before = await heard(world)
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+        await told_again(world, before)
+        await peer.report_offers()
+        incident = await world.incident()
+        assert ladder(incident) == [(Mode.IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
+        assert peer.carried_out == DONE
+        assert fields(peer.received[2]) == RECOVER_1
+
+
+async def test_a_pod_that_is_lost_while_its_process_starts_again_costs_a_restart(temporal: WorkflowEnvironment) -> None:
+    """A strategy was ordered, behind which only a dump or an end is borne."""
+    script, job = Script(resumes=False), mindio(allows="recover-in-place,recover", limits={"node_lost": SHORT})
+    async with their_job(temporal, job, script) as (world, peer, _):
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.carried_out)
+        await world.fault(node_fault("node-1").model_copy(update={"pod_ranks": (1,)}))
+        incident = await restarted(world, peer)
+        assert ladder(incident) == [(Mode.IN_PLACE, ESCALATE), (RESTART, RECOVERED)]
+        assert peer.carried_out == DONE
 
 
 async def test_a_retry_that_failed_with_405_goes_on_in_other_pods(temporal: WorkflowEnvironment) -> None:
