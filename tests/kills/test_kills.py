@@ -34,7 +34,7 @@ assert CHOSEN, f"REKINDLE_KILLS={ASKED}: it is `all`, or some of {', '.join(stru
 SAMPLE = 2
 """Kills of each mode."""
 
-BOUND = 5.0 if ALL else 15.0
+BOUND = 3.0 if ALL else 15.0
 """Seconds that a kill may add, on a machine on which a process starts in `START`."""
 
 START = 2.0
