@@ -226,7 +226,8 @@ class Dialogue:
             if self._stream_lacks_orders():
                 limit = self.context.job.limits.order
                 here, patience = self.attachment, limit if left is None else min(left, limit)
-                if not await self._deliver(workflow.now() + patience, condition) and here == self.attachment:
+                written = await self._deliver(workflow.now() + patience, condition)
+                if not (written or condition()) and here == self.attachment:
                     self.delivered_on, self.delivered = here, len(self.attempt)  # tried for as long as orders are tried
                 continue
             await self._change_within(left, lambda: condition() or self._stream_lacks_orders(), why)

@@ -69,6 +69,7 @@ class OurManager(Manager):
         self._met.set()
         self._one_at_a_time = asyncio.Lock()
         self._trains_on_the_backup = False
+        self._decided = set()
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
@@ -95,8 +96,18 @@ class OurManager(Manager):
         elif self._paused:
             await self.pause()
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._decided: set[str] = set()
+
     def _check_pace(self, gap: float, order: str) -> None:
         """It reads every order."""
+
+    def _is_repetition(self, signal: wire.ProcessManageSignal) -> bool:
+        """What comes behind the strategy of its attempt is told again."""
+        if signal.changeStrategy:
+            self._decided.add(signal.uuid)
+        return super()._is_repetition(signal) or (not signal.changeStrategy and signal.uuid in self._decided)
 
     async def _carry_out(self, order: str, signal: wire.ProcessManageSignal) -> None:
         async with self._one_at_a_time:
@@ -112,6 +123,8 @@ class OurManager(Manager):
             self._offered = ("recover", "exit") if "1" in self.broken.values() else ("retry", "recover", "exit")
             await self.report_offers()
         else:
+            self.state = ANNOUNCED  # it carries out what it is told, whatever it offered
+            self._offered = (order,)
             await self._repair(order, signal)
 
     async def _backup_registers(self) -> None:

@@ -16,10 +16,12 @@ import pytest_asyncio
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.manager import recovery
 from rekindle_training.manager.conductor import EXIT_CODE
+from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.repair import lost, plan
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.successors import InPlace
+from rekindle_wire.recover_pb2 import ProcessManageSignal
 from rekindle_wire.training_pb2 import (
     Decides,
     End,
@@ -482,7 +484,7 @@ async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_
     await ordered(mode, gateway)
     assert (await status(gateway))[1:] == (0, "training goes on behind step 4")
     assert (await fault(gateway, 2)).keys() == {"2"}
-    assert await recovered.codes() == {0}
+    assert await recovered.codes() == {0, -signal.SIGKILL}
     assert last_words(recovered) == undisturbed
 
 
@@ -578,6 +580,23 @@ def test_what_follows_without_orders_is_one_of_two_words() -> None:
 
 
 # Orders that make no sense, and pods that are not kept.
+
+
+def test_an_attempt_that_is_told_again_behind_its_strategy_does_not_stop_training() -> None:
+    """A new stream may bring the strategy first, and then the whole attempt: nothing would follow that stop. The next attempt
+    is carried out."""
+    heard: list[tuple[str, recovery.Kind]] = []
+    conductor: Any = SimpleNamespace(
+        recover=lambda order: heard.append((order.attempt, order.kind)), ranks=WORLD, ranks_per_pod=2
+    )
+    orders = Orders(conductor)
+    stop: dict[str, Any] = {"signalType": "stopTrain", "actions": ["stop_train"]}
+    announce: dict[str, Any] = {"signalType": "globalFault", "actions": ["on_global_rank"]}
+    retry: dict[str, Any] = {"signalType": "changeStrategy", "actions": ["change_strategy"], "changeStrategy": "retry"}
+    for fields in (retry, stop, announce, retry):
+        orders.obey(ProcessManageSignal(uuid="attempt-1", **fields))
+    orders.obey(ProcessManageSignal(uuid="attempt-2", **stop))
+    assert heard == [("attempt-1", recovery.Kind.RETRY), ("attempt-2", recovery.Kind.STOP)]
 
 
 async def test_orders_of_ranks_that_there_are_not_are_answered(

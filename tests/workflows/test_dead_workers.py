@@ -18,6 +18,8 @@ async def test_a_worker_that_starts_takes_recoveries_off_the_queue_of_the_one_be
         await world.phase("backup loads, training pauses")
         recovery = await world.running()
         await _is_listed(world, recovery.id)
+        for workflow in (world.entity, recovery):
+            await _waits(workflow)
         seen = [len(await _tasks(workflow)) for workflow in (world.entity, recovery)]
         await leave_sticky_queues(world.client)
         await world.attached_as("127.0.0.9")
@@ -35,6 +37,13 @@ async def _tasks(workflow: WorkflowHandle[object, object], more_than: int = 0) -
             scheduled = [one for one in events if one.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
             if len(scheduled) > more_than:
                 return [one.workflow_task_scheduled_event_attributes.task_queue.kind for one in scheduled]
+            await asyncio.sleep(0.03)
+
+
+async def _waits(workflow: WorkflowHandle[object, object]) -> None:
+    """Until it has nothing to do, and nobody works for it."""
+    async with asyncio.timeout(30):
+        while (now := (await workflow.describe()).raw_description).pending_activities or now.HasField("pending_workflow_task"):
             await asyncio.sleep(0.03)
 
 

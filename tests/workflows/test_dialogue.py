@@ -1,15 +1,17 @@
 """Orders and reports between a hot switch and its training side, also when they are early, repeated or lost."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Mode, Order, Outcome
 from tests.support.harness import Harness, a_job, a_mindio_job, sub_health, training
 from tests.support.peer import PACE, Script
 from tests.support.scripted_cluster import ScriptedCluster
+from workers.gateway.streams import Streams
 
 
 async def test_the_dialogue_is_the_contracts_message_by_message(temporal: WorkflowEnvironment) -> None:
@@ -328,3 +330,30 @@ async def test_ours_is_not_believed_to_have_resumed_because_it_came_back(tempora
         await peer.resume()
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.carried_out.count("migration") == 1
+
+
+async def test_an_order_is_repeated_to_a_new_stream_also_when_the_wait_ends_before_it_is_written(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup runs in the moment in which another manager is told to prepare: without that order it would never pause."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    cluster.backup_starts = False
+    asked, deliver = asyncio.Event(), Streams.deliver
+
+    async def is_stuck_once(self: Streams, order: Order, recovery: str) -> None:
+        if not asked.is_set():
+            asked.set()
+            await asyncio.Event().wait()
+        await deliver(self, order, recovery)
+
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.fault(sub_health())
+        await world.phase("backup pod runs")
+        monkeypatch.setattr(Streams, "deliver", is_stuck_once)
+        monkeypatch.setattr(peer, "_check_pace", lambda *_: None)  # ours reads every order
+        await peer.restart_manager()
+        await asked.wait()
+        cluster.run(cluster.backup().metadata.name)
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.carried_out == ["hot switch", "hot switch", "new pod running", "migration"]

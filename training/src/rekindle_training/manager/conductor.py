@@ -107,8 +107,8 @@ class Conductor:
             self._means.pods.forget_standbys()
 
     def migrate(self) -> None:
-        """Ordered of a switch that has not paused here, it is that of a manager before this one."""
-        if (switch := self._active()) is not None and (switch.paused or not self._roster.took_over):
+        """What has not paused here, and is to migrate, was paused by a manager before this one."""
+        if (switch := self._active()) is not None and switch.paused:
             switch.migrate()
         else:
             self._start(self._migrate_after_takeover())

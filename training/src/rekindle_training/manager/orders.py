@@ -26,6 +26,8 @@ class Orders:
         self._conductor = conductor
         self._seen: set[Key] = set()
         self._last: Key | None = None
+        self._decided: set[str] = set()
+        """Attempts in which a strategy was ordered, by their uuids."""
 
     def obey(self, signal: ProcessManageSignal) -> None:
         if signal.signalType == KEEP_ALIVE:
@@ -43,7 +45,15 @@ class Orders:
         repeated = key in self._seen if key[0] else key == self._last
         self._seen.add(key)
         self._last = key
-        return repeated
+        return repeated or self._is_overtaken(key)
+
+    def _is_overtaken(self, key: Key) -> bool:
+        """The strategy comes last in an attempt. It may be the first that a new stream brings, before the whole attempt is told
+        again: a stop that follows would have training stand for ever."""
+        uuid, strategy = key[0], key[3]
+        if strategy and uuid:
+            self._decided.add(uuid)
+        return not strategy and uuid in self._decided
 
     def _carry_out(self, signal: ProcessManageSignal) -> None:
         match (signal.signalType, *(signal.actions or [""])):
