@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,18 +26,26 @@ NEEDED = {
 }
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.same_path("the whole product, on one machine")
-def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
-    """The last line is one object with everything in it: ignored, in the real scheduler's words, and training was not touched.
-    Another Temporal that the environment names is not asked."""
-    command = [str(REKINDLE), "demo", "hot-switch", "--cluster", "kubernetes", "--output", "json", "--no-spare", "--steps", "60"]
-    elsewhere = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true"}
-    environment = {**os.environ, **elsewhere}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=False)
+ELSEWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true"}
+"""Another Temporal, which the environment names and which is not asked."""
+
+
+def demonstrated(directory: Path, arguments: list[str]) -> dict[str, Any]:
+    """The object that a demo prints as its last line."""
+    command = [str(REKINDLE), "demo", *arguments, "--output", "json", "--steps", "60"]
+    environment = {**os.environ, **ELSEWHERE}
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert set(result) >= NEEDED
+    return result
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.same_path("a demo, as a machine reads it")
+def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
+    """Ignored, in the real scheduler's words, and training was not touched."""
+    result = demonstrated(tmp_path, ["hot-switch", "--cluster", "kubernetes", "--no-spare"])
     assert (result["mode"], result["verdict"], result["policy_after"]) == ("hot switch", "ignored", "ignore")
     assert "0/2 nodes are available" in result["reason"]
     assert result["cluster"] == "kubernetes"
@@ -48,21 +57,18 @@ def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
     ("arguments", "ladder"),
     [
         (["online-retry", "--ranks-at-once", "2"], [("online retry", "recovered")]),
-        (["in-place", "--fault", "exception"], [("in-place recovery", "recovered")]),
+        (["in-place", "--fault", "exception", "--no-spare"], [("in-place recovery", "recovered")]),
         (["process-rescheduling", "--no-spare"], [("process rescheduling", "escalate"), ("job rescheduling", "recovered")]),
+        (["process-rescheduling", "--cluster", "kubernetes"], [("process rescheduling", "recovered")]),
     ],
-    ids=lambda value: value[0] if isinstance(value[0], str) else "",
+    ids=["online-retry", "in-place", "process-rescheduling", "process-rescheduling-kubernetes"],
 )
-@pytest.mark.same_path("the demo of a process fault")
+@pytest.mark.same_path("a demo, as a machine reads it")
 def test_the_demo_of_a_process_fault_is_one_object_too(
     tmp_path: Path, arguments: list[str], ladder: list[tuple[str, str]]
 ) -> None:
     """With the keys of a hot switch's, how long the fault took to be known, and how long until the next step."""
-    command = [str(REKINDLE), "demo", *arguments, "--output", "json", "--steps", "60"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert set(result) >= {*NEEDED, "fault_to_step_seconds", "detection_seconds"}
+    result = demonstrated(tmp_path, arguments)
     assert [(step["mode"], step["verdict"]) for step in result["ladder"]] == ladder
     assert result["parameters_equal"]
     assert 0 < result["detection_seconds"] < result["fault_to_step_seconds"]
