@@ -69,7 +69,7 @@ class Link:
                 except grpc.RpcError as error:
                     log.debug("lost the manager, coming back", extra={"reason": str(error)})
                     if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                        self._obey(Refused(error.details()))
+                        self._obey(Refused(error.details() or ""))
                 finally:
                     outbox.put(None)
                 self._ended.wait(RETRY_SECONDS)
