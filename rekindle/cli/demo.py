@@ -156,7 +156,7 @@ async def process_rescheduling(
 
 
 async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:
-    ranks = {"rank": struck.rank, "ranks_at_once": struck.ranks_at_once}
+    ranks: dict[str, Any] = {"rank": struck.rank, "ranks_at_once": struck.ranks_at_once}
     options = ProcessFaults(**common.options, mode=mode, fault=fault, **ranks, **nodes)
     _check(options)
     if not 0 <= struck.rank < RANKS:

@@ -28,7 +28,7 @@ NO_ROOM = "0/4 nodes are available: 4 Insufficient accelerators."
 def standby(number: int = 0, *, avoids: tuple[str, ...] = ("node-0", "node-1"), **wishes: object) -> Pod:
     """Runs on node-2."""
     name = f"demo-standby-{number}"
-    made = pod(None, name, **{"name": name, "node": "node-2", **wishes})  # type: ignore[arg-type]
+    made = pod(None, name, **{"name": name, "node": "node-2", **wishes})
     marked = made.metadata.model_copy(update={"annotations": {POD_TYPE: "standby"}})
     return made.model_copy(update={"metadata": marked, "spec": made.spec.model_copy(update={"avoid_nodes": avoids})})
 
