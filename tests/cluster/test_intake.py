@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -155,7 +156,7 @@ def test_words_alone_are_no_news() -> None:
 
 def test_what_becomes_of_a_standby_is_told_without_haste_and_its_words_alone_are_not() -> None:
     """That one comes, ends or is gone; not that it ended with other words."""
-    standby = {"rank": None, "uid": "s", "name": "demo-standby-0", "standby": True}
+    standby: dict[str, Any] = {"rank": None, "uid": "s", "name": "demo-standby-0", "standby": True}
     quiet, _ = told(view(pod(0)))
     running, (news,) = told(view(pod(0), pod(**standby)), quiet)
     assert [one.uid for one in sighting(news).standbys] == ["s"]
