@@ -6,7 +6,7 @@ MOST_PODS = 5_000
 MOST_RANKS = 10_000
 """Ranks of one job: what its training side reports of all of them still fits into one payload."""
 
-MOST_STANDBYS = 32
+MOST_STANDBYS = 16
 """Standbys of one job: what is seen of all of them still fits into one payload, beside everything else."""
 
 LONGEST_NAME = 253

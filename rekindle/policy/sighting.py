@@ -31,7 +31,7 @@ READY, SUB_HEALTHY = "Ready", "SubHealthy"
 """Types of conditions of nodes."""
 
 MOST_FAULTS = 100
-MOST_BYTES = 14 * 1024
+MOST_BYTES = 8 * 1024
 """Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
 workflow, beside 5,000 holders and twenty incidents."""
 

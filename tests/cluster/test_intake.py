@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -151,6 +152,19 @@ def test_words_alone_are_no_news() -> None:
     """A node that says every minute how warm it is would otherwise fill the history of each job on it."""
     known, _ = told(view(pod(), nodes=(node(sick="hot", words="81 degrees"),)))
     assert due(view(pod(), nodes=(node(sick="hot", words="82 degrees"),)), known) is None
+
+
+def test_what_becomes_of_a_standby_is_told_without_haste_and_its_words_alone_are_not() -> None:
+    """That one comes, ends or is gone; not that it ended with other words."""
+    standby: dict[str, Any] = {"rank": None, "uid": "s", "name": "demo-standby-0", "standby": True}
+    quiet, _ = told(view(pod(0)))
+    running, (news,) = told(view(pod(0), pod(**standby)), quiet)
+    assert [one.uid for one in sighting(news).standbys] == ["s"]
+    assert not is_urgent(news, quiet)
+    ended, (news,) = told(view(pod(0), pod(**standby, phase=PodPhase.FAILED, message="no memory")), running)
+    assert sighting(news).standbys[0].wrong
+    assert told(view(pod(0), pod(**standby, phase=PodPhase.FAILED, message="no disk")), ended)[1] == []
+    assert sighting(told(view(pod(0)), ended)[1][0]).standbys == ()
 
 
 def test_what_nobody_confirmed_is_told_as_it_is_by_then() -> None:

@@ -84,7 +84,7 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
         (written({"pds": 1}), ["spec.pds: unknown field", "accepted: pods, ranksPerPod, command"]),
         (written().replace("ranksPerPod", "ranks_per_pod"), ["spec.ranks_per_pod: unknown field, did you mean ranksPerPod?"]),
         (written({"limits": {"pods_running": 4}}), ["spec.limits.pods_running: unknown, did you mean podsRunning?"]),
-        (written({"standbys": 33}), ["spec.standbys", "less than or equal to 32", "got 33"]),
+        (written({"standbys": 17}), ["spec.standbys", "less than or equal to 16", "got 17"]),
         (written({"standbys": -1}), ["spec.standbys", "greater than or equal to 0"]),
         (written({"command": "train.py"}), ["spec.command: must be a list"]),
         (written({"command": []}), ["spec.command", "at least 1"]),

@@ -310,8 +310,9 @@ async def test_a_standby_has_no_rank_and_is_not_counted(setting: Setting, kind: 
     (standby,) = await setting.cluster.ensure_standbys(uid, 1, ())
     await setting.settled(await setting.holder(uid, "3"))
     found = await setting.snapshot()
-    pods = [pod for pod in found.pods if pod.metadata.owner_uid == uid and rank_of(pod) in (None, *RANKS)]
-    assert sorted(rank_of(pod) or "" for pod in pods) == ["", *RANKS]
+    listed = {pod.metadata.uid: pod for pod in found.pods if pod.metadata.owner_uid == uid}  # once for each of its labels
+    pods = [pod for pod in listed.values() if rank_of(pod) in (None, *RANKS)]
+    assert sorted(rank_of(pod) or pod.metadata.name for pod in pods) == [*RANKS, standby.metadata.name]
     seen = sight(JobView(job=found.jobs[0], pods=tuple(pods)))
     assert ([one.uid for one in seen.standbys], seen.problems, seen.faults) == ([standby.metadata.uid], (), ())
     assert not WITHHELD[kind] & labels_of(await setting.raw(standby)).keys()

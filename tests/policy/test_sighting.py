@@ -11,7 +11,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
-from rekindle.model.keys import POD_TYPE
 from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
 from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
 from tests.support.job_views import NOW, job, manager, node, pod, view
@@ -188,7 +187,7 @@ def test_of_a_job_that_is_gone_nothing_is_seen() -> None:
     assert sight(JobView(pods=(pod(0),))) == Sighting()
 
 
-ENDED: dict[str, Any] = {"phase": PodPhase.FAILED, "message": "the image cannot be pulled " * 20}
+ENDED: dict[str, Any] = {"standby": True, "phase": PodPhase.FAILED, "message": "the image cannot be pulled " * 20}
 
 
 def largest(sick: int) -> JobView:
@@ -208,11 +207,7 @@ def largest(sick: int) -> JobView:
     words = "the link to the leaf switch has lost more packets than it may " * 20
     nodes = [node(_node(rank), sick="LinkFlapping" * 10, ready="False", words=words) for rank in range(1, 4 * sick, 4)]
     ended = [pod(None, uid(MOST_PODS + number), name=f"{number:0200}", **ENDED) for number in range(MOST_STANDBYS)]
-    return JobView(job=job(pods=MOST_PODS), pods=(*pods, *map(standing_by, ended)), nodes=tuple(nodes))
-
-
-def standing_by(one: Pod) -> Pod:
-    return one.model_copy(update={"metadata": one.metadata.model_copy(update={"annotations": {POD_TYPE: "standby"}})})
+    return JobView(job=job(pods=MOST_PODS), pods=(*pods, *ended), nodes=tuple(nodes))
 
 
 def _node(number: int) -> str:

@@ -8,7 +8,6 @@ from rekindle.errors import NotFound
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.fault import FaultKind, FaultReport
 from rekindle.model.job import Job, JobId, TrainingSide
-from rekindle.model.keys import POD_TYPE
 from rekindle.model.recovery import Progress
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
@@ -28,9 +27,8 @@ NO_ROOM = "0/4 nodes are available: 4 Insufficient accelerators."
 def standby(number: int = 0, *, avoids: tuple[str, ...] = ("node-0", "node-1"), **wishes: object) -> Pod:
     """Runs on node-2."""
     name = f"demo-standby-{number}"
-    made = pod(None, name, **{"name": name, "node": "node-2", **wishes})  # type: ignore[arg-type]
-    marked = made.metadata.model_copy(update={"annotations": {POD_TYPE: "standby"}})
-    return made.model_copy(update={"metadata": marked, "spec": made.spec.model_copy(update={"avoid_nodes": avoids})})
+    made = pod(None, name, standby=True, **{"name": name, "node": "node-2", **wishes})
+    return made.model_copy(update={"spec": made.spec.model_copy(update={"avoid_nodes": avoids})})
 
 
 def waiting() -> Pod:

@@ -34,10 +34,11 @@ def job(phase: JobPhase = JobPhase.RUNNING, *, pods: int = 2, each: int = 2, **w
 
 
 def pod(rank: int | str | None = 0, uid: str = "", **wishes: Any) -> Pod:
-    """Runs on node-0, its rank as it is written. Wishes: name, node, phase, backup, deleted, generation, role, exit_code, message
-    and started."""
+    """Runs on node-0, its rank as it is written. Wishes: name, node, phase, backup, standby, deleted, generation, role,
+    exit_code, message and started."""
     text = "" if rank is None else str(rank)
-    marks = {keys.POD_TYPE: "backup"} if wishes.get("backup") else {}
+    kind = "backup" if wishes.get("backup") else "standby" if wishes.get("standby") else ""
+    marks = {keys.POD_TYPE: kind} if kind else {}
     labels = {keys.GENERATION: wishes.get("generation", "0"), keys.REPLICA_TYPE: wishes.get("role", "worker")}
     phase = wishes.get("phase", PodPhase.RUNNING)
     exit_code = wishes.get("exit_code", 1 if phase is PodPhase.FAILED else None)

@@ -36,7 +36,7 @@ from rekindle.model.fault import (
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
-from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.policy import cases, nodes
 from rekindle.policy.cases import Case
@@ -96,7 +96,7 @@ def process_fault(ranks: Sequence[int]) -> Fault:
 
 
 def worst_view(job: Job) -> JobView:
-    """A quarter of the pods failed, and the nodes of all others are lost and sub-healthy at once."""
+    """A quarter of the pods failed, the nodes of all others are lost and sub-healthy at once, and no standby lives."""
     failed = dict.fromkeys(range(0, job.pods, 4), PodPhase.FAILED)
     pods = [
         a_pod(
@@ -109,8 +109,10 @@ def worst_view(job: Job) -> JobView:
         )
         for number in range(job.pods)
     ]
+    ended = {"node": a_name(0), "phase": PodPhase.FAILED, "message": TEXT}
+    standbys = [a_pod(None, "u" * 36, name=a_name(number), standby=True, **ended) for number in range(MOST_STANDBYS)]
     nodes = [a_node(a_name(number), sick="c" * 80, ready="False", words=TEXT) for number in range(1, job.pods, 4)]
-    return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=tuple(pods), nodes=tuple(nodes))
+    return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=(*pods, *standbys), nodes=tuple(nodes))
 
 
 def ended(outcome: Outcome) -> recovery.Verdict:
@@ -261,6 +263,8 @@ async def examples(job: Job) -> list[Any]:
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
         Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
+        activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
+        activity_values.StandbysNow(standbys=sighting.standbys),
         activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
         activity_values.Survey(exists=True, sighting=sighting, nodes=looked_at),
         activity_values.SurveyRequest(job_id=job.id, nodes=looked_at),

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rekindle.errors import MALFORMED, ClusterError
-from rekindle.model.cluster import ClusterEvent, Condition, JobObject, Node, NodePatch, NodeStatus, ObjectMeta, Pod, PodRole
+from rekindle.model.cluster import ClusterEvent, Condition, JobObject, Node, NodePatch, NodeStatus, ObjectMeta, Pod
+from rekindle.policy.pod_ranks import is_standby
 from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.jobs import Jobs
 from workers.local_cluster.options import Options
 from workers.local_cluster.pods import Pods
 from workers.local_cluster.scheduling import ready
 from workers.local_cluster.store import Store, now
-from workers.own_jobs import live, role_of
+from workers.own_jobs import live
 
 STOP_GRACE = 4
 """Seconds for pods when the cluster itself is told to stop: whoever tells it waits 10 s at most."""
@@ -90,7 +91,7 @@ class Machine:
 
     def _reconcile(self) -> None:
         self._due = False
-        for pod in sorted(self.store.pods.values(), key=lambda pod: role_of(pod) is PodRole.STANDBY):  # they give way to others
+        for pod in sorted(self.store.pods.values(), key=is_standby):  # they give way to others
             if live(pod) and not pod.spec.node_name:
                 self._alone("Pod", pod, lambda pod: self.pods.schedule(pod, self.store.job(pod.metadata.owner_uid)))
         for job in list(self.store.jobs.values()):

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rekindle.model.cluster import Condition, JobObject, Node, Pod, PodRole, condition_of
+from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import SUB_HEALTHY_STRATEGY
-from workers.own_jobs import over, role_of
+from rekindle.policy.pod_ranks import is_standby
+from workers.own_jobs import over
 
 AVOIDING = {SubHealthStrategy.GRACE_EXIT, SubHealthStrategy.FORCE_EXIT, SubHealthStrategy.HOT_SWITCH}
 """Policies under which pods are never put on a sub-healthy node; an unknown word counts as `ignore`, as Volcano takes it."""
@@ -56,7 +57,7 @@ def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) 
 def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> list[Pod]:
     """The standbys, of whichever job, that have to end so that a pod without a place gets one: as few as possible, and none while
     others on the same node already end. Empty also where that would not help. A standby is given up for no other standby."""
-    if role_of(pod) is PodRole.STANDBY:
+    if is_standby(pod):
         return []
     placed = [other for other in pods if other.spec.node_name and not over(other)]
     ways = [way for node in nodes if (way := _way(pod, job, node, placed)) is not None]
@@ -66,7 +67,7 @@ def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[P
 def _way(pod: Pod, job: JobObject, node: Node, placed: Sequence[Pod]) -> list[Pod] | None:
     """The standbys of this node whose end makes room for the pod; None: nothing does."""
     here = [other for other in placed if other.spec.node_name == node.metadata.name]
-    standbys = [other for other in here if role_of(other) is PodRole.STANDBY]
+    standbys = [other for other in here if is_standby(other)]
     used, way = sum(other.spec.accelerators for other in here), list[Pod]()
     for standby in sorted(standbys, key=lambda one: one.metadata.deletion_timestamp is None):
         if not _refusal(pod, job, node, used):
