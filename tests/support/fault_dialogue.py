@@ -99,6 +99,7 @@ class FaultDialogue:
         self.state = STOPPED if code == 405 else ANNOUNCED if code else TRAINS
         if not code:
             self.broken.clear()
+            self._faulty = False
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
         await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

@@ -133,6 +133,14 @@ class Manager:
         if self._met and not self.over and not (self.recovery and self.recovery.repairs):
             self._add(self.recovery or self._begin(), rank, kind)
 
+    def blame(self) -> None:
+        """A switch has failed, for who is gone; where nobody is, for the network."""
+        self.look()
+        if self.recovery and not self.recovery.known:
+            self._add(self.recovery, 0, NETWORK)
+        if self.recovery:
+            self._report(self.recovery)
+
     def _add(self, recovery: Recovery, rank: int, kind: str) -> None:
         if recovery.known.get(rank) in (kind, GONE):
             return
@@ -142,7 +150,7 @@ class Manager:
         recovery.untold[rank] = kind
 
     def _report(self, recovery: Recovery) -> None:
-        if not self.over:
+        if not self.over and recovery.untold:
             self.world.moment("process fault")
             self.tell(Message("fault", session=self.training.session, faulty=tuple(sorted(recovery.untold.items()))))
             recovery.untold = {}

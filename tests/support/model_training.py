@@ -354,15 +354,18 @@ class Training:
                 self.look()
 
     def _migrate(self) -> None:
+        if self.boss and self.state == "standing":  # for a fault in the rebuild
+            self.send(Message("resumed", code=406))
         if self.state != "paused" or self.switching is None:
             return
         rank, backup = self.switching.rank, self._backup() or self.world.holder(self.switching.rank)
         self.switching = None
         if self.world.knobs.resumes != "yes":
-            self.state = "standing" if self.boss else "stuck"
             if self.world.knobs.resumes == "406":
-                self.send(Message("resumed", code=406, once=self.mindio))
-            elif self.mindio:  # its library gives up by itself
+                self._fail_migration()
+                return
+            self.state = "standing" if self.boss else "stuck"
+            if self.mindio:  # its library gives up by itself
                 self.clock.after(PATIENCE, self._exit)
             return
         went_on = backup is not None and backup.alive and backup.uid != self.members[rank]
@@ -371,14 +374,18 @@ class Training:
             self.came_as_backups.add(backup.uid)
             self.gone.difference_update(self.ranks_of(rank))
         if not self.whole() or (self.mindio and not went_on):
-            self.state = "standing" if self.boss else "stuck"
-            self.send(Message("resumed", code=406, once=self.mindio))
-            if self.boss:
-                self.boss.look()
+            self._fail_migration()
             return
         self.state = "training"
         self.world.moment("resumed")
         self.send(Message("resumed", strategy="migration" if went_on else "continue", once=self.mindio))
+
+    def _fail_migration(self) -> None:
+        """The fault is told before the order is answered."""
+        self.state = "standing" if self.boss else "stuck"
+        if self.boss:
+            self.boss.blame()
+        self.send(Message("resumed", code=406, once=self.mindio))
 
     def _exit(self) -> None:
         """As MindIO does: all of its processes end, and the pods with them."""

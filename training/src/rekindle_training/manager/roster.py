@@ -107,6 +107,15 @@ class Roster:
             self._forget(process)
         self._change()
 
+    def reinstate(self, processes: Iterable[RankProcess]) -> None:
+        """Members of the generation before have their ranks again: the one that was to follow it came to nothing. They belong to
+        none, and go on with the next one. Who was told to leave by then has no rank any more."""
+        for process in processes:
+            if not process.dismissed:
+                process.generation = self.generation
+                self.members[process.rank] = process
+        self._change()
+
     # What the service brings.
 
     def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:
