@@ -340,10 +340,18 @@ class Training:
         if self.world.knobs.pauses == "never":
             return
         self.state = "paused"
-        offers = ("exit",) if self.world.knobs.pauses == "exit" else ("migration", "exit")
         self.world.moment("pause")
-        self.send(Message("pause", offers=offers, once=self.mindio))
+        self._tell_pause()
         self.clock.after(PATIENCE, lambda: self._patience_ends(switch))
+
+    def _tell_pause(self) -> None:
+        offers = ("exit",) if self.world.knobs.pauses == "exit" else ("migration", "exit")
+        self.send(Message("pause", offers=offers, once=self.mindio))
+
+    def tell_pause_again(self) -> None:
+        """A manager that follows the one that paused does not know whether that was told."""
+        if self.state == "paused" and self.switching and (self.switching.uuid, "migration") not in self._done:
+            self._tell_pause()
 
     def _patience_ends(self, switch: Switch) -> None:
         if self.state == "paused" and self.switching is switch and (switch.uuid, "migration") not in self._done:
@@ -381,8 +389,11 @@ class Training:
         self.send(Message("resumed", strategy="migration" if went_on else "continue", once=self.mindio))
 
     def _fail_migration(self) -> None:
-        """The fault is told before the order is answered."""
+        """The fault is told before the order is answered, by a manager that knows who lives."""
         self.state = "standing" if self.boss else "stuck"
+        if self.boss and not self.boss.met:
+            self.clock.after(0.2, self._fail_migration)
+            return
         if self.boss:
             self.boss.blame()
         self.send(Message("resumed", code=406, once=self.mindio))

@@ -55,6 +55,25 @@ async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
     assert job.final() == reference
 
 
+async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_one_before(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """It takes no switch up that has lost a rank which was to stay."""
+    await job.start(1)
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    assert await offers(gateway) == ["migration"]
+    job.started["manager"].kill()
+    kill_rank(job, 0)
+    await job.manager()
+    assert await fault(gateway) == {"0": "1"}
+    await gateway.migrate()
+    assert await status(gateway) == ("migration", 406, "a fault is being recovered")
+    await is_recovered_in_place(gateway, 0)
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference
+
+
 async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_too(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:

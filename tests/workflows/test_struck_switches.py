@@ -1,8 +1,9 @@
 """A fault strikes in each phase of a hot switch of ours: the cheapest mode mends it, and the pod is switched afterwards."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
@@ -22,7 +23,7 @@ SURVIVOR = 0
 REPAIRED = ["stop_train", "on_global_rank", "recover"]
 NETWORK = "2"
 
-Scene = Callable[[Harness, ScriptedPeer], Awaitable[None]]
+Scene = Callable[[Harness, ScriptedPeer], Coroutine[Any, Any, None]]
 
 
 def ours(**limits: timedelta) -> Job:
