@@ -251,7 +251,8 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
     recovered = incident.verdict is Outcome.RECOVERED
     restarted = max((v.restarted_at for v in incident.ladder if v.restarted_at), default=None)
     handled = {one for verdict in incident.ladder for one in verdict.handled}
-    about = _occurrences(case.faults)
+    interrupted = restarted is None and any(verdict.was_interrupted for verdict in incident.ladder)
+    about = set() if interrupted else _occurrences(case.faults)  # what an interrupted mode was about stands
     went_on = max((verdict.went_on_at for verdict in incident.ladder if verdict.went_on_at), default=None)
     switched = [one for verdict in incident.ladder for one in verdict.switched]
     moved, replaced = {one.pod_rank for one in switched}, [(one.before.uid,) for one in switched]

@@ -3,7 +3,7 @@
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
 runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The first two
 are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Each failure
-rule downgrades the sub-health policy to `ignore`.
+rule downgrades the sub-health policy to `ignore`; a real fault is none: what mends it comes first (docs/decisions/0020).
 """
 
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup, BackupRequest
-from rekindle.model.fault import Fault
+from rekindle.model.fault import Fault, FaultType
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
@@ -30,7 +30,7 @@ from rekindle.model.recovery import (
     Switched,
     Verdict,
 )
-from rekindle.policy import orders
+from rekindle.policy import faulty, orders
 from rekindle.policy.clients import Identity, identity
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
@@ -229,7 +229,7 @@ class HotSwitch(ModeWorkflow):
             status, rescue = await self._resume_and_delete(backup, latest)
         if rescue:
             await self.compensate()
-            reason = f"the backup pod died after the pause, training goes on where it was: {rescue}"
+            reason = f"the backup pod could not take over, training goes on where it was: {rescue}"
             return self._ended(Ends(Outcome.IGNORED, reason, policy=IGNORE))
         self.undo.clear()
         async with self.phase("backup pod takes over the rank"):
@@ -264,7 +264,7 @@ class HotSwitch(ModeWorkflow):
                 workflow.logger.warning("the old pod is left behind", extra={"pod": backup.old.name, "error": str(error.cause)})
                 return status, ""
         if not swap.old_deleted:
-            raise _escalate(f"the backup pod died when it had taken over: {swap.message}")
+            raise await self._failure(f"the backup pod died when it had taken over: {swap.message}")
         return status, ""
 
     async def _training_resumes(self, latest: datetime) -> Report:
@@ -274,8 +274,22 @@ class HotSwitch(ModeWorkflow):
             raise _escalate(f"resuming fails: {self.lost_manager or 'the order `migration` could not be delivered in time'}")
         report = await self._status(first_tried_on or self.delivered_on)
         if report.code != 0:
-            raise _escalate(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
+            raise await self._failure(f"resuming fails: the training side reports {report.code} {report.info}".rstrip())
         return report
+
+    async def _failure(self, reason: str) -> Ends:
+        """Behind the pause. Ours stands then and has told what is faulty, which other modes mend. Where that is nobody, it blames
+        the network: what failed is the switch."""
+        if self._speaks_mindio:
+            return _escalate(reason)
+        await self.until(self._is_struck, self.context.job.limits.pause_crossing, "a fault may be the reason")
+        real_faults, job = self._real_faults(), self.context.job
+        types = {one.type for fault in real_faults for one in faulty.ranks_of(job, fault)}
+        if not real_faults:
+            return _escalate(reason)
+        if types == {FaultType.NETWORK}:
+            return Ends(Outcome.ESCALATE, reason, policy=IGNORE)
+        return _fault_first(real_faults, f": {reason}")
 
     async def _status(self, ordered_on: Attachment | None) -> Report:
         """The report of the resumption. MindIO never repeats one: after an outage it may be lost while training runs on.
@@ -286,7 +300,7 @@ class HotSwitch(ModeWorkflow):
         deadline = workflow.now() + job.limits.resume
         mindio = job.training_side is TrainingSide.MINDIO
         await self.until(
-            lambda: self._resumption_is_decided() or (mindio and self._is_renewed(ordered_on)),
+            lambda: self._resumption_is_decided() or (self._is_renewed(ordered_on) if mindio else self._is_struck()),
             job.limits.resume,
             "wait for the report that training resumed",
         )
@@ -294,8 +308,13 @@ class HotSwitch(ModeWorkflow):
         if renewed:
             within = min(job.limits.status_lost, deadline - workflow.now())
             await self.until(self._resumption_is_decided, within, "wait for a status that may be lost")
+        if not mindio and self._is_struck():
+            within = min(job.limits.order, deadline - workflow.now())
+            await self.until(self._resumption_is_decided, within, "training may have resumed before the fault")
         if report := self.next_report(ReportKind.STATUS):
             return report
+        if not mindio and (real_faults := self._real_faults()):
+            raise _fault_first(real_faults)
         if self.lost_manager:
             raise _escalate(f"resuming fails: {self.lost_manager}, which knows nothing of the switch")
         if renewed:
@@ -366,6 +385,9 @@ class HotSwitch(ModeWorkflow):
         """What breaks the switch; not the end of the pod that we replace."""
         return [fault for fault in self.new_faults() if not (self.replacing and self._is_left_behind(fault))]
 
+    def _is_struck(self) -> bool:
+        return bool(self._real_faults())
+
     def _is_left_behind(self, fault: Fault) -> bool:
         assert self.backup is not None
         return Switched(pod_rank=self.pod_rank, before=self.backup.old, after=self.backup.backup).left_behind(fault)
@@ -376,8 +398,7 @@ class HotSwitch(ModeWorkflow):
     def _stop_if_in_vain(self) -> None:
         """A real fault comes first; and a new MindIO manager never heard of the switch."""
         if real_faults := self._real_faults():
-            why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}"
-            raise Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
+            raise _fault_first(real_faults)
         if self.lost_manager:
             raise _escalate(f"{self.lost_manager}, which knows nothing of the switch")
 
@@ -417,6 +438,12 @@ class HotSwitch(ModeWorkflow):
             left_behind=self.left_behind,
             handled=tuple(Handled.of(fault) for fault in self.faults if self._is_left_behind(fault)),
         )
+
+
+def _fault_first(real_faults: list[Fault], note: str = "") -> Ends:
+    """It says nothing against the switch: the policy stays."""
+    why = f"a real fault comes first: {real_faults[0].message or real_faults[0].kind}{note}"
+    return Ends(Outcome.CANCELLED, why, next_mode=Mode.JOB_RESCHEDULING)
 
 
 def _escalate(reason: str) -> Ends:

@@ -105,10 +105,11 @@ class IncidentRun:
             verdicts.append(await self._run_mode(mode))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
-            if _was_interrupted(verdicts[-1]) and not is_awaited and not await self._is_broken():
+            if verdicts[-1].was_interrupted and not is_awaited and not await self._is_broken():
                 break
         await self._conclude(verdicts)
-        if _was_interrupted(verdicts[-1]):  # by what is over: what it was about stands, and is tried again
+        over = verdicts[-1].outcome in (Outcome.RECOVERED, Outcome.CANCELLED)
+        if over and any(verdict.was_interrupted for verdict in verdicts):  # what the mode was about stands, and is tried again
             self._known.state = faults.rejudged(self._known.state)
         if self._was_terminated:
             self._known.state = faults.rejudged(self._known.state, every=True)
@@ -125,10 +126,10 @@ class IncidentRun:
         if not verdicts:
             return self.case.plan.modes[0]
         last = verdicts[-1]
-        if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or _was_interrupted(last)):
+        if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
         left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
-        named = None if last.mode is Mode.HOT_SWITCH and _was_interrupted(last) else last.next_mode
+        named = None if last.mode is Mode.HOT_SWITCH and last.was_interrupted else last.next_mode
         return named if named in left else next(iter(left), None)
 
     def _mending(self) -> tuple[Mode, ...]:
@@ -229,11 +230,6 @@ class IncidentRun:
         if verdict.outcome is Outcome.ESCALATE:
             return verdict.with_(outcome=Outcome.GIVEN_UP, next_mode=None)
         return verdict
-
-
-def _was_interrupted(verdict: Verdict) -> bool:
-    """By a real fault."""
-    return verdict.outcome is Outcome.CANCELLED and verdict.next_mode is not None
 
 
 async def pause_for_the_cluster(known: Memory) -> None:

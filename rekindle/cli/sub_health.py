@@ -31,6 +31,9 @@ class SubHealth(Options):
     real_fault: bool = False
     """A rank is killed while the backup loads."""
 
+    fault_paused: bool = False
+    """A rank that is not switched is killed behind the pause."""
+
     tamper: str = ""
     """Breaks one thing in the migration, so that the comparison of parameters is seen to fail."""
 
@@ -43,7 +46,8 @@ class SubHealth(Options):
         }
         dies = {"loading": self.backup_fails, "paused": self.backup_dies_paused}
         listed = [{"fault": name} for name, wanted in faults.items() if wanted]
-        return [*listed, *({"fault": "backup-fails", "when": when} for when, wanted in dies.items() if wanted)]
+        listed += [{"fault": "backup-fails", "when": when} for when, wanted in dies.items() if wanted]
+        return [*listed, {"fault": "rank-fails", "when": "paused"}] if self.fault_paused else listed
 
     @property
     def labels(self) -> dict[str, str]:
@@ -71,9 +75,11 @@ class SubHealth(Options):
         """The modes that are tried, and how each ends."""
         if self.no_spare or self.backup_dies_paused:
             return ((Mode.HOT_SWITCH, Outcome.IGNORED),)
-        if self.real_fault:
+        if self.real_fault or self.fault_paused:
             return (Mode.HOT_SWITCH, Outcome.CANCELLED), (Mode.IN_PLACE, Outcome.RECOVERED)
-        if self.backup_fails or self.pause_hangs or self.resume_fails:
+        if self.resume_fails:
+            return (Mode.HOT_SWITCH, Outcome.ESCALATE), (Mode.ONLINE_RETRY, Outcome.RECOVERED)
+        if self.backup_fails or self.pause_hangs:
             return (Mode.HOT_SWITCH, Outcome.ESCALATE), RESTART
         return ((Mode.HOT_SWITCH, Outcome.RECOVERED),)
 

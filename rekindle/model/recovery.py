@@ -329,6 +329,11 @@ class Verdict(Value):
     situation: Situation | None = None
     """What the mode leaves to the next one; None: the mode ended without a word."""
 
+    @property
+    def was_interrupted(self) -> bool:
+        """By a real fault."""
+        return self.outcome is Outcome.CANCELLED and self.next_mode is not None
+
     def with_(self, **changes: Unpack[VerdictChanges]) -> Self:
         """The verdict with these fields changed."""
         return self.model_copy(update=dict(changes))

@@ -19,6 +19,7 @@ from tests.support.model_walk import (
     kinds,
     random_script,
     shrunk,
+    switched_script,
 )
 from tests.support.model_world import Knobs
 from tests.support.sampling import ALL
@@ -273,6 +274,29 @@ EXAMPLES = (
         knobs=RECOVERS,
     ),
     example(
+        "a rank that stays dies in the rebuild of a hot switch",
+        "costly",
+        Disturbance("sub-health", delay=40.0),
+        Disturbance("rank dies", "order migration", 0.1, 0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "a rank that stays dies when a hot switch has just paused",
+        "costly",
+        Disturbance("sub-health", delay=40.0),
+        Disturbance("rank dies", "pause", 0.0, 0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "a hot switch cannot resume, and no process is faulty",
+        "costly",
+        Disturbance("sub-health", delay=40.0),
+        knobs=Knobs(allows="", resumes="406"),
+        gentle=True,
+    ),
+    example(
         "a new pod dies when it has just taken over",
         "left behind",
         DIES,
@@ -303,7 +327,7 @@ def test_random_walks_end_well(first: int) -> None:
 def test_faults_of_processes_cost_no_restart(first: int) -> None:
     """As long as one pod keeps all of its processes, whatever streams, managers and workers do meanwhile."""
     for seed in range(first, min(first + CHUNK, RUNS)):
-        script = gentle_script(seed)
+        script = switched_script(seed) if seed % 4 == 0 else gentle_script(seed)
         for kind in sorted(kinds(Walk(script).run())):
             pytest.fail(f"seed {seed}\n{explained(shrunk(script, kind))}")
 

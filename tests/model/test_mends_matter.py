@@ -9,9 +9,11 @@ from temporalio import workflow
 from rekindle.policy import ladder
 from tests.model.test_entity import EXAMPLES, SEEDS
 from tests.support.model_walk import Walk, kinds
-from workflows import attachments, faults
+from workflows import attachments, faults, hot_switch
 from workflows.broom import Broom
+from workflows.hot_switch import HotSwitch
 from workflows.incident import IncidentRun
+from workflows.mode import Ends
 from workflows.process_level import ProcessLevel
 from workflows.process_rescheduling import ProcessRescheduling
 from workflows.rescheduling import JobRescheduling
@@ -86,6 +88,15 @@ def a_rank_is_told_of_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(faults, "reported", lambda *told, **_: original(*told))
 
 
+def a_fault_behind_the_pause_is_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """Of the hot switch, which goes straight to a restart of the job."""
+
+    async def failure(_: HotSwitch, reason: str) -> Ends:
+        return hot_switch._escalate(reason)
+
+    patch.setattr(HotSwitch, "_failure", failure)
+
+
 DEFECTS: tuple[tuple[Patch, str, str], ...] = (
     (
         a_withdrawal_ends_the_incident,
@@ -103,6 +114,7 @@ DEFECTS: tuple[tuple[Patch, str, str], ...] = (
     (what_is_left_behind_stays, "an old pod that could not be deleted is deleted later", "left behind"),
     (new_pods_are_not_looked_at, "a new pod vanishes before it has taken over", "costly"),
     (a_second_fault_is_forgotten, "a rank dies while another one starts again in its pod", "costly"),
+    (a_fault_behind_the_pause_is_a_failure, "a rank that stays dies in the rebuild of a hot switch", "costly"),
     (
         a_repair_is_over_with_its_workflow,
         "another rank dies while the pod that took over is made the rank's own",

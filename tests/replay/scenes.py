@@ -85,6 +85,14 @@ async def _real_fault(world: Harness, peer: ScriptedPeer) -> None:
     await world.restarted()
 
 
+async def _struck_in_the_rebuild(world: Harness, peer: ScriptedPeer) -> None:
+    await world.fault(sub_health())
+    await peer.until(lambda: "migration" in peer.orders)
+    await peer.report_fault(0)
+    await peer.resume(406)
+    await world.restarted()
+
+
 async def _cut(world: Harness, peer: ScriptedPeer) -> None:
     await world.fault(sub_health())
     await peer.until(lambda: "new pod running" in peer.orders)
@@ -193,6 +201,7 @@ SCENES: dict[str, Scene] = {
     "escalate-406": Scene(_escalates, FELL, script=Script(status=406)),
     "escalate-no-resumption": Scene(_late("migration"), FELL, script=Script(resumes=False)),
     "cancelled-real-fault": Scene(_real_fault, (JOB, *FELL), script=Script(pauses=False)),
+    "cancelled-in-the-rebuild": Scene(_struck_in_the_rebuild, FELL, script=Script(resumes=False)),
     "cancelled-front": Scene(_cancelled_front, (HOT, HOT), script=Script(pauses=False)),
     "refused-front": Scene(_refused_front, (HOT,)),
     "front": Scene(_front, (HOT, HOT)),

@@ -118,6 +118,7 @@ class FaultDialogue:
     def _goes_on(self) -> None:
         self.state = TRAINS
         self.broken.clear()
+        self._faulty = False
 
     # ---- inside
 

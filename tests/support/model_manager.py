@@ -66,7 +66,7 @@ class Manager:
         """Another process is the manager."""
         self.follows = follows
         self.recovery: Recovery | None = None
-        self._met = not follows
+        self.met = not follows
         self._seen: set[Command] = set()
         self._reports: deque[Message] = deque()
         self._again = False
@@ -109,13 +109,14 @@ class Manager:
     # ---- faults
 
     def _meet(self) -> None:
-        self._met = True
+        self.met = True
         if not self.over:
+            self.training.tell_pause_again()
             self.look()
 
     def look(self) -> None:
         """What came while nothing else could be begun."""
-        if self.over or not self._met or self.training.state not in ("training", "standing"):
+        if self.over or not self.met or self.training.state not in ("training", "standing"):
             return
         for rank in sorted(self.training.vacant()):
             self.gone(rank)
@@ -125,13 +126,21 @@ class Manager:
             self._begin()
 
     def gone(self, rank: int) -> None:
-        if self._met and not self.over:
+        if self.met and not self.over:
             self._add(self.recovery or self._begin(), rank, GONE)
 
     def failed(self, rank: int, kind: str) -> None:
         """A repair that is going on repeats that step as well."""
-        if self._met and not self.over and not (self.recovery and self.recovery.repairs):
+        if self.met and not self.over and not (self.recovery and self.recovery.repairs):
             self._add(self.recovery or self._begin(), rank, kind)
+
+    def blame(self) -> None:
+        """A switch has failed, for who is gone; where nobody is, for the network."""
+        self.look()
+        if self.recovery and not self.recovery.known:
+            self._add(self.recovery, 0, NETWORK)
+        if self.recovery:
+            self._report(self.recovery)
 
     def _add(self, recovery: Recovery, rank: int, kind: str) -> None:
         if recovery.known.get(rank) in (kind, GONE):
@@ -142,7 +151,7 @@ class Manager:
         recovery.untold[rank] = kind
 
     def _report(self, recovery: Recovery) -> None:
-        if not self.over:
+        if not self.over and recovery.untold:
             self.world.moment("process fault")
             self.tell(Message("fault", session=self.training.session, faulty=tuple(sorted(recovery.untold.items()))))
             recovery.untold = {}
@@ -206,7 +215,7 @@ class Manager:
     def _acquainted(self, recovery: Recovery, command: Command, work: object, patience: float) -> None:
         if not self.goes_on(recovery, work):
             return
-        if not self._met or (self.training.state == "starting" and patience > 0):
+        if not self.met or (self.training.state == "starting" and patience > 0):
             self.clock.after(TICK, lambda: self._acquainted(recovery, command, work, patience - TICK))
         else:
             self.training.stand()

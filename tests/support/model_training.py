@@ -340,10 +340,18 @@ class Training:
         if self.world.knobs.pauses == "never":
             return
         self.state = "paused"
-        offers = ("exit",) if self.world.knobs.pauses == "exit" else ("migration", "exit")
         self.world.moment("pause")
-        self.send(Message("pause", offers=offers, once=self.mindio))
+        self._tell_pause()
         self.clock.after(PATIENCE, lambda: self._patience_ends(switch))
+
+    def _tell_pause(self) -> None:
+        offers = ("exit",) if self.world.knobs.pauses == "exit" else ("migration", "exit")
+        self.send(Message("pause", offers=offers, once=self.mindio))
+
+    def tell_pause_again(self) -> None:
+        """A manager that follows the one that paused does not know whether that was told."""
+        if self.state == "paused" and self.switching and (self.switching.uuid, "migration") not in self._done:
+            self._tell_pause()
 
     def _patience_ends(self, switch: Switch) -> None:
         if self.state == "paused" and self.switching is switch and (switch.uuid, "migration") not in self._done:
@@ -354,15 +362,18 @@ class Training:
                 self.look()
 
     def _migrate(self) -> None:
+        if self.boss and self.state == "standing":  # for a fault in the rebuild
+            self.send(Message("resumed", code=406))
         if self.state != "paused" or self.switching is None:
             return
         rank, backup = self.switching.rank, self._backup() or self.world.holder(self.switching.rank)
         self.switching = None
         if self.world.knobs.resumes != "yes":
-            self.state = "standing" if self.boss else "stuck"
             if self.world.knobs.resumes == "406":
-                self.send(Message("resumed", code=406, once=self.mindio))
-            elif self.mindio:  # its library gives up by itself
+                self._fail_migration()
+                return
+            self.state = "standing" if self.boss else "stuck"
+            if self.mindio:  # its library gives up by itself
                 self.clock.after(PATIENCE, self._exit)
             return
         went_on = backup is not None and backup.alive and backup.uid != self.members[rank]
@@ -371,14 +382,21 @@ class Training:
             self.came_as_backups.add(backup.uid)
             self.gone.difference_update(self.ranks_of(rank))
         if not self.whole() or (self.mindio and not went_on):
-            self.state = "standing" if self.boss else "stuck"
-            self.send(Message("resumed", code=406, once=self.mindio))
-            if self.boss:
-                self.boss.look()
+            self._fail_migration()
             return
         self.state = "training"
         self.world.moment("resumed")
         self.send(Message("resumed", strategy="migration" if went_on else "continue", once=self.mindio))
+
+    def _fail_migration(self) -> None:
+        """The fault is told before the order is answered, by a manager that knows who lives."""
+        self.state = "standing" if self.boss else "stuck"
+        if self.boss and not self.boss.met:
+            self.clock.after(0.2, self._fail_migration)
+            return
+        if self.boss:
+            self.boss.blame()
+        self.send(Message("resumed", code=406, once=self.mindio))
 
     def _exit(self) -> None:
         """As MindIO does: all of its processes end, and the pods with them."""

@@ -48,6 +48,16 @@ ALLOWED = ("", "", "", "recover", "recover-in-place", "retry,recover")
 """What the owners of jobs allow whose processes are recovered."""
 
 OF_PROCESSES = ("process fault", "order stop_train", "order on_global_rank", "order retry", "order recover", "repaired")
+OF_SWITCHES = (
+    "order hot switch",
+    "backup made",
+    "backup runs",
+    "order new pod running",
+    "pause",
+    "order migration",
+    "resumed",
+    "hot switch ended",
+)
 BETWEEN = ("retry ended", "in place ended", "elsewhere ended", "restart ended", "backup runs")
 LATE = ("", "", "", "fault", "stopped", "offers", "status")
 OF_PODS = ("process dies", "pod vanishes", "pod evicted", "pod replaced", "node lost", "node blinks")
@@ -262,6 +272,23 @@ def _script_of_processes(seed: int) -> Script:
         for _ in range(chance.randrange(6))
     ]
     return Script((first, *more), knobs, chance.choice((0.0, 0.0, 0.05, 0.2)), chance.choice((10_000, 10_000, 4)), seed)
+
+
+def switched_script(seed: int) -> Script:
+    """A hot switch in which processes that are not switched end or fail: nothing of it is worth a restart of the job either."""
+    chance = random.Random(seed)
+    knobs = Knobs(
+        allows="", resumes=chance.choice(("yes", "yes", "406")), doubled=chance.random() < 0.2, late=chance.choice(("", "status"))
+    )
+    strikes = [
+        Disturbance(chance.choice(tuple(STRIKES)), chance.choice(OF_SWITCHES), chance.choice(DELAYS), chance.choice((0, 2)))
+        for _ in range(chance.choice((1, 1, 2)))
+    ]
+    more = [
+        Disturbance(chance.choice(HARMLESS[:-1]), chance.choice((*OF_SWITCHES, *OF_PROCESSES)), chance.choice(DELAYS))
+        for _ in range(chance.randrange(3))
+    ]
+    return Script((Disturbance("sub-health", delay=40.0), *strikes, *more), knobs, 0.0, 10_000, seed, gentle=True)
 
 
 HARMLESS = ("stream cut", "gateway dies", "manager dies", "worker dies", "watcher dies", "cluster away", "backup vanishes")

@@ -265,7 +265,9 @@ class ScriptedPeer(FaultDialogue):
         self._switching = False
 
     async def _migrate(self) -> None:
-        if not self._paused:
+        if self.broken and self.may_follow:  # ours has dropped the switch for the fault
+            await self.resume(406)
+        elif not self._paused:
             self._exit("migration without a pause: it would kill the next recovery")
         elif self.script.resumes:
             await self.resume(self.script.status)

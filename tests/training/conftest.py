@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import EXAMPLE, STEPS, WORLD, Job
 from tests.training.processes import Zygote
-from tests.training.standalone import Standalone
+from tests.training.standalone import Standalone, last_words
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +49,36 @@ async def job(tmp_path: Path, zygote: Zygote, gateway: GatewayPeer) -> AsyncIter
     yield job
     await job.end()
     print(job.outputs())
+
+
+STRUCK = str(Path(__file__).with_name("repaired.py"))
+
+
+@pytest.fixture
+def recovered(job: Job) -> Job:
+    """A job of the script on which faults act."""
+    job.script, job.arguments = STRUCK, []
+    return job
+
+
+@pytest.fixture(scope="session")
+def last_of_undisturbed() -> list[str]:
+    """How an undisturbed run of that script ended, once one has."""
+    return []
+
+
+@pytest_asyncio.fixture
+async def undisturbed(tmp_path: Path, zygote: Zygote, last_of_undisturbed: list[str]) -> list[str]:
+    if not last_of_undisturbed:
+        peer = GatewayPeer()  # type: ignore[abstract]
+        await peer.start()
+        (tmp_path / "undisturbed").mkdir()
+        job = Job(tmp_path / "undisturbed", zygote, peer, {}, [], STRUCK)
+        await job.start()
+        assert await job.codes() == {0}
+        last_of_undisturbed.extend(last_words(job.outputs()))
+        await peer.stop()
+    return last_of_undisturbed
 
 
 @pytest_asyncio.fixture

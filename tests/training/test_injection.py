@@ -31,11 +31,32 @@ async def test_a_pause_that_hangs_is_never_reported(job: Job, gateway: GatewayPe
     assert not gateway.all("ReportRecoverStrategy")
 
 
-async def test_a_resumption_that_fails_is_reported(job: Job, gateway: GatewayPeer) -> None:
-    """With `resume-fails` the order to migrate is answered with 406."""
+async def test_a_resumption_that_fails_is_reported_and_can_be_recovered(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """With `resume-fails` the order to migrate is answered with 406; the network is blamed for it, and the step is repeated."""
     inject(job, fault="resume-fails")
     await begun(job, gateway)
     assert await gateway.strategies() == ["migration"]
+    await gateway.migrate()
+    assert await gateway.status() == 406
+    (blamed,) = (await gateway.report("ReportProcessFault")).faultRanks
+    assert blamed.faultType == "2"
+    await gateway.stop_train("attempt-2")
+    await gateway.announce(blamed.rankId, uuid="attempt-2")
+    assert list((await gateway.report("ReportRecoverStrategy", 2)).strategies) == ["retry", "recover", "exit"]
+    await gateway.retry("attempt-2")
+    assert (await gateway.report("ReportRecoverStatus", 2)).status.code == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
+async def test_a_rank_that_fails_behind_the_pause_is_reported(job: Job, gateway: GatewayPeer) -> None:
+    """With `rank-fails` while paused the first rank that is not switched is killed, and the migration fails."""
+    inject(job, fault="rank-fails", when="paused")
+    await begun(job, gateway)
+    assert await gateway.strategies() == ["migration"]
+    assert [one.rankId for one in (await gateway.report("ReportProcessFault")).faultRanks] == ["0"]
     await gateway.migrate()
     assert await gateway.status() == 406
 

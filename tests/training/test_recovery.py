@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.manager import recovery
@@ -38,40 +37,12 @@ from rekindle_wire.training_pb2 import (
 from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
-from tests.training.processes import Zygote
 from tests.training.ranks import ScriptedRank
-from tests.training.test_repair import SCRIPT, last_words
+from tests.training.test_repair import last_words
 
 Undisturbed = Callable[[], Awaitable[list[str]]]
 
 MODES = ("retry", "in place", "elsewhere")
-
-
-@pytest.fixture
-def recovered(job: Job) -> Job:
-    """A job of the script on which faults act."""
-    job.script, job.arguments = SCRIPT, []
-    return job
-
-
-@pytest.fixture(scope="module")
-def found() -> list[str]:
-    """How an undisturbed run ended, once one has."""
-    return []
-
-
-@pytest_asyncio.fixture
-async def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> AsyncIterator[list[str]]:
-    if not found:
-        peer = GatewayPeer()  # type: ignore[abstract]
-        await peer.start()
-        (tmp_path / "undisturbed").mkdir()
-        job = Job(tmp_path / "undisturbed", zygote, peer, {}, [], SCRIPT)
-        await job.start()
-        assert await job.codes() == {0}
-        found.extend(last_words(job))
-        await peer.stop()
-    yield found
 
 
 async def fault(gateway: GatewayPeer, number: int = 1) -> dict[str, str]:
@@ -734,24 +705,3 @@ async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: Gateway
     assert await job.codes() == {0}
     assert job.final() == reference
     assert len(gateway.all("ReportRecoverStrategy")) == 1
-
-
-async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
-    job: Job, gateway: GatewayPeer, reference: list[bytes]
-) -> None:
-    """The migration fails before anything has moved, and the rank is replaced with the old pod in its place."""
-    await job.start(1)
-    await job.reached(5)
-    await gateway.hot_switch(2, 3)
-    assert await offers(gateway) == ["migration"]
-    kill_rank(job, 0)
-    assert await fault(gateway) == {"0": "1"}
-    await gateway.migrate()
-    assert await status(gateway) == ("migration", 406, "rank 0 is gone")
-    await gateway.stop_train("attempt-2")
-    await gateway.announce(0, uuid="attempt-2")
-    assert await offers(gateway, 2) == ["recover", "exit"]
-    await gateway.in_place(0, uuid="attempt-2")
-    assert (await status(gateway, 2))[:2] == ("recover", 0)
-    assert await job.codes() == {0}
-    assert job.final() == reference

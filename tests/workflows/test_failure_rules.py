@@ -159,10 +159,17 @@ FAILURES: dict[str, tuple[Script, Limits, bool, Scene, str, list[str]]] = {
         "no report of the pause within 900 s",
         [*PREPARED, "stop switch"],
     ),
-    "resuming fails with 406": (Script(status=406), Limits(), True, _nothing, "reports 406", [*PREPARED, "migration"]),
+    "resuming fails with 406": (
+        Script(status=406),
+        Limits(pause_crossing=SOON),
+        True,
+        _nothing,
+        "reports 406",
+        [*PREPARED, "migration"],
+    ),
     "resuming fails with an unknown code": (
         Script(status=777),
-        Limits(),
+        Limits(pause_crossing=SOON),
         True,
         _nothing,
         "reports 777",
@@ -299,8 +306,8 @@ async def _is_rescued(world: Harness, peer: ScriptedPeer, orders: list[str], rea
 
 
 async def test_a_backup_that_dies_right_after_the_takeover_leads_to_job_rescheduling(temporal: WorkflowEnvironment) -> None:
-    """Training resumed on the backup, which is over when its old pod would be deleted: both are of no use."""
-    job = a_job()
+    """Training resumed on the backup, which is over when its old pod would be deleted, and nobody says what is faulty."""
+    job = a_job(limits=Limits(pause_crossing=SOON))
     cluster = ScriptedCluster(job)
 
     def the_backup_dies(order: str) -> None:

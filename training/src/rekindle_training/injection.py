@@ -16,6 +16,7 @@ ACCEPTED = (
     '{"fault": "resume-fails"}',
     '{"fault": "backup-fails", "when": "loading"}',
     '{"fault": "backup-fails", "when": "paused"}',
+    '{"fault": "rank-fails", "when": "paused"}',
 )
 IN_A_STEP = '{"fault": "exception" or "memory", "rank": 0, "step": 1}'
 
@@ -43,6 +44,8 @@ class Injection:
     """The backup's processes end with 1 before they register."""
     backup_fails_paused: bool = False
     """The backup's processes end with 1 once training is paused, before the report of the pause."""
+    rank_fails_paused: bool = False
+    """The process of the first rank that stays is killed once the pause is reported, as long as nothing was recovered before."""
     in_steps: tuple[StepFault, ...] = field(default=())
 
     @classmethod

@@ -148,7 +148,8 @@ class Attempts:
         Raises:
             StateMismatch: that one left nothing of this step.
         """
-        if (own := self._now.own_before_update if step == self._now.number else self._boundary.own) is not None:
+        here = {self._now.number: self._now.own_before_update, self._now.number - 1: self._boundary.own}
+        if (own := here.get(step)) is not None:
             return own
         if (left := self._rank.legacy.behind(step)) is None:
             if step == 0:

@@ -31,6 +31,8 @@ EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
 """Of ranks that leave because training cannot go on."""
+FAULT_FIRST = "a fault is being recovered"
+"""What a switch that is ordered to go on is told."""
 
 
 class Conductor:
@@ -45,6 +47,8 @@ class Conductor:
         self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds)
         self._switch: HotSwitch | None = None
         self._switching: asyncio.Task[None] | None = None
+        self._gave_way = False
+        """The last switch, to a fault."""
         self._repairing: asyncio.Task[None] | None = None
         self._recovery: Recovery | None = None
         self._recovering: asyncio.Task[None] | None = None
@@ -81,6 +85,7 @@ class Conductor:
 
     def prepare(self, ranks: frozenset[int]) -> None:
         self._drop()
+        self._gave_way = False
         self._means.pods.forget_standbys()
         self._begin(HotSwitch(ranks, self._means))
 
@@ -110,13 +115,14 @@ class Conductor:
         """What has not paused here, and is to migrate, was paused by a manager before this one."""
         if (switch := self._active()) is not None and switch.paused:
             switch.migrate()
+        elif self._gave_way:
+            self._means.reports.status(FAILED, FAULT_FIRST)
         else:
             self._start(self._migrate_after_takeover())
 
     def recover(self, order: Order) -> None:
         """One of a fault recovery, which begins with it where this manager knows of no fault."""
-        self._drop_unpaused("training is to stop")
-        self._drop()
+        self._give_way("training is to stop")
         self._recovery_now().order(order)
         self.name_standbys(order.standbys)
 
@@ -153,25 +159,23 @@ class Conductor:
         if self._alone is not None:
             self._alone.consider()
             return
-        switch = self._active()
-        if switch is not None and switch.paused and process.rank in switch.ranks:
+        if (switch := self._active()) is not None and switch.bears(process):
             return
-        self._drop_unpaused("a rank died")
+        self._give_way(f"rank {process.rank} died")
         self._recovery_now().faults.gone(process.rank)
 
     # Failed steps.
 
     def stands(self, process: RankProcess) -> None:
-        """Its step failed, or it was asked. In a switch that has paused the failure is the switch's."""
-        switch = self._active()
-        if switch is not None and switch.paused:
+        """Its step failed, or it was asked. In a migration the failure is the switch's."""
+        if (switch := self._active()) is not None and switch.bears(process):
             return
         if self._alone is not None:
             if not self._alone.given_up:
                 self._begin_repair()
             return
         if not process.dismissed:
-            self._drop_unpaused("a step failed")
+            self._give_way("a step failed")
             self._recovery_now().failed(process)
 
     # Recoveries, which the control plane orders.
@@ -307,7 +311,7 @@ class Conductor:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
         await asyncio.sleep(MEET_SECONDS)
         if self._recovery is not None:
-            self._means.reports.status(FAILED, "a fault is being recovered")
+            self._means.reports.status(FAILED, FAULT_FIRST)
         elif self._roster.paused:
             switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
             switch.migrate()
@@ -326,10 +330,14 @@ class Conductor:
         return switch
 
     async def _run(self, switch: HotSwitch) -> None:
-        await switch.run()
+        """A switch that failed is answered behind the report of the fault: so the control plane knows what has failed."""
+        failure = await switch.run()
         self._switching = None
         if self._alone is None:
             self._look_for_faults()
+        if failure:
+            self._recovery_now().faults.tell(suspected=min(self._roster.members))
+            self._means.reports.status(FAILED, failure)
 
     def _active(self) -> HotSwitch | None:
         return self._switch if self._switching is not None and not self._switching.done() else None
@@ -341,12 +349,15 @@ class Conductor:
             self._switching = None
         return switch
 
-    def _drop_unpaused(self, reason: str) -> None:
-        """A switch that has not paused yet is of no use to the recovery that follows, and neither are its backups."""
-        if (switch := self._active()) is not None and not switch.paused:
-            self._drop()
-            switch.stop(reason)
+    def _give_way(self, reason: str) -> None:
+        """A switch is of no use to the recovery that follows, and neither are its backups."""
+        if (switch := self._drop()) is not None:
+            self._gave_way = True
             self._means.pods.forget_standbys()
+            if switch.paused:
+                switch.give_way(reason)
+            else:
+                switch.stop(reason)
 
     def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(procedure)

@@ -43,6 +43,13 @@ class Faults:
         if self._suspected is not None and not self._known:
             self._add(self._suspected, NETWORK_FAULT)
 
+    def tell(self, suspected: int) -> None:
+        """At once, of something that has failed: where nobody is found to be the cause, it is the network between this rank and
+        the others."""
+        self._suspected = suspected
+        self.blame_network()
+        self._report()
+
     def _add(self, rank: int, kind: str) -> None:
         """A process that has ended stays ended."""
         if self._known.get(rank) in (kind, NORMAL_FAULT):
@@ -53,5 +60,6 @@ class Faults:
         self._waiting[rank] = kind
 
     def _report(self) -> None:
-        self._reports.process_fault(self._waiting)
+        if self._waiting:
+            self._reports.process_fault(self._waiting)
         self._waiting = {}

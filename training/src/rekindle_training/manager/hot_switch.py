@@ -1,7 +1,7 @@
 """One hot switch, from the order to prepare it to its end. Started by the conductor, one at a time.
 
 Training goes on until every backup is loaded; then it pauses by itself, the control plane decides, and the backups take over.
-Until the migration is ordered the old processes stay as they are: they are the rescue when a backup dies.
+Until a step is completed with them the old processes stay as they are: they are the rescue when a backup dies.
 """
 
 import asyncio
@@ -13,9 +13,11 @@ from rekindle_training.manager import procedures
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import CannotPause, NoReplica, Plan, Standstill, TrainingEnds
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
-from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
+from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
+from rekindle_training.manager.successors import CannotRepair, Nobody
 from rekindle_wire.training_pb2 import RankMessage
 
 log = logging.getLogger(__name__)
@@ -53,35 +55,61 @@ class HotSwitch:
         """From which survivor which rank takes its state; known when all stand still."""
         self.paused = False
         """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
+        self._over = False
+        """Somebody ended it, who may have been told of a loss before this procedure was."""
+        self._migrates = False
+        """Who is lost now, or fails, is the affair of the migration, which goes on without it or says what has failed."""
+        self._old: Members = {}
+        self._new: Members = {}
+        """Both as soon as the new ones are members."""
 
     def migrate(self) -> None:
         self._migrate.set()
 
-    async def run(self) -> None:
+    def bears(self, process: RankProcess) -> bool:
+        """Whether the loss of a member is no fault, or not yet."""
+        return self._migrates or (self.paused and process.rank in self.ranks)
+
+    async def run(self) -> str:
+        """Why training stands behind it, and has to be recovered; empty: it goes on."""
         await self._roster.until(self._loaded)
         if self._means.injection.pause_hangs:
             log.warning("injected: the pause hangs")
-            return
+            return ""
         try:
             standstill = await self._pause()
         except TrainingEnds as error:
             log.info("nothing is switched any more", extra={"reason": error})
             procedures.release(self._roster)
-            return
+            return ""
         except (CannotPause, RankLost, TimeoutError) as error:
-            self._means.reports.strategies(EXIT)
-            self.stop(f"training could not pause: {error}")
-            return
+            if not self._over:
+                self._means.reports.strategies(EXIT)
+                self.stop(f"training could not pause: {error}")
+            return ""
         if not self._migrate.is_set():
             self._means.reports.strategies(MIGRATION)
-        if await self._ordered():
-            await self._carry_out(standstill)
+        if self._means.injection.rank_fails_paused and self._roster.generation == 1:
+            log.warning("injected: a rank fails while training is paused")
+            self._means.pods.kill(self._roster.members[self._survivors()[0]].identity, "injected")
+        return await self._carry_out(standstill) if await self._ordered() else ""
 
     def stop(self, reason: str) -> None:
         """Everything is as it was before."""
+        self._over = True
         log.info("hot switch stopped", extra={"reason": reason})
-        self._dismiss_backups(reason)
+        self._roster.dismiss(self._all_backups(), reason)
         procedures.release(self._roster)
+
+    def give_way(self, reason: str) -> None:
+        """To a recovery: the old processes have their ranks again, as far as they live, and the backups leave."""
+        self._over = True
+        log.info("hot switch gives way", extra={"reason": reason})
+        for process in self._new.values():
+            self._means.pods.release(reason, process.identity)
+        self._roster.dismiss([*self._all_backups(), *self._new.values()], reason)
+        self._roster.reinstate(self._old.values())
+        self._old, self._new = {}, {}
 
     # Until the pause.
 
@@ -120,40 +148,49 @@ class HotSwitch:
 
     # The migration.
 
-    async def _carry_out(self, standstill: Standstill) -> None:
+    async def _carry_out(self, standstill: Standstill) -> str:
         if self._means.injection.resume_fails:
-            self._means.reports.status(FAILED, "injected: training cannot resume")
-            return
+            return "injected: training cannot resume"
+        self._migrates = True
         try:
-            async with asyncio.timeout(self._means.rebuild_timeout):
-                strategy = await self._go_on(standstill)
-        except (RankLost, RebuildFailed, StepFailed) as error:
-            self._means.reports.status(FAILED, str(error))
-        except TimeoutError:
-            self._means.reports.status(FAILED, f"no step was completed within {self._means.rebuild_timeout:g} s")
-        else:
-            where = "the backup" if strategy == MIGRATION else "the old pod: the backup died"
-            self._means.reports.status(RECOVERED, f"training goes on behind step {standstill.step}, on {where}", strategy)
+            strategy, info = await self._go_on(standstill)
+        except CannotRepair as error:
+            return str(error)
+        except Exception as error:
+            log.exception("the migration failed")  # no rank waits for ever
+            return f"{type(error).__name__}: {error}"
+        self._means.reports.status(RECOVERED, info, strategy)
+        return ""
 
-    async def _go_on(self, standstill: Standstill) -> str:
-        """The strategy that was carried out."""
-        if gone := [rank for rank in self._survivors() if self._roster.members[rank].lost]:
-            raise RankLost(f"rank {gone[0]} is gone")
-        if await self._backups_alive():
-            await self._switch(standstill)
-            self._dismiss_backups("another pod has these ranks")
-            self._roster.turn_away(self._means.pods.forget_standbys())
-            return MIGRATION
-        await procedures.resume(self._roster)
-        self._dismiss_backups("another process of the backup died")
-        return CONTINUE
+    async def _go_on(self, standstill: Standstill) -> tuple[str, str]:
+        """The strategy that was carried out, and what there is to say of it.
 
-    async def _switch(self, standstill: Standstill) -> None:
-        roster = self._roster
-        members: Members = {**roster.members, **{rank: roster.backups[rank] for rank in self.ranks}}
+        Raises:
+            CannotRepair: training stands, with the old processes as its members.
+        """
+        failure = await self._switch(standstill) if await self._backups_alive() else "the backup died"
+        self._roster.turn_away(self._means.pods.forget_standbys())
+        if not failure:
+            self._roster.dismiss(self._all_backups(), "another pod has these ranks")
+            return MIGRATION, f"training goes on behind step {standstill.step}, on the backup"
+        self.give_way(failure)
+        repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout)
+        return CONTINUE, f"training goes on behind step {await repair.run()}, on the old pod: {failure}"
+
+    async def _switch(self, standstill: Standstill) -> str:
+        """Why it failed; empty: a step is completed on the backup."""
+        roster, limit = self._roster, self._means.rebuild_timeout
+        self._old = {rank: roster.members[rank] for rank in self.ranks}
+        self._new = {rank: roster.backups[rank] for rank in self.ranks}
         plan = Plan(standstill.step, self._transfers, standstill.own_states)
-        store = await self._means.store
-        await procedures.rebuild(roster, store, members, plan, self._means.rebuild_timeout)
+        try:
+            async with asyncio.timeout(limit):
+                await procedures.rebuild(roster, await self._means.store, {**roster.members, **self._new}, plan, limit)
+        except (RankLost, RebuildFailed, StepFailed) as error:
+            return str(error)
+        except TimeoutError:
+            return f"no step was completed within {limit:g} s"
+        return ""
 
     async def _backups_alive(self) -> bool:
         """Asked, not assumed: who died a moment ago looks connected still, and a connection that broke may come back."""
@@ -183,5 +220,6 @@ class HotSwitch:
     def _survivors(self) -> list[int]:
         return sorted(self._roster.members.keys() - self.ranks)
 
-    def _dismiss_backups(self, reason: str) -> None:
-        self._roster.dismiss([process for process in self._roster.all_backups if process.rank in self.ranks], reason)
+    def _all_backups(self) -> list[RankProcess]:
+        """Also of a second pod that came for these ranks."""
+        return [process for process in self._roster.all_backups if process.rank in self.ranks]

@@ -131,6 +131,15 @@ class Roster:
         late = [process for process in self.all_backups if launcher_of(process.identity) in self._turned_away]
         self.dismiss(late, TURNED_AWAY)
 
+    def reinstate(self, processes: Iterable[RankProcess]) -> None:
+        """Members of the generation before have their ranks again: the one that was to follow it came to nothing. They belong to
+        none, and go on with the next one. Who was told to leave by then has no rank any more."""
+        for process in processes:
+            if not process.dismissed:
+                process.generation = self.generation
+                self.members[process.rank] = process
+        self._change()
+
     # What the service brings.
 
     def enroll(self, hello: Hello, generation: int) -> tuple[RankProcess, Outbox]:

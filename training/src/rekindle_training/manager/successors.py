@@ -78,9 +78,10 @@ class InPlace(Nobody):
 
     @property
     def there(self) -> Members:
-        """In a pod that came as a backup they say so, and mean this rank."""
-        backups = {rank: process for rank, process in self._roster.backups.items() if rank in self._roster.vacant}
-        return {**backups, **self._roster.starting}
+        """In a pod that came as a backup they say so, and mean this rank. Behind a hot switch the old process may stand yet."""
+        old = {process.rank: process for process in self._roster.retired if process.connected and not process.dismissed}
+        there = {**old, **self._roster.backups}
+        return {**{rank: there[rank] for rank in self._roster.vacant & there.keys()}, **self._roster.starting}
 
     def start(self, ranks: frozenset[int]) -> None:
         """A process that ends before it joins is followed by another one, as long as there is hope."""
