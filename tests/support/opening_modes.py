@@ -19,7 +19,8 @@ class _Opens(ModeWorkflow):
         try:
             await open_recovery(self, context.situation)
             handled = tuple(Handled.of(fault) for fault in self.faults)
-            verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled)
+            goes_on = self.answered_at if self.OUTCOME is Outcome.RECOVERED else None
+            verdict = Verdict(mode=self.MODE, outcome=self.OUTCOME, reason="opened", handled=handled, went_on_at=goes_on)
         except Ends as end:
             verdict = Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=end.reason, next_mode=end.next_mode)
         await self._stay()

@@ -19,14 +19,14 @@ from tests.support.opening_modes import Opens, OpensFirst, OpensForRetry, OpensI
 from tests.support.peer import Script, ScriptedPeer
 
 SHORT = timedelta(seconds=0.3)
-ALLOWED = {RECOVER_STRATEGY: "retry,recover"}
+ALLOWED = {RECOVER_STRATEGY: "retry"}
 
 
 def mindio(**limits: timedelta) -> Job:
-    """A job of MindIO that settles at once, so that the test does not wait for it. Nobody makes its pods anew: the last mode
-    opens."""
+    """A job of MindIO that settles at once, so that the test does not wait for it. Its owner allows a retry: for other faults the
+    last mode opens."""
     quick = {"settle": timedelta(0), "release": timedelta(0), "report_lost": SHORT, **limits}
-    return a_mindio_job(kind="Job", limits=Limits(**quick), annotations=ALLOWED)
+    return a_mindio_job(limits=Limits(**quick), annotations=ALLOWED)
 
 
 @asynccontextmanager
