@@ -69,7 +69,7 @@ class OurManager(Manager):
         self._met.set()
         self._one_at_a_time = asyncio.Lock()
         self._trains_on_the_backup = False
-        self._decided = set()
+        self._decided: set[str] = set()
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
@@ -98,7 +98,7 @@ class OurManager(Manager):
 
     def _forget(self) -> None:
         super()._forget()
-        self._decided: set[str] = set()
+        self._decided.clear()
 
     def _check_pace(self, gap: float, order: str) -> None:
         """It reads every order."""
