@@ -67,9 +67,9 @@ class OurManager(Manager):
     def attend(self, journal: Journal, report_behind: dict[str, str]) -> Self:
         self._met = asyncio.Event()
         self._met.set()
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         self._trains_on_the_backup = False
-        self._decided = set()
+        self._decided: set[str] = set()
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
@@ -87,7 +87,7 @@ class OurManager(Manager):
         self.carried_out = []
         self.lives.append(self.carried_out)
         self._met.clear()
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         await self.attach()
         await asyncio.sleep(MEET_SECONDS)
         self._met.set()
@@ -98,7 +98,7 @@ class OurManager(Manager):
 
     def _forget(self) -> None:
         super()._forget()
-        self._decided: set[str] = set()
+        self._decided.clear()
 
     def _check_pace(self, gap: float, order: str) -> None:
         """It reads every order."""
@@ -141,6 +141,11 @@ class OurManager(Manager):
     async def resume(self, status: int = 0) -> None:
         self._trains_on_the_backup = True
         await super().resume(status)
+
+    async def _report(self, kind: str, call: Call) -> int:
+        """None is sent before the one before it was answered."""
+        async with self._in_turn:
+            return await super()._report(kind, call)
 
     async def _send(self, call: Call) -> int:
         retry = FIRST_RETRY_SECONDS

@@ -41,8 +41,9 @@ RULES = {
 once `pause` is over, here 12 s instead of 15 minutes. Where the status is lost with it, the rule is job rescheduling after
 `statusLost`, here 2 s instead of a minute: nothing shows that the manager is the same process.""",
     Mode.ONLINE_RETRY: """Where a report of the opening is lost with the gateway, the rule is to go
-forward after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`. Where the
-status is lost with it, the rule is job rescheduling once `retry` is over, here 6 s instead of 15 minutes.""",
+forward after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`, so that the
+next mode goes on. Where the status is lost with it, the rule is job rescheduling once `retry` is over, here 6 s instead of 15
+minutes.""",
     Mode.IN_PLACE: """Where a report of the opening is lost with the gateway, the rule is to go forward
 after `reportLost`, here 1 s instead of 3: training has stopped, and what it offers is taken to be `recover`. Where the status is
 lost with it, the rule is job rescheduling once `repair` is over, here 6 s instead of 15 minutes.""",
@@ -108,7 +109,9 @@ def _title(struck: Struck) -> str:
 def _section(struck: Struck, rows: Sequence[Row]) -> str:
     ours = [row for row in rows if row.side is TrainingSide.REKINDLE]
     mindio = [row for row in rows if row.side is TrainingSide.MINDIO]
-    lines = [_title(struck), "", f"{struck.strikes[0].upper()}{struck.strikes[1:]}.", "", *_summary(ours), "", *_lines(ours)]
+    lines = [_title(struck), "", f"{struck.strikes[0].upper()}{struck.strikes[1:]}."]
+    if ours:
+        lines += ["", *_summary(ours), "", *_lines(ours)]
     if mindio:
         lines += ["", MINDIO.format(rule=RULES[struck.mode]), "", *_lines(mindio)]
     return "\n".join(lines)

@@ -173,7 +173,7 @@ async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
         with subtests.test(f"gateway at {where(place)}: {does(place)}"):
             result = await trials.run(struck, Kill(place.point, (GATEWAY,)), MINDIO)
             _note(table, place, (GATEWAY,), result, mindio)
-            _met(result, place, mindio)
+            assert result.met == place.words  # what it finds when faults are announced comes at any time: no one history
             if result.incident.ladder[0].outcome is Outcome.RECOVERED:
                 _once(result, mindio)
                 assert "status" in result.accepted

@@ -36,7 +36,16 @@ from workers.gateway.job_workflows import Jobs
 HANG = 60.0
 """Seconds after which a recovery counts as hanging."""
 
-MINDIO_LIMITS = {"pause": 12, "statusLost": 2, "restart": 20, "settle": 0, "release": 0, "reportLost": 1, "retry": 6, "repair": 6}
+MINDIO_LIMITS: dict[str, float | str] = {
+    "pause": 12,
+    "statusLost": 2,
+    "restart": 20,
+    "settle": 0,
+    "release": 0,
+    "reportLost": 1,
+    "retry": 6,
+    "repair": 6,
+}
 """Seconds. Its rules are the same with these, and nobody waits for minutes."""
 
 _numbers = itertools.count(1)

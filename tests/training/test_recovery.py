@@ -491,8 +491,12 @@ async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
 
 
 async def ordered(mode: str, gateway: GatewayPeer) -> None:
-    orders = {"retry": gateway.retry, "in place": lambda: gateway.in_place(2), "elsewhere": lambda: gateway.elsewhere(1)}
-    await orders[mode]()
+    if mode == "retry":
+        await gateway.retry()
+    elif mode == "in place":
+        await gateway.in_place(2)
+    else:
+        await gateway.elsewhere(1)
 
 
 async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
