@@ -58,18 +58,24 @@ console = Console(width=150)
 
 def rows() -> Iterator[Row]:
     """In the order of the table."""
-    spare, one = "0.30, p95 0.45", {"spares": 1}
+    spare = "0.30, p95 0.45"
     in_place, retry, elsewhere = Mode.IN_PLACE, Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING
     only_elsewhere = ALLOWED[elsewhere]
-    yield Row("kill -9 of a rank, a spare", in_place, strikes.kill, {GOES_ON: spare, DETECTED: "-"}, **one)
+    yield Row("kill -9 of a rank, a spare", in_place, strikes.kill, {GOES_ON: spare, DETECTED: "-"}, spares=1)
     yield Row("an exception in a step", in_place, strikes.fail_in_a_step, {GOES_ON: "0.20"}, raises="exception")
     yield Row("want of memory in a step", retry, strikes.fail_in_a_step, {GOES_ON: "0.20"}, raises="memory")
-    yield Row("SIGSTOP of a rank, a spare", in_place, strikes.freeze, {GOES_ON: "-", BEYOND: "0.25"}, **one)
-    yield Row("kill -9 of two ranks at once, a spare each", in_place, strikes.kill_two, {GOES_ON: "-"}, **one)
-    yield Row("kill -9 of a rank, no spare waits", in_place, strikes.kill_where_no_spare_waits, {GOES_ON: "-"}, **one)
-    yield Row("kill -9 of a rank, worker and gateway", in_place, strikes.kill_with_the_control_plane, {GOES_ON: "-"}, **one)
-    standby = {"standbys": 1, "allowed": only_elsewhere}
-    yield Row("a pod is lost, a standby on another node", elsewhere, strikes.kill_a_pod, {GOES_ON: "0.50"}, **standby)
+    yield Row("SIGSTOP of a rank, a spare", in_place, strikes.freeze, {GOES_ON: "-", BEYOND: "0.25"}, spares=1)
+    yield Row("kill -9 of two ranks at once, a spare each", in_place, strikes.kill_two, {GOES_ON: "-"}, spares=1)
+    yield Row("kill -9 of a rank, no spare waits", in_place, strikes.kill_where_no_spare_waits, {GOES_ON: "-"}, spares=1)
+    yield Row("kill -9 of a rank, worker and gateway", in_place, strikes.kill_with_the_control_plane, {GOES_ON: "-"}, spares=1)
+    yield Row(
+        "a pod is lost, a standby on another node",
+        elsewhere,
+        strikes.kill_a_pod,
+        {GOES_ON: "0.50"},
+        standbys=1,
+        allowed=only_elsewhere,
+    )
     yield Row("a pod is lost, a new pod", elsewhere, strikes.kill_a_pod, {GOES_ON: "-"}, allowed=only_elsewhere)
     paused, swapped = {PAUSE: "0.12, p95 0.25", TOTAL: "1"}, {PAUSE: "0.12, p95 0.25", TOTAL: "-"}
     yield Row("hot switch to a standby", Mode.HOT_SWITCH, strikes.degrade_a_node, paused, standbys=1)

@@ -72,8 +72,8 @@ async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_bette
 async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> None:
     """The cluster has seen the end of its pod; who speaks is left alone, whatever they say."""
     roster = Roster(2)
-    for rank in (0, 1):
-        process, outbox = roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+    roster.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
+    process, outbox = roster.enroll(Hello(rank=1, role="worker", process="silent"), 1)
     roster.depart(process, outbox)
     roster.give_up((0, 1, 7))
     assert roster.vacant == {1}
