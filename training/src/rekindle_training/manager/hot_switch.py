@@ -175,7 +175,11 @@ class HotSwitch:
             return MIGRATION, f"training goes on behind step {standstill.step}, on the backup"
         self.give_way(failure)
         repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout)
-        return CONTINUE, f"training goes on behind step {await repair.run()}, on the old pod: {failure}"
+        try:
+            step = await repair.run()
+        except CannotRepair as error:
+            raise CannotRepair(f"{failure}; on the old pod: {error}") from error
+        return CONTINUE, f"training goes on behind step {step}, on the old pod: {failure}"
 
     async def _switch(self, standstill: Standstill) -> str:
         """Why it failed; empty: a step is completed on the backup."""
