@@ -41,7 +41,7 @@ async def logs(
         for one in living:
             if pod in ("", one.metadata.name):
                 console.print(f"[bold]== {one.metadata.name}, {one.status.phase}[/bold]", highlight=False)
-                await _write(cluster.logs(one.metadata.name, follow=follow))
+                await _write(_log_of(one, cluster, directory, follow=follow))
 
 
 async def _job(cluster: ClusterClient, job: str) -> tuple[Path, list[Pod]]:
@@ -67,9 +67,23 @@ def _left_behind(job: str) -> list[Path]:
 
 
 def _logs_of_the_gone(directory: Path, living: list[Pod]) -> list[Path]:
-    names = {f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log" for pod in living}
+    names = {_file_of(pod) for pod in living}
     found = [path for path in (directory / "logs").glob("*.*.log") if path.name not in names]
     return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def _file_of(pod: Pod) -> str:
+    return f"{pod.metadata.name}.{pod.metadata.uid[:8]}.log"
+
+
+async def _log_of(pod: Pod, cluster: ClusterClient, directory: Path, *, follow: bool) -> AsyncIterator[str]:
+    """Of one that has gone since it was listed, what it left."""
+    try:
+        async for piece in cluster.logs(pod.metadata.name, follow=follow):
+            yield piece
+    except NotFound:
+        async for piece in _text_of(directory / "logs" / _file_of(pod)):
+            yield piece
 
 
 def _check(pod: str, job: str, known: set[str]) -> None:
