@@ -9,7 +9,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 from rekindle.ids import Workflows
-from rekindle.model.bounds import few
+from rekindle.model.bounds import numbered
 from rekindle.model.recovery import Mode, ModeRequest, RecoveryContext, Report, Strategy, Verdict
 from rekindle.policy import faulty, orders
 from rekindle.policy.modes import IN_PLACE_TRIES
@@ -38,8 +38,8 @@ class InPlaceRecovery(ProcessLevel):
             async with self.phase("faulty processes start again"):
                 report = await self._repair()
                 if not report.code:
-                    ranks = few([str(one.rank) for one in self.situation.announced])
-                    return f"ranks {ranks} recovered in their pods: {report.info}"
+                    ranks = numbered("rank", [one.rank for one in self.situation.announced])
+                    return f"{ranks} recovered in place: {report.info}"
                 if not (tries_left and await self.is_hit_again()):
                     raise self.fails(f"not recovered in place: {answer(report)}", report.code)
             self.again()
@@ -54,7 +54,7 @@ class InPlaceRecovery(ProcessLevel):
         return faulty.lost_pods(self.context.job, self.faults)
 
     def _fails_for(self, lost: tuple[int, ...]) -> Ends:
-        return self.fails(f"pod ranks {few([str(rank) for rank in lost])} lost their pod")
+        return self.fails(f"no pod is left of {numbered('pod rank', lost)}")
 
     def is_answered(self) -> bool:
         """Nor is a pod waited for that is lost meanwhile."""

@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.model.activity_values import Held
-from rekindle.model.bounds import few
+from rekindle.model.bounds import few, numbered
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.recovery import Report, Strategy, Switched
 from rekindle.policy import faulty, nodes, opening, orders
@@ -93,8 +93,8 @@ class TheirPods(ProcessLevel):
     def _held(self, pods: tuple[int, ...]) -> tuple[Held, ...]:
         """Who goes, by UID: one that came in its place already stays."""
         known = {rank: uid for rank, uid in enumerate(self.context.holders) if uid not in NOBODY}
-        if unknown := [str(rank) for rank in pods if rank not in known]:
-            raise self.ends_all(f"nobody knows which pods held pod ranks {few(unknown)}")
+        if unknown := [rank for rank in pods if rank not in known]:
+            raise self.ends_all(f"nobody knows who held {numbered('pod rank', unknown)}")
         return tuple(Held(pod_rank=rank, holder=known[rank], told=rank in self.situation.leaving) for rank in pods)
 
     async def _replace(self, held: tuple[Held, ...]) -> None:

@@ -26,6 +26,9 @@ from rekindle.model.recovery import Mode
 
 LOCAL = ClusterKind.LOCAL
 
+LEFT = 5
+"""Steps behind the one at which it happens, at least: training must not end before the incident."""
+
 demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
 
 
@@ -150,7 +153,7 @@ async def process_rescheduling(
 
     Example: rekindle demo process-rescheduling --pods 4 --ranks-at-once 2
     """
-    if struck.ranks_at_once > 1 and common.pods == 2:
+    if struck.ranks_at_once == 2 and common.pods == 2:
         raise BadInput("--ranks-at-once: 2 is not accepted with --pods 2, where no pod would be left; use --pods 4")
     return await _strike(Mode.PROCESS_RESCHEDULING, fault, struck, common, no_spare=no_spare, standby=standby)
 
@@ -205,8 +208,10 @@ def _check(options: Options) -> None:
         raise BadInput(f"--pods: {options.pods} is not accepted, use 2 or 4")
     if options.steps < 20:
         raise BadInput(f"--steps: {options.steps} is not accepted, use 20 or more")
-    if not 1 <= options.at_step < options.steps:
-        raise BadInput(f"--at-step: {options.at_step} is not accepted, use 1 to {options.steps - 1}")
+    if not 1 <= options.at_step <= options.steps - LEFT:
+        raise BadInput(f"--at-step: {options.at_step} is not accepted, use 1 to {options.steps - LEFT}")
+    if not 0 <= options.seed < 2**32:
+        raise BadInput(f"--seed: {options.seed} is not accepted, use 0 to {2**32 - 1}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.cli import measure
-from rekindle.cli.scenario import RANKS, RESTART, Options, Scenario, Step, until
+from rekindle.cli.scenario import RANKS, RESTART, STEP_MS, Options, Scenario, Step, until
 from rekindle.model.cluster import Node
 from rekindle.model.keys import ENV_POD_UID, RECOVER_STRATEGY
 from rekindle.model.recovery import Incident, Mode, Outcome
@@ -20,6 +20,10 @@ ALLOWED = {
     Mode.JOB_RESCHEDULING: "exit",
 }
 """What the job's owner allows, by the mode that is to be seen: nothing cheaper. A retry is the cheapest: all is allowed."""
+
+
+OUTLASTED = 3.0
+"""Seconds that training lasts at least behind the strike."""
 
 
 class Strike(StrEnum):
@@ -104,6 +108,10 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
     _struck_at = 0.0
     _full: tuple[Node, ...] = ()
     """Nodes that take no new pod for a while, as they are otherwise."""
+
+    def step_ms(self, loading: float) -> float:
+        """Training must not end before its fault is known."""
+        return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
 
     async def strike(self) -> None:
         """Now, or in the next step, where the job itself is told to fail."""

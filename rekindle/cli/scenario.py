@@ -37,6 +37,9 @@ DRAG_MS = 2000.0
 PATIENCE = 300.0
 """Seconds that the demo waits for one thing to happen before it gives up."""
 
+LOADED = "a spare waits"
+"""What a launcher writes when a process has loaded that has no rank yet."""
+
 RESTART = (Mode.JOB_RESCHEDULING, Outcome.RECOVERED)
 
 
@@ -186,7 +189,7 @@ class Scenario(ABC, Generic[Asked]):
             self.job_id, self.job_directory = job.metadata.uid, Path(job.status.directory)
             await self.trains_until(self.options.at_step)
             if self.options.standby:
-                await until(self._stands_by, "a standby")
+                await until(self.stands_by, "a standby")
             await self.strike()
             incident = await self._incident()
             self._tell_pace(0)
@@ -205,9 +208,14 @@ class Scenario(ABC, Generic[Asked]):
             await self.cluster.delete_job(self.job_id, grace=0)
             await until(self._is_gone, "the end of the job")
 
-    async def _stands_by(self) -> bool:
-        pods = await self.cluster.pods(self.job_id)
-        return any(is_standby(pod) and pod.status.phase is PodPhase.RUNNING for pod in pods)
+    async def stands_by(self) -> bool:
+        """Whether all processes of a standby have loaded."""
+        self.tell(Step(text=f"a standby loads; training, step {self._drag_out()} of {self.options.steps}"))
+        for pod in await self.cluster.pods(self.job_id):
+            if is_standby(pod) and pod.status.phase is PodPhase.RUNNING:
+                log = "".join([piece async for piece in self.cluster.logs(pod.metadata.name)])
+                return log.count(LOADED) >= RANKS // self.options.pods
+        return False
 
     async def _is_gone(self) -> bool:
         try:
@@ -232,15 +240,18 @@ class Scenario(ABC, Generic[Asked]):
     # ---- the disturbed one
 
     async def trains_until(self, step: int) -> None:
-        """Waits until every rank has completed a step, by the step logs."""
+        """Waits until every rank has completed a step, by the step logs, as long as any is completed."""
+        done = -1
 
-        async def reached() -> bool:
-            done = measure.last_step(measure.read_steps(self.job_directory))
+        async def goes_on() -> bool:
+            nonlocal done
+            before, done = done, measure.last_step(measure.read_steps(self.job_directory))
             self.tell(Step(text=f"training, step {done} of {self.options.steps}", step=done))
             await self._raise_if_given_up()
-            return done >= step
+            return done >= step or done > before
 
-        await until(reached, f"step {step} of the job, see {self.job_directory / 'logs'}")
+        while done < step:
+            await until(goes_on, f"step {done + 1} of the job, see {self.job_directory / 'logs'}")
 
     async def _raise_if_given_up(self) -> None:
         history = (await self._status()).state.history if self._rekindle else ()
@@ -264,14 +275,19 @@ class Scenario(ABC, Generic[Asked]):
             await self.meanwhile(status.running)
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
-            done = measure.last_step(measure.read_steps(self.job_directory))
-            if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
-                self._tell_pace(DRAG_MS)
+            done = self._drag_out()
             self.tell(Step(text=f"{doing}; training, step {done} of {self.options.steps}", step=done))
             return bool(found)
 
         await until(concluded, "the end of the incident")
         return found[0]
+
+    def _drag_out(self) -> int:
+        """The last step; when they run out, each lasts longer from then on."""
+        done = measure.last_step(measure.read_steps(self.job_directory))
+        if done > (self.options.at_step + 3 * self.options.steps) / 4 and not self._pace.exists():
+            self._tell_pace(DRAG_MS)
+        return done
 
     def _tell_pace(self, milliseconds: float) -> None:
         scratch = self._pace.with_suffix(".new")

@@ -37,6 +37,11 @@ def few(words: Sequence[str], count: int = 0, between: str = ", ") -> str:
     return listed if count <= NAMED else f"{count}, among them {listed}"
 
 
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """One rank is `rank 2`; several are `ranks 2, 3`."""
+    return f"{noun if len(numbers) == 1 else f'{noun}s'} {few([str(number) for number in numbers])}"
+
+
 def fitting(names: Iterable[str], most: int, count: int) -> tuple[str, ...]:
     """As many of the names, from the first, as fit into this many bytes of JSON."""
     found: list[str] = []

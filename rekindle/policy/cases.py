@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Text, numbered
 from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState, Pending, Standing
@@ -139,7 +139,7 @@ def may_restart(state: JobState, now: datetime) -> bool:
 
 def describe(fault: Fault) -> str:
     """One line on a fault, for summaries."""
-    where = fault.node or fault.pod or (f"ranks {list(fault.ranks[:16])}" if fault.ranks else "")
+    where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""
     return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()

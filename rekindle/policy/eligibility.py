@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import few
+from rekindle.model.bounds import numbered
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
@@ -147,7 +147,7 @@ def _comes_back(state: JobState) -> bool:
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     """Why the faulty processes cannot start again in their pods; empty: they can."""
     lost = faulty.lost_pods(state.job, real_faults(state))
-    gone = (f"pod ranks {few([str(rank) for rank in lost])} lost their pod",) if lost else ()
+    gone = (f"no pod is left of {numbered('pod rank', lost)}",) if lost else ()
     return (*_process_level(state, faulty.IN_PLACE), *gone)
 
 

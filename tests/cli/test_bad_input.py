@@ -50,9 +50,11 @@ def rekindle(short_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (["--pods", "3"], "--pods", "2 or 4"),
         (["--pod-rank", "2"], "--pod-rank", "0 to 1"),
         (["--steps", "5"], "--steps", "20 or more"),
-        (["--at-step", "0"], "--at-step", "1 to"),
+        (["--at-step", "0"], "--at-step", "1 to 195"),
+        (["--steps", "20", "--at-step", "16"], "--at-step", "1 to 15"),
         (["--no-spare", "--resume-fails"], "--no-spare", "one of them"),
         (["--seed", "x"], "--seed", "int"),
+        (["--seed", "4294967296"], "--seed", "0 to 4294967295"),
     ],
 )
 def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: list[str], field: str, accepted: str) -> None:
@@ -69,8 +71,9 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["in-place", "--rank", "4"], "--rank", "0 to 3"),
         (["online-retry", "--ranks-at-once", "3"], "--ranks-at-once", "1 or 2"),
         (["process-rescheduling", "--ranks-at-once", "2"], "--ranks-at-once", "--pods 4"),
+        (["process-rescheduling", "--ranks-at-once", "3"], "--ranks-at-once", "1 or 2"),
         (["process-rescheduling", "--pods", "3"], "--pods", "2 or 4"),
-        (["in-place", "--at-step", "200"], "--at-step", "1 to 199"),
+        (["in-place", "--at-step", "196"], "--at-step", "1 to 195"),
         (["in-place", "--fault", "rain"], "--fault", "freeze"),
         (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],

@@ -108,6 +108,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
         (SubHealth(), [("job rescheduling", "recovered")], False),
         (SubHealth(resume_fails=True), [("hot switch", "escalate"), ("online retry", "recovered")], True),
         (SubHealth(resume_fails=True), [("hot switch", "recovered")], False),
+        (SubHealth(pause_hangs=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
         (SubHealth(no_spare=True), [("hot switch", "ignored")], True),
         (struck(Mode.IN_PLACE, Strike.KILL), [("in-place recovery", "recovered")], True),
         (struck(Mode.IN_PLACE, Strike.MEMORY), [("online retry", "recovered")], False),

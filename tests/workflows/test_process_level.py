@@ -159,7 +159,7 @@ async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(t
         await peer.report_offers()
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
-        assert "pod ranks 0 lost their pod" in incident.ladder[0].reason
+        assert "no pod is left of pod rank 0" in incident.ladder[0].reason
         assert fields(peer.received[3])[2] == ["0:1", "1:1"]
         assert world.cluster.holder(0).spec.node_name == "node-2"
 
@@ -179,7 +179,7 @@ async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_f
         script.resumes = True
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
-        assert "pod ranks 1 lost their pod" in incident.ladder[0].reason
+        assert "no pod is left of pod rank 1" in incident.ladder[0].reason
 
 
 async def test_a_new_pod_that_dies_in_the_repair_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:

@@ -1,0 +1,44 @@
+"""What a demo waits for before anything happens to its job."""
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import pytest
+
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.scenario import Step
+from rekindle.cli.stack import Addresses, Stack
+from rekindle.cluster_client import ClusterClient
+from rekindle.model.cluster import ObjectMeta, Pod, PodPhase, PodSpec, PodStatus
+from rekindle.model.recovery import Mode
+
+
+class Cluster(ClusterClient):
+    """Of a job whose standby has written something."""
+
+    written = ""
+
+    async def pods(self, job: str | None = None) -> list[Pod]:
+        metadata = ObjectMeta(name="gpt-standby-0", annotations={"podType": "standby"})
+        return [Pod(metadata=metadata, spec=PodSpec(command=("rekindle-train",)), status=PodStatus(phase=PodPhase.RUNNING))]
+
+    async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
+        yield self.written
+
+
+@pytest.mark.parametrize(
+    ("written", "ready"),
+    [((), False), (("a spare waits spare=a",), False), (("a spare waits spare=a", "a spare waits spare=b"), True)],
+)
+async def test_a_standby_stands_by_when_all_of_its_processes_have_loaded(
+    tmp_path: Path, written: Sequence[str], ready: bool
+) -> None:
+    """A pod that merely runs would be taken before it has loaded, and the demo show what a new pod costs."""
+    told: list[Step] = []
+    options = ProcessFaults(mode=Mode.PROCESS_RESCHEDULING, fault=Strike.KILL, standby=True)
+    addresses = Addresses("", "", "", str(tmp_path / "socket"), str(tmp_path))
+    scenario = ProcessFaultScenario(options, Stack(addresses, print), tmp_path, told.append)
+    cluster = scenario.cluster = Cluster(tmp_path / "socket")
+    cluster.written = "\n".join(written)
+    assert await scenario.stands_by() is ready
+    assert told[0].text.startswith("a standby loads")
