@@ -164,6 +164,23 @@ async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway:
     assert not gateway.all("ReportRecoverStatus")
 
 
+async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_says_where_it_is(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """On the old pod, which would be deleted if the backup passed for the holder of its ranks."""
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    job.slow_down()
+    await job.start(1)
+    await gateway.hot_switch(2, 3)
+    assert await gateway.strategies() == ["migration"]
+    assert await job.started["backup-1"].code() == 0
+    await gateway.migrate()
+    assert await gateway.status("continue") == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert job.executed_once()
+
+
 async def test_the_ranks_of_a_pod_that_died_are_reported(job: Job, gateway: GatewayPeer) -> None:
     """Both as normal faults, in one report if they are seen at the same moment."""
     await job.start()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from rekindle_training import names
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.procedures import Plan
@@ -220,6 +221,7 @@ class Conductor:
     def _end_recovery(self) -> None:
         if self._recovering is not None:
             self._recovering.cancel()
+            self._roster.turn_away(self._means.pods.forget_standbys())
         self._recovery = self._recovering = None
 
     async def _give_up_recovery(self, reason: str) -> None:
@@ -317,10 +319,19 @@ class Conductor:
             switch.migrate()
         elif self._roster.complete:
             self._drop()  # there is nothing left of it to switch
-            strategy = CONTINUE if self._roster.backups else MIGRATION
-            self._means.reports.status(RECOVERED, "training goes on", strategy)
+            self._means.reports.status(RECOVERED, "training goes on", MIGRATION if self._is_switched else CONTINUE)
         else:
             self._means.reports.status(FAILED, "not all ranks are there")
+
+    @property
+    def _is_switched(self) -> bool:
+        """Whether backups have the ranks of the last switch. This manager may not have been told which those are, and may have
+        put an end to it itself."""
+        switch, members = self._switch, self._roster.members
+        if self._roster.backups or (switch is not None and switch.over):
+            return False
+        new = {rank for rank, member in members.items() if member.role == names.BACKUP}
+        return switch.ranks <= new if switch is not None else bool(new)
 
     # The switch that is going on.
 
@@ -358,6 +369,7 @@ class Conductor:
                 switch.give_way(reason)
             else:
                 switch.stop(reason)
+            self._look_for_faults()
 
     def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(procedure)
