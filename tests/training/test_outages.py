@@ -7,10 +7,10 @@ import signal
 import grpc
 import pytest
 
-from rekindle_wire.training_pb2 import Held, ManagerMessage, Paused, RankMessage
+from rekindle_wire.training_pb2 import Failed, Held, ManagerMessage, Paused, RankMessage, Standing
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
-from tests.training.ranks import ScriptedRank
+from tests.training.ranks import Answer, ScriptedRank
 
 
 async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
@@ -89,6 +89,65 @@ async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
             while any(rank.told[: len(told)] != told for rank in ranks):
                 await asyncio.sleep(0.02)
         await asyncio.gather(*(rank.finish(3) for rank in ranks))
+
+
+def stands_behind(step: int) -> Answer:
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        match message.WhichOneof("kind"):
+            case "hold":
+                return RankMessage(held=Held(step=step, total=9))
+            case "pause_at":
+                return RankMessage(paused=Paused(step=step))
+            case "stand":
+                return RankMessage(standing=Standing(step=step))
+        return None
+
+    return answer
+
+
+@pytest.mark.parametrize("first", ["orders", "ranks"])
+async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migration_ends_it(
+    first: str, job: Job, gateway: GatewayPeer
+) -> None:
+    """Who is to be replaced is paused, the others could not join the next generation; the backups take the ranks all the same."""
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        if first == "orders":
+            await whole_switch(gateway)
+        answer = stands_behind(5)
+        ranks = [ScriptedRank(channel, rank, "worker", answer, generation=3, step=5, paused=rank > 1) for rank in range(WORLD)]
+        for rank in ranks[:2]:
+            rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
+        backups = [ScriptedRank(channel, rank, "backup", answer) for rank in (2, 3)]
+        if first == "ranks":
+            await job.printed("took over")
+            await whole_switch(gateway)
+        assert await gateway.status() == 0
+        assert all("rebuild" in rank.told for rank in (*ranks[:2], *backups))
+        await asyncio.gather(*(rank.finish(4) for rank in (*ranks[:2], *backups)))
+
+
+async def whole_switch(gateway: GatewayPeer) -> None:
+    """As a new stream brings it, when the migration was ordered."""
+    await gateway.hot_switch(2, 3)
+    await gateway.order("hot-switch", "new pod running")
+    await gateway.migrate()
+
+
+async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_repair_finds_that_training_stands(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """Also where nobody orders anything: it was a repair without orders."""
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [ScriptedRank(channel, rank, "worker", stands_behind(5), generation=3, step=5) for rank in range(WORLD)]
+        for rank in ranks:
+            rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
+        report = await gateway.report("ReportProcessFault")
+        assert [one.faultType for one in report.faultRanks] == ["2"]
+        await job.printed("recovered behind=5 by_itself=True")
+        await asyncio.gather(*(rank.finish(4) for rank in ranks))
 
 
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:

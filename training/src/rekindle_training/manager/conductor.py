@@ -57,6 +57,8 @@ class Conductor:
         """The step behind which training went on without the control plane's word, until it speaks again."""
         self._met = asyncio.Event()
         """All that live, of a job that another manager began."""
+        self._taken_up = asyncio.Event()
+        """What that manager had begun with them."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -294,30 +296,50 @@ class Conductor:
 
     async def _take_over(self) -> None:
         """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
-        roster = self._roster
-        await roster.until(lambda: roster.took_over)
+        await self._roster.until(lambda: self._roster.took_over)
         await asyncio.sleep(MEET_SECONDS)
         self._met.set()
-        if self._alone is None:
-            self._look_for_faults()
-        if self._active() is not None or self._repairing is not None or self._recovery is not None:
+        try:
+            if self._alone is None:
+                self._look_for_faults()
+            if not self._mends:
+                await self._roster.until(lambda: self._roster.complete)
+                await self._take_up()
+        finally:
+            self._taken_up.set()
+
+    async def _take_up(self) -> None:
+        """Where that manager died in the rebuild some are paused, and others could not join the next generation."""
+        roster, switch = self._roster, self._active()
+        if self._mends or (switch is not None and (switch.paused or roster.training)):
             return
-        await roster.until(lambda: roster.complete)
-        if not any(member.paused for member in roster.members.values()):
+        if any(member.paused for member in roster.members.values()):
+            self._drop()
+            await procedures.pause(roster)
+            self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(roster.backups), self._means))
+        elif (stranded := next((member for member in roster.members.values() if member.stranded), None)) is not None:
+            self._recovery_now().faults.tell(suspected=stranded.rank)
+        elif switch is None:
             procedures.release(roster)
-            return
-        await procedures.pause(roster)
-        self._begin(HotSwitch(frozenset(roster.backups), self._means))
+
+    @property
+    def _mends(self) -> bool:
+        return self._repairing is not None or self._recovery is not None
 
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
-        await asyncio.sleep(MEET_SECONDS)
+        roster = self._roster
+        await self._acquainted()
+        if roster.took_over:
+            await self._taken_up.wait()
+        if roster.complete and not roster.paused:
+            await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
         if self._recovery is not None:
             self._means.reports.status(FAILED, FAULT_FIRST)
-        elif self._roster.paused:
-            switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
+        elif roster.paused:
+            switch = self._active() or self._begin(HotSwitch(frozenset(roster.backups), self._means))
             switch.migrate()
-        elif self._roster.complete:
+        elif roster.complete:
             self._drop()  # there is nothing left of it to switch
             self._means.reports.status(RECOVERED, "training goes on", MIGRATION if self._is_switched else CONTINUE)
         else:
@@ -331,7 +353,7 @@ class Conductor:
         if self._roster.backups or (switch is not None and switch.over):
             return False
         new = {rank for rank, member in members.items() if member.role == names.BACKUP}
-        return switch.ranks <= new if switch is not None else bool(new)
+        return bool(new) and (switch is None or switch.ranks <= new)
 
     # The switch that is going on.
 

@@ -129,7 +129,7 @@ class Roster:
         self.torn = False
         self.members = dict(members)
         for process in members.values():
-            process.generation, process.stepped, process.stands = self.generation, 0, False
+            process.generation, process.stepped, process.stands, process.stranded = self.generation, 0, False, False
             self._trained.add(process.identity)
             self._forget(process)
         self._change()
@@ -160,9 +160,11 @@ class Roster:
         return process, outbox
 
     def hear(self, process: RankProcess, message: RankMessage) -> None:
+        kind = message.WhichOneof("kind") or ""
+        process.stranded |= kind == "failed" and message.generation > process.generation
         if message.generation != process.generation:
             return
-        process.hear(kind := message.WhichOneof("kind") or "", message)
+        process.hear(kind, message)
         self.stepped |= kind == "stepped"
         if kind == "standing" and self.members.get(process.rank) is process:
             for member in self.members.values():
