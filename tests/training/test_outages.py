@@ -65,19 +65,19 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
 
 
 @pytest.mark.parametrize(
-    ("paused", "told"),
-    [(frozenset(), ["resume"]), (frozenset({1}), ["hold", "pause_at"])],
-    ids=["held", "paused in part"],
+    ("paused", "total", "told"),
+    [(frozenset(), 9, ["resume"]), (frozenset({1}), 9, ["hold", "pause_at"]), (frozenset({1}), 5, ["hold", "resume"])],
+    ids=["held", "paused in part", "released in part, with the last step"],
 )
 async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
-    job: Job, gateway: GatewayPeer, paused: frozenset[int], told: list[str]
+    job: Job, gateway: GatewayPeer, paused: frozenset[int], total: int, told: list[str]
 ) -> None:
     """It died between asking all ranks to hold and telling them where to pause: the next one lets them go, or where a rank stands
     there already, brings the others to it."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         if message.HasField("hold"):
-            return RankMessage(held=Held(step=5, total=9))
+            return RankMessage(held=Held(step=5, total=total))
         return RankMessage(paused=Paused(step=5)) if message.HasField("pause_at") else None
 
     await job.manager()

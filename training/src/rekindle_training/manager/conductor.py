@@ -12,7 +12,7 @@ from typing import Any
 from rekindle_training import names
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
-from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair
@@ -315,7 +315,11 @@ class Conductor:
             return
         if any(member.paused for member in roster.members.values()):
             self._drop()
-            await procedures.pause(roster)
+            try:
+                await procedures.pause(roster)
+            except TrainingEnds:
+                procedures.release(roster)
+                return
             self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(roster.backups), self._means))
         elif (stranded := next((member for member in roster.members.values() if member.stranded), None)) is not None:
             self._recovery_now().faults.tell(suspected=stranded.rank)
