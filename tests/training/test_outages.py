@@ -7,6 +7,8 @@ import signal
 import grpc
 import pytest
 
+from rekindle.model.limits import Limits
+from rekindle_training.manager.gateway import REPORT_SECONDS
 from rekindle_wire.training_pb2 import Failed, Held, ManagerMessage, Paused, RankMessage, Standing
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
@@ -62,6 +64,13 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
     assert await gateway.status() == 0
     assert await job.codes() == {0}
     assert job.final() == reference
+
+
+def test_a_report_is_repeated_for_as_long_as_the_control_plane_waits_for_it() -> None:
+    """It may be away itself meanwhile; an order that it repeats then is not answered a second time."""
+    limits = Limits()
+    for waits in (limits.pause, limits.resume, limits.stop, limits.offers, limits.retry, limits.repair):
+        assert waits.total_seconds() <= REPORT_SECONDS
 
 
 @pytest.mark.parametrize(
