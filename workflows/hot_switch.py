@@ -3,7 +3,7 @@
 The nine steps: a sub-health is seen; policy decides; the training side prepares while the backup pod starts; it is scheduled; it
 runs and its processes load; training pauses by itself; this is reported; the old pod is deleted; training resumes. The first two
 are the entity's; the last two change places where the training side fences what it replaced (docs/decisions/0008). Each failure
-rule downgrades the sub-health policy to `ignore`; a real fault is none: what mends it comes first (docs/decisions/0020).
+rule downgrades the sub-health policy to `ignore`; a real fault is none: what mends it comes first (docs/decisions/0021).
 """
 
 from datetime import datetime, timedelta

@@ -106,7 +106,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
         (SubHealth(), [("hot switch", "recovered")], True),
         (SubHealth(), [("hot switch", "cancelled"), ("job rescheduling", "recovered")], False),
         (SubHealth(), [("job rescheduling", "recovered")], False),
-        (SubHealth(resume_fails=True), [("hot switch", "escalate"), ("job rescheduling", "recovered")], True),
+        (SubHealth(resume_fails=True), [("hot switch", "escalate"), ("online retry", "recovered")], True),
         (SubHealth(resume_fails=True), [("hot switch", "recovered")], False),
         (SubHealth(no_spare=True), [("hot switch", "ignored")], True),
         (struck(Mode.IN_PLACE, Strike.KILL), [("in-place recovery", "recovered")], True),

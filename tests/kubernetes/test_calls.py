@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tests.support.worlds import WORLDS, KubernetesWorld
 
-HOT_SWITCH = 14
-"""Requests of the calls below; the activities around them read a few pods more."""
+HOT_SWITCH = 15
+"""Requests of the calls below, one of which looks for a standby; the activities around them read a few pods more."""
 
 
 async def counted_hot_switch(world: KubernetesWorld, pods: int) -> int:

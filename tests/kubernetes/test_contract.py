@@ -36,6 +36,17 @@ async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path
         yield world
 
 
+STANDING = pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(name, marks=SAME_DRIVER if "direct" in name else ())
+        for name in ("local", "direct, TrainingJob", "direct, Job")
+    ],
+    indirect=True,
+)
+"""Where pods without a rank may be made of a job."""
+
+
 @pytest.mark.same_path("a job is found by its UID, on every kind of cluster")
 async def test_a_job_is_found_by_its_uid_only(world: World) -> None:
     """The port finds a job by UID; a name, or any other UID, is NotFound."""
@@ -204,10 +215,9 @@ async def test_standbys_are_made_once_and_end_when_they_are_too_many(world: Worl
     assert len(await world.cluster.pods(job)) == 2
 
 
+@STANDING
 async def test_a_standby_that_runs_is_the_backup_of_a_rank(world: World) -> None:
     """Of a rank that lives or is lost; a repeated call finds it, and from then on it is a backup pod like any other."""
-    if not world.has_standbys:
-        pytest.skip("there are none")
     job = await world.job(2)
     for rank, name in ((1, "demo-1-hot-0001"), (1, "demo-1-hot-0002"), (0, "demo-0-hot-0003")):
         (standby,) = await world.cluster.ensure_standbys(job, 1, ())
@@ -231,10 +241,9 @@ async def test_a_standby_that_runs_is_the_backup_of_a_rank(world: World) -> None
         assert not {keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS} & set(promoted.metadata.annotations)
 
 
+@STANDING
 async def test_a_standby_that_was_taken_is_given_up_with_the_backups(world: World) -> None:
     """It is deleted and not put back; one that is not acceptable is not taken, and stays. A restart ends all of them."""
-    if not world.has_standbys:
-        pytest.skip("there are none")
     job = await world.job()
     old = await world.holder(job, 0)
     (standby,) = await world.cluster.ensure_standbys(job, 1, ())
