@@ -209,9 +209,9 @@ class Conductor:
             self.recover(order)
 
     def _look_for_faults(self) -> None:
-        """What came while nothing else could be begun."""
+        """What came while nothing else could be begun. Who lives is not known before all have been met."""
         roster = self._roster
-        if not roster.generation or roster.finished:
+        if not roster.generation or roster.finished or (roster.took_over and not self._met.is_set()):
             return
         for rank in roster.vacant:
             if (member := roster.members.get(rank)) is None or not member.dismissed:
