@@ -29,6 +29,10 @@ class ScriptedRank:
         """Of its own accord."""
         self._says.put_nowait(message)
 
+    def end(self) -> None:
+        """It is killed."""
+        self._hears.cancel()
+
     async def finish(self, generation: int = 1) -> None:
         """Its training is complete."""
         self._says.put_nowait(RankMessage(generation=generation, goodbye=Goodbye()))

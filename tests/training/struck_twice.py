@@ -1,6 +1,7 @@
 """A training script that is struck where `STRIKES` says, each time once: `PLACE:RANK:KIND`, with commas between them.
 
-KIND is `kill`, `raise` or `interrupt`. A strike waits for the one before it, wherever that is, and falls into what follows.
+KIND is `kill`, `raise`, `interrupt`, or `lose`, as who loses the manager's store does. A strike waits for the one before it,
+wherever that is, and falls into what follows.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ def strike(place: str) -> None:
         struck(index).touch()
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        raise {"raise": ValueError, "interrupt": KeyboardInterrupt}[kind](f"struck {place}")
+        raise {"raise": ValueError, "interrupt": KeyboardInterrupt, "lose": dist.DistNetworkError}[kind](f"struck {place}")
 
 
 def wait_for(*files: Path) -> None:
@@ -59,6 +60,7 @@ def striking(kind: type, place: Callable[[Any], str], method: str) -> None:
 
 
 striking(Communicator, lambda communicator: f"meeting {communicator._generation}", "_meet")
+striking(Communicator, lambda _: "comparing", "refuse_other_groups")
 striking(Checkpoints, lambda _: "reading", "_opened")
 striking(Checkpoints, lambda _: "read", "set_aside")
 torch.manual_seed(0)

@@ -7,10 +7,12 @@ import signal
 import grpc
 import pytest
 
-from rekindle_wire.training_pb2 import Held, ManagerMessage, Paused, RankMessage
+from rekindle.model.limits import Limits
+from rekindle_training.manager.gateway import REPORT_SECONDS
+from rekindle_wire.training_pb2 import Failed, Held, ManagerMessage, Paused, RankMessage, Standing
 from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.job import WORLD, Job
-from tests.training.ranks import ScriptedRank
+from tests.training.ranks import Answer, ScriptedRank
 
 
 async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
@@ -64,20 +66,27 @@ async def test_a_switch_survives_the_death_of_the_gateway(job: Job, gateway: Gat
     assert job.final() == reference
 
 
+def test_a_report_is_repeated_for_as_long_as_the_control_plane_waits_for_it() -> None:
+    """It may be away itself meanwhile; an order that it repeats then is not answered a second time."""
+    limits = Limits()
+    for waits in (limits.pause, limits.resume, limits.stop, limits.offers, limits.retry, limits.repair):
+        assert waits.total_seconds() <= REPORT_SECONDS
+
+
 @pytest.mark.parametrize(
-    ("paused", "told"),
-    [(frozenset(), ["resume"]), (frozenset({1}), ["hold", "pause_at"])],
-    ids=["held", "paused in part"],
+    ("paused", "total", "told"),
+    [(frozenset(), 9, ["resume"]), (frozenset({1}), 9, ["hold", "pause_at"]), (frozenset({1}), 5, ["hold", "resume"])],
+    ids=["held", "paused in part", "released in part, with the last step"],
 )
 async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
-    job: Job, gateway: GatewayPeer, paused: frozenset[int], told: list[str]
+    job: Job, gateway: GatewayPeer, paused: frozenset[int], total: int, told: list[str]
 ) -> None:
     """It died between asking all ranks to hold and telling them where to pause: the next one lets them go, or where a rank stands
     there already, brings the others to it."""
 
     def answer(message: ManagerMessage) -> RankMessage | None:
         if message.HasField("hold"):
-            return RankMessage(held=Held(step=5, total=9))
+            return RankMessage(held=Held(step=5, total=total))
         return RankMessage(paused=Paused(step=5)) if message.HasField("pause_at") else None
 
     await job.manager()
@@ -89,6 +98,65 @@ async def test_ranks_do_not_wait_for_a_manager_that_is_gone(
             while any(rank.told[: len(told)] != told for rank in ranks):
                 await asyncio.sleep(0.02)
         await asyncio.gather(*(rank.finish(3) for rank in ranks))
+
+
+def stands_behind(step: int) -> Answer:
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        match message.WhichOneof("kind"):
+            case "hold":
+                return RankMessage(held=Held(step=step, total=9))
+            case "pause_at":
+                return RankMessage(paused=Paused(step=step))
+            case "stand":
+                return RankMessage(standing=Standing(step=step))
+        return None
+
+    return answer
+
+
+@pytest.mark.parametrize("first", ["orders", "ranks"])
+async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_migration_ends_it(
+    first: str, job: Job, gateway: GatewayPeer
+) -> None:
+    """Who is to be replaced is paused, the others could not join the next generation; the backups take the ranks all the same."""
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        if first == "orders":
+            await whole_switch(gateway)
+        answer = stands_behind(5)
+        ranks = [ScriptedRank(channel, rank, "worker", answer, generation=3, step=5, paused=rank > 1) for rank in range(WORLD)]
+        for rank in ranks[:2]:
+            rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
+        backups = [ScriptedRank(channel, rank, "backup", answer) for rank in (2, 3)]
+        if first == "ranks":
+            await job.printed("took over")
+            await whole_switch(gateway)
+        assert await gateway.status() == 0
+        assert all("rebuild" in rank.told for rank in (*ranks[:2], *backups))
+        await asyncio.gather(*(rank.finish(4) for rank in (*ranks[:2], *backups)))
+
+
+async def whole_switch(gateway: GatewayPeer) -> None:
+    """As a new stream brings it, when the migration was ordered."""
+    await gateway.hot_switch(2, 3)
+    await gateway.order("hot-switch", "new pod running")
+    await gateway.migrate()
+
+
+async def test_a_manager_that_follows_one_which_died_in_the_rebuild_of_a_repair_finds_that_training_stands(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """Also where nobody orders anything: it was a repair without orders."""
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [ScriptedRank(channel, rank, "worker", stands_behind(5), generation=3, step=5) for rank in range(WORLD)]
+        for rank in ranks:
+            rank.say(RankMessage(generation=4, failed=Failed(reason="lost")))
+        report = await gateway.report("ReportProcessFault")
+        assert [one.faultType for one in report.faultRanks] == ["2"]
+        await job.printed("recovered behind=5 by_itself=True")
+        await asyncio.gather(*(rank.finish(4) for rank in ranks))
 
 
 async def test_training_goes_on_while_the_manager_is_replaced(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
@@ -162,6 +230,23 @@ async def test_training_goes_on_by_itself_when_no_order_comes(job: Job, gateway:
     assert await job.codes() == {0}
     assert job.final() == reference
     assert not gateway.all("ReportRecoverStatus")
+
+
+async def test_a_migration_that_is_ordered_when_training_has_gone_on_by_itself_says_where_it_is(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
+) -> None:
+    """On the old pod, which would be deleted if the backup passed for the holder of its ranks."""
+    job.environment["REKINDLE_ORDER_TIMEOUT"] = "1"
+    job.slow_down()
+    await job.start(1)
+    await gateway.hot_switch(2, 3)
+    assert await gateway.strategies() == ["migration"]
+    assert await job.started["backup-1"].code() == 0
+    await gateway.migrate()
+    assert await gateway.status("continue") == 0
+    assert await job.codes() == {0}
+    assert job.final() == reference
+    assert job.executed_once()
 
 
 async def test_the_ranks_of_a_pod_that_died_are_reported(job: Job, gateway: GatewayPeer) -> None:

@@ -13,13 +13,14 @@ import grpc
 import pytest
 
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
-from rekindle_training.manager import recovery
+from rekindle_training.manager import recovery, roster
 from rekindle_training.manager.conductor import EXIT_CODE
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.repair import lost, plan
 from rekindle_training.manager.roster import Roster
-from rekindle_training.manager.successors import InPlace
+from rekindle_training.manager.successors import Elsewhere, InPlace
+from rekindle_wire import PROTOCOL
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 from rekindle_wire.training_pb2 import (
     Decides,
@@ -373,6 +374,16 @@ def test_a_pod_whose_ranks_another_one_has_taken_is_asked_for_no_replacement() -
     pods.hear(new, PodState(pod="new", processes=[ProcessState(rank=0, process="new/0/1", ended=-9)]))
     InPlace(roster, pods).start(frozenset({0}))
     assert new.outbox.get_nowait() == PodOrder(replace=Replace(process="new/0/1"))
+
+
+def test_a_pod_that_came_as_a_backup_is_replaced_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manager that has just come is told again what the one before carried out; later the order is a new one."""
+    made = Roster(2)
+    for rank in range(2):
+        made.enroll(Hello(rank=rank, role="backup", process=f"pod-{rank}/0/1", protocol=PROTOCOL), 3)
+    assert Elsewhere(made, Pods(), {1}).ranks == frozenset()
+    monkeypatch.setattr(roster, "TOLD_AGAIN_SECONDS", 0)
+    assert Elsewhere(made, Pods(), {1}).ranks == {1}
 
 
 def test_what_a_rank_that_is_to_be_replaced_keeps_of_others_counts() -> None:

@@ -59,6 +59,15 @@ async def test_a_replacement_that_has_its_state_when_the_rebuild_fails_is_not_th
     assert "repaired" in printed
 
 
+async def test_a_replacement_that_loses_the_manager_in_front_of_its_loop_is_not_replaced(
+    alone: Standalone, undisturbed: Finals
+) -> None:
+    """It stands there as the others do, and has the state that it was given."""
+    printed = await alone.run("--spares=1", script=SCRIPT, STRIKES="step 5:1:kill,comparing:1:lose")
+    assert last_words(printed) == await undisturbed()
+    assert printed.count("a rank ended") == 1
+
+
 async def test_a_rank_that_is_killed_before_the_loop_is_replaced(alone: Standalone, undisturbed: Finals) -> None:
     """It had no random numbers of a step to leave: they are those with which the script begins."""
     printed = await alone.run("--spares=1", script=SCRIPT, STRIKES="begun:1:kill")

@@ -178,6 +178,7 @@ async def test_a_standby_ends_with_a_job_that_ends(job: Job, gateway: GatewayPee
     [
         ("recover-in-place", "extraParams: 'recover-in-place' is not a JSON object with an object of standbys"),
         ("[]", "is not a JSON object"),
+        ("[" * 100_000, "is not a JSON object"),
         ('{"standbys": ["a"]}', "is not a JSON object"),
         ('{"standbys": {"a": 2}}', "extraParams: '2' is not one of 0 to 1"),
         ('{"standbys": {"a": true}}', "extraParams: 'true' is not one of 0 to 1"),
@@ -222,6 +223,18 @@ def test_a_standby_that_is_named_before_it_speaks_is_told_when_it_does() -> None
     replaced = pods.attach()
     pods.hear(replaced, PodState(pod="first", pod_uid="late", standby=waits))
     assert replaced.outbox.empty()
+
+
+def test_a_standby_that_was_told_its_rank_and_freezes_is_not_forgotten() -> None:
+    """Nor is one for which another one was named: it comes when its node goes on, as a backup that nobody waits for."""
+    pods, waits = Pods(), Standby(loaded=True)
+    pods.name({"frozen": 1})
+    frozen = pods.attach()
+    pods.hear(frozen, PodState(pod="first", pod_uid="frozen", standby=waits))
+    pods.detach(frozen)  # it was silent
+    pods.name({"another": 1})
+    pods.hear(pods.attach(), PodState(pod="second", pod_uid="another", standby=waits))
+    assert pods.forget_standbys() == {"first", "second"}
 
 
 def test_backups_of_one_pod_are_taken_together() -> None:

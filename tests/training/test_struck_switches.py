@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import grpc
 import pytest
 
+from rekindle_wire.training_pb2 import Held, ManagerMessage, Paused, RankMessage
 from tests.training.gateway_service import GatewayPeer
-from tests.training.job import Job
+from tests.training.job import WORLD, Job
+from tests.training.ranks import ScriptedRank
 from tests.training.standalone import last_words
 from tests.training.test_recovery import fault, kill_rank, offers, opened, status
 
@@ -53,6 +56,32 @@ async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
     await is_recovered_in_place(gateway, 0)
     assert await job.codes() == {0}
     assert job.final() == reference
+
+
+async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faults_when_the_switch_gives_way(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """Their end was borne as long as backups were to take them, and nobody would have them replaced."""
+
+    def answer(message: ManagerMessage) -> RankMessage | None:
+        if message.HasField("hold"):
+            return RankMessage(held=Held(step=1, total=9))
+        return RankMessage(paused=Paused(step=1)) if message.HasField("pause_at") else None
+
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [ScriptedRank(channel, rank, "worker", answer) for rank in range(WORLD)]
+        backups = [ScriptedRank(channel, rank, "backup", answer) for rank in (2, 3)]
+        await gateway.report("ReportProgress")
+        await gateway.hot_switch(2, 3)
+        assert await offers(gateway) == ["migration"]
+        for rank in (3, 0):
+            ranks[rank].end()
+        await gateway.until(
+            lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
+        )
+        for rank in (*ranks, *backups):
+            rank.end()
 
 
 async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_one_before(

@@ -277,7 +277,12 @@ class Training:
     def _refuse_groups(self) -> None:
         """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
         if self._membership.renewed:
-            self._communicator.refuse_other_groups()
+            try:
+                self._communicator.refuse_other_groups()
+            except RuntimeError as error:
+                if not communicator.is_loss(error):
+                    raise
+                self._gate.break_off(self.generation)  # with the manager, of which the next one says what follows
         if self._rank.after_update is not None and self._communicator.has_late_groups:
             raise RuntimeError(
                 "session(after_update): process groups were made inside the session; make them before it, behind "

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from rekindle_training import names
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
-from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.recovery import Order, Recovery
 from rekindle_training.manager.repair import Repair
@@ -56,6 +57,8 @@ class Conductor:
         """The step behind which training went on without the control plane's word, until it speaks again."""
         self._met = asyncio.Event()
         """All that live, of a job that another manager began."""
+        self._taken_up = asyncio.Event()
+        """What that manager had begun with them."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -206,9 +209,9 @@ class Conductor:
             self.recover(order)
 
     def _look_for_faults(self) -> None:
-        """What came while nothing else could be begun."""
+        """What came while nothing else could be begun. Who lives is not known before all have been met."""
         roster = self._roster
-        if not roster.generation or roster.finished:
+        if not roster.generation or roster.finished or (roster.took_over and not self._met.is_set()):
             return
         for rank in roster.vacant:
             if (member := roster.members.get(rank)) is None or not member.dismissed:
@@ -220,6 +223,7 @@ class Conductor:
     def _end_recovery(self) -> None:
         if self._recovering is not None:
             self._recovering.cancel()
+            self._roster.turn_away(self._means.pods.forget_standbys())
         self._recovery = self._recovering = None
 
     async def _give_up_recovery(self, reason: str) -> None:
@@ -292,35 +296,68 @@ class Conductor:
 
     async def _take_over(self) -> None:
         """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
-        roster = self._roster
-        await roster.until(lambda: roster.took_over)
+        await self._roster.until(lambda: self._roster.took_over)
         await asyncio.sleep(MEET_SECONDS)
         self._met.set()
-        if self._alone is None:
-            self._look_for_faults()
-        if self._active() is not None or self._repairing is not None or self._recovery is not None:
+        try:
+            if self._alone is None:
+                self._look_for_faults()
+            if not self._mends:
+                await self._roster.until(lambda: self._roster.complete)
+                await self._take_up()
+        finally:
+            self._taken_up.set()
+
+    async def _take_up(self) -> None:
+        """Where that manager died in the rebuild some are paused, and others could not join the next generation."""
+        roster, switch = self._roster, self._active()
+        if self._mends or (switch is not None and (switch.paused or roster.training)):
             return
-        await roster.until(lambda: roster.complete)
-        if not any(member.paused for member in roster.members.values()):
+        if any(member.paused for member in roster.members.values()):
+            self._drop()
+            try:
+                await procedures.pause(roster)
+            except TrainingEnds:
+                procedures.release(roster)
+                return
+            self._begin(HotSwitch(switch.ranks if switch is not None else frozenset(roster.backups), self._means))
+        elif (stranded := next((member for member in roster.members.values() if member.stranded), None)) is not None:
+            self._recovery_now().faults.tell(suspected=stranded.rank)
+        elif switch is None:
             procedures.release(roster)
-            return
-        await procedures.pause(roster)
-        self._begin(HotSwitch(frozenset(roster.backups), self._means))
+
+    @property
+    def _mends(self) -> bool:
+        return self._repairing is not None or self._recovery is not None
 
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
-        await asyncio.sleep(MEET_SECONDS)
+        roster = self._roster
+        await self._acquainted()
+        if roster.took_over:
+            await self._taken_up.wait()
+        if roster.complete and not roster.paused:
+            await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
         if self._recovery is not None:
             self._means.reports.status(FAILED, FAULT_FIRST)
-        elif self._roster.paused:
-            switch = self._active() or self._begin(HotSwitch(frozenset(self._roster.backups), self._means))
+        elif roster.paused:
+            switch = self._active() or self._begin(HotSwitch(frozenset(roster.backups), self._means))
             switch.migrate()
-        elif self._roster.complete:
+        elif roster.complete:
             self._drop()  # there is nothing left of it to switch
-            strategy = CONTINUE if self._roster.backups else MIGRATION
-            self._means.reports.status(RECOVERED, "training goes on", strategy)
+            self._means.reports.status(RECOVERED, "training goes on", MIGRATION if self._is_switched else CONTINUE)
         else:
             self._means.reports.status(FAILED, "not all ranks are there")
+
+    @property
+    def _is_switched(self) -> bool:
+        """Whether backups have the ranks of the last switch. This manager may not have been told which those are, and may have
+        put an end to it itself."""
+        switch, members = self._switch, self._roster.members
+        if self._roster.backups or (switch is not None and switch.over):
+            return False
+        new = {rank for rank, member in members.items() if member.role == names.BACKUP}
+        return bool(new) and (switch is None or switch.ranks <= new)
 
     # The switch that is going on.
 
@@ -358,6 +395,7 @@ class Conductor:
                 switch.give_way(reason)
             else:
                 switch.stop(reason)
+            self._look_for_faults()
 
     def _start(self, procedure: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(procedure)

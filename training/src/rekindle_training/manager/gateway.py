@@ -38,8 +38,8 @@ CALL_SECONDS = 10.0
 """One call; a gateway may hold a report for some seconds while it stores it."""
 INTRODUCTION_SECONDS = 60.0
 """Init and Register: a gateway that all jobs come back to at once serves them in turn, and who hangs up is the last again."""
-REPORT_SECONDS = 60.0
-"""How long a report is repeated; later than that the control plane has gone on without it."""
+REPORT_SECONDS = 900.0
+"""How long a report is repeated; later than that the control plane has gone on without it. Source: its limits, of 15 minutes."""
 
 
 Answer = TypeVar("Answer")

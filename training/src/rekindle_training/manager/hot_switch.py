@@ -55,8 +55,8 @@ class HotSwitch:
         """From which survivor which rank takes its state; known when all stand still."""
         self.paused = False
         """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
-        self._over = False
-        """Somebody ended it, who may have been told of a loss before this procedure was."""
+        self.over = False
+        """The old processes have their ranks. Somebody ended it, who may have been told of a loss before this procedure was."""
         self._migrates = False
         """Who is lost now, or fails, is the affair of the migration, which goes on without it or says what has failed."""
         self._old: Members = {}
@@ -83,7 +83,7 @@ class HotSwitch:
             procedures.release(self._roster)
             return ""
         except (CannotPause, RankLost, TimeoutError) as error:
-            if not self._over:
+            if not self.over:
                 self._means.reports.strategies(EXIT)
                 self.stop(f"training could not pause: {error}")
             return ""
@@ -96,14 +96,14 @@ class HotSwitch:
 
     def stop(self, reason: str) -> None:
         """Everything is as it was before."""
-        self._over = True
+        self.over = True
         log.info("hot switch stopped", extra={"reason": reason})
         self._roster.dismiss(self._all_backups(), reason)
         procedures.release(self._roster)
 
     def give_way(self, reason: str) -> None:
         """To a recovery: the old processes have their ranks again, as far as they live, and the backups leave."""
-        self._over = True
+        self.over = True
         log.info("hot switch gives way", extra={"reason": reason})
         for process in self._new.values():
             self._means.pods.release(reason, process.identity)

@@ -118,8 +118,10 @@ class Orders:
         try:
             said = json.loads(signal.extraParams or "{}")
             standbys = said.get("standbys", {}).items()
-        except (ValueError, AttributeError):
-            raise ValueError(f"extraParams: {signal.extraParams!r} is not a JSON object with an object of standbys") from None
+        except (ValueError, AttributeError, RecursionError):
+            raise ValueError(
+                f"extraParams: {signal.extraParams[:100]!r} is not a JSON object with an object of standbys"
+            ) from None
         per_pod = self._conductor.ranks_per_pod
         found = {uid: _number("extraParams", json.dumps(pod), self._conductor.ranks // per_pod) for uid, pod in standbys}
         if others := [pod for pod in found.values() if pod * per_pod not in ranks]:

@@ -41,6 +41,8 @@ class Pods:
         """What is still to be done, by what it is the answer to."""
         self._named: dict[str, int] = {}
         """Pod ranks that standbys are to take, by the uids of their pods."""
+        self._told: set[str] = set()
+        """Launchers of standbys that were told so, among them who does not speak any more, or for which another one was named."""
 
     # What the service brings.
 
@@ -153,13 +155,14 @@ class Pods:
             self._give_rank(pod)
 
     def forget_standbys(self) -> set[str]:
-        """No standby takes a rank any more. Returns the launchers of those that were named."""
-        named, self._named = self._named, {}
-        return {pod.state.pod for pod in self._pods if pod.state.pod_uid in named}
+        """No standby takes a rank any more. Returns the launchers of those that were told to, at any time."""
+        self._named = {}
+        return self._told
 
     def _give_rank(self, pod: _Pod) -> None:
         if pod.state.HasField("standby") and (rank := self._named.get(pod.state.pod_uid)) is not None:
             log.info("a standby takes the ranks of a pod", extra={"uid": pod.state.pod_uid, "pod_rank": rank})
+            self._told.add(pod.state.pod)
             pod.outbox.put_nowait(PodOrder(take=Take(pod_rank=rank)))
 
     def _order(self, about: str, order: PodOrder) -> None:

@@ -51,6 +51,8 @@ class RankProcess:
         self.steps_lost = 0
         self.stands = False
         """Its step failed, or what follows one: it waits for another generation."""
+        self.stranded = False
+        """It could not join a generation of which only an earlier manager knows, and has left its own."""
         self.standing: Standing | None = None
         """What it said then."""
         self.stood_unasked = False

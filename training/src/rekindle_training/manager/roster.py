@@ -5,6 +5,7 @@ Filled by `service.py` as processes say hello, read by the procedures. What belo
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rekindle_training import names
@@ -14,6 +15,8 @@ from rekindle_wire.training_pb2 import Hello, RankMessage
 log = logging.getLogger(__name__)
 
 GONE_CODE = 1
+TOLD_AGAIN_SECONDS = 120.0
+"""In which a control plane has told a new manager all that the one before was told; a gateway may be away for a while."""
 TURNED_AWAY = "another pod has these ranks"
 
 Members = dict[int, RankProcess]
@@ -35,6 +38,7 @@ class Roster:
         self.generation = 0
         self.took_over = False
         """Ranks were members of a generation when this manager met them."""
+        self._took_over_at = 0.0
         self.torn = False
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
         self.stepped = False
@@ -51,6 +55,11 @@ class Roster:
         self._changed = asyncio.Event()
 
     # What the procedures ask.
+
+    @property
+    def has_just_taken_over(self) -> bool:
+        """What was ordered until then is told again about now."""
+        return self.took_over and time.monotonic() - self._took_over_at < TOLD_AGAIN_SECONDS
 
     @property
     def complete(self) -> bool:
@@ -120,7 +129,7 @@ class Roster:
         self.torn = False
         self.members = dict(members)
         for process in members.values():
-            process.generation, process.stepped, process.stands = self.generation, 0, False
+            process.generation, process.stepped, process.stands, process.stranded = self.generation, 0, False, False
             self._trained.add(process.identity)
             self._forget(process)
         self._change()
@@ -151,9 +160,11 @@ class Roster:
         return process, outbox
 
     def hear(self, process: RankProcess, message: RankMessage) -> None:
+        kind = message.WhichOneof("kind") or ""
+        process.stranded |= kind == "failed" and message.generation > process.generation
         if message.generation != process.generation:
             return
-        process.hear(kind := message.WhichOneof("kind") or "", message)
+        process.hear(kind, message)
         self.stepped |= kind == "stepped"
         if kind == "standing" and self.members.get(process.rank) is process:
             for member in self.members.values():
@@ -215,7 +226,7 @@ class Roster:
         """A manager that took over learns from the ranks which generation is the current one."""
         if generation > self.generation:
             log.info("took over", extra={"generation": generation})
-            self.generation, self.took_over = generation, True
+            self.generation, self.took_over, self._took_over_at = generation, True, time.monotonic()
             stay = {rank: member for rank, member in self.members.items() if self.lives(member.identity)}
             self.dismiss(
                 [self.members[rank] for rank in self.members.keys() - stay.keys()], "another process has taken over this rank"

@@ -119,7 +119,7 @@ class Elsewhere(Nobody):
         """Launchers of the pods that are replaced."""
         self._given_up: set[str] = set()
         """Launchers of pods that were to take their place, and did not come so far."""
-        taken = roster.took_over and all(member is not None and _is_backup(member) for member in members.values())
+        taken = roster.has_just_taken_over and all(member is not None and _is_backup(member) for member in members.values())
         self._leaving = {} if taken else members
         """A manager that follows one which had carried this out finds the backups where they belong."""
 
