@@ -187,7 +187,8 @@ class PodActivities:
             return gone or any(_over(pod) for pod in pods) or (len(pods) >= request.pods and _settled(pods))
 
         restart = request.restart
-        pods = await self._until(restart.job_id, lambda pod: _is_new(pod, restart), request.within, settled)
+        wanted: Wanted = lambda pod: _is_new(pod, restart) and not is_standby(pod)  # noqa: E731
+        pods = await self._until(restart.job_id, wanted, request.within, settled)
         return _started(pods, seen, request.pods)
 
     @activity.defn

@@ -42,3 +42,15 @@ async def test_pods_that_are_made_in_the_second_of_the_old_ones_are_new() -> Non
     started: Started = await run(pods.await_new_running, request)
     assert (started.running, started.message) == (True, "")
     assert (await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(0)))).count == 0
+
+
+async def test_a_standby_is_not_counted_as_a_pod_of_the_restart() -> None:
+    """One may be made late, by a worker that stood still while the job was stopped."""
+    job = a_job(standbys=1)
+    cluster = ScriptedCluster(job, nodes=4)
+    await cluster.ensure_standbys(job.id, 1, ())
+    del cluster.pods_by_name[cluster.holder(1).metadata.name]
+    restart = Restart(job_id=job.id, generation="0", youngest=None, youngest_uids=())
+    request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(0))
+    started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_new_running, request)
+    assert (started.running, started.message) == (False, "1 of 2 pods are there")

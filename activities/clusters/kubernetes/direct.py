@@ -277,6 +277,8 @@ class DirectDriver:
         there = await self._reader.pods(job)
         if job.was_resumed:
             await self.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+        late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
+        await self._delete_all(late, 0)  # somebody made them while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         if job.kind is TRAINING_JOB:
