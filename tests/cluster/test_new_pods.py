@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.pods import PodActivities
-from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, Restart, Started, StopRequest
-from rekindle.model.cluster import Pod
+from activities.pods import PodActivities, ref
+from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
+from rekindle.model.cluster import Condition, Pod
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -54,3 +54,15 @@ async def test_a_standby_is_not_counted_as_a_pod_of_the_restart() -> None:
     request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(0))
     started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_new_running, request)
     assert (started.running, started.message) == (False, "1 of 2 pods are there")
+
+
+async def test_a_pod_of_a_lost_node_does_not_run() -> None:
+    """The cluster says that it does for minutes, or for ever; ranks that wait for it wait in vain."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    pod = cluster.holder(1)
+    request = PodsRequest(job_id=job.id, pods=(ref(pod),), within=timedelta(0))
+    assert (await ActivityEnvironment().run(PodActivities(cluster).await_running, request)).running
+    cluster.conditions[pod.spec.node_name] = (Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown"),)
+    lost: Started = await ActivityEnvironment().run(PodActivities(cluster).await_running, request)
+    assert (lost.running, lost.message) == (False, f"lost: {pod.spec.node_name}")
