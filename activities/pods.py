@@ -172,9 +172,16 @@ class PodActivities:
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
-        """Waits until the pods run. Ends early when one of them failed or is gone."""
+        """Waits until the pods run. Ends early when one of them failed or is gone. Those of a lost node seem to run for minutes,
+        or for ever: they do not."""
         pods = await self._until_these(request, lambda pods: len(pods) < len(request.pods) or _settled(pods))
-        return _started(pods, {pod.name for pod in request.pods}, len(request.pods))
+        started = _started(pods, {pod.name for pod in request.pods}, len(request.pods))
+        if not started.running:
+            return started
+        with translating_errors():
+            async with heartbeating():
+                lost = [node.metadata.name for node in await self._nodes(pods) if is_lost(node)]
+        return Started(running=False, message=f"lost: {few(lost)}") if lost else started
 
     @activity.defn
     async def await_new_running(self, request: NewPodsRequest) -> Started:
@@ -187,7 +194,8 @@ class PodActivities:
             return gone or any(_over(pod) for pod in pods) or (len(pods) >= request.pods and _settled(pods))
 
         restart = request.restart
-        pods = await self._until(restart.job_id, lambda pod: _is_new(pod, restart), request.within, settled)
+        wanted: Wanted = lambda pod: _is_new(pod, restart) and not is_standby(pod)  # noqa: E731
+        pods = await self._until(restart.job_id, wanted, request.within, settled)
         return _started(pods, seen, request.pods)
 
     @activity.defn

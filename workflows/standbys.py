@@ -9,6 +9,7 @@ from datetime import datetime
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
+from rekindle.model import bounds
 from rekindle.model.standby import Upkeep
 from rekindle.policy import standbys
 from workflows import steps
@@ -40,9 +41,13 @@ class Standbys:
         if not trying.done():
             cancel_and_forget(trying)
         elif error := trying.exception():
-            workflow.logger.warning("the standbys are as they are", extra={"error": str(error)})
-        elif self._known.sightings == before:  # otherwise they were seen later than that
-            self._known.state = self._known.state.with_(standbys=trying.result().standbys)
+            why = bounds.note(str(error.__cause__ or error))
+            workflow.logger.warning("the standbys are as they are", extra={"error": why})
+            self._renew(self._known.state.upkeep.model_copy(update={"refused": why}))
+        else:
+            self._renew(self._known.state.upkeep.model_copy(update={"refused": ""}))
+            if self._known.sightings == before:  # otherwise they were seen later than that
+                self._known.state = self._known.state.with_(standbys=trying.result().standbys)
         self.tell()
 
     def tell(self) -> None:
@@ -62,7 +67,7 @@ class Standbys:
     async def end(self) -> None:
         """The job's workflow ends: what is left of its pods belongs to somebody else."""
         state = self._known.state
-        if not state.standbys or state.job.observe:
+        if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # one may not have been seen yet
             return
         try:
             await steps.ensure_standbys(state.job.id, 0, ())

@@ -68,7 +68,7 @@ class LocalCluster:
         pods = await self.pods(job_id)
         old = last_holder(pods, pod_rank, avoid_nodes)
         template = old or _made_again(await self.job(job_id), pod_rank, pods)
-        return Replacement(await self._backup_pod(_backup(template, name, {*avoid_nodes, template.spec.node_name})), old)
+        return Replacement(await self._backup_pod(_backup(template, name, avoid_nodes)), old)
 
     async def _backup_pod(self, wanted: Pod) -> Pod:
         """A standby that has the rank and the marks of the wanted pod from now on, or that pod itself. A repeated call answers

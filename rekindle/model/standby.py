@@ -31,5 +31,8 @@ class Upkeep(Value):
     tries: int = 0
     """How often in a row, without a time of quiet between them."""
 
+    refused: Note = ""
+    """Why the last try came to nothing, in the cluster's words; empty: it did not."""
+
     told: str = ""
     """Reason of the event that says what is wrong with them; empty: nothing is."""

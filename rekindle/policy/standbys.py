@@ -145,6 +145,8 @@ def trouble(state: JobState) -> tuple[str, str]:
         return "StandbyLost", f"standby {lost.name} is replaced: {lost.wrong}"
     if waiting := next((one for one in state.standbys if one.waits), None):
         return "StandbyUnschedulable", f"standby {waiting.name} has no node, training goes on without: {waiting.waits}"
+    if refused := state.upkeep.refused:
+        return "StandbyNotMade", f"not all standbys could be made, training goes on without: {refused}"
     return "", ""
 
 
@@ -154,7 +156,7 @@ def words(state: JobState) -> str:
         return ""
     running = [one for one in state.standbys if one.runs and not one.wrong]
     where = f" ({few([one.node for one in running])})" if running else ""
-    wrong = problem(state.job) or next((_short(one) for one in state.standbys if one.wrong or one.waits), "")
+    wrong = problem(state.job) or next((_short(one) for one in state.standbys if one.wrong or one.waits), state.upkeep.refused)
     return f"standbys: {len(running)} of {state.job.standbys}{where}" + (f"; {wrong}" if wrong else "")
 
 

@@ -10,6 +10,7 @@ from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobPhase, Node, NodeStatus, Pod, PodPhase, PodRole
 from tests.support.cluster import job_object, phase, until, until_running
 from tests.support.job_views import NOW, job, node, pod
+from workers.local_cluster.guardian import kill_carriers
 from workers.local_cluster.scheduling import in_the_way, place
 
 
@@ -99,4 +100,18 @@ async def test_a_standby_knows_that_it_is_one_and_has_no_rank(client: ClusterCli
     assert (found[keys.ENV_POD_NAME], found[keys.ENV_POD_UID]) == (ours.metadata.name, ours.metadata.uid)
     assert found[keys.ENV_NODE] == ours.spec.node_name != view.pods["demo-worker-0"].spec.node_name
     assert view.jobs["demo"].status.phase is JobPhase.RUNNING
+    await cluster.close()
+
+
+async def test_the_node_of_a_pod_that_failed_is_as_good_as_any(client: ClusterClient, socket: Path) -> None:
+    """Its processes are gone, and nothing is said against the node: where no other is free the rank needs no restart of its job."""
+    cluster = LocalCluster(socket)
+    submitted = await client.submit(job_object(pods=3, accelerators=2))
+    await until_running(client, "demo-worker-0", "demo-worker-1", "demo-worker-2")
+    old = await client.pod("demo-worker-1")
+    kill_carriers(f"{keys.ENV_POD_UID}={old.metadata.uid}")
+    await until(client, lambda view: phase(view, "demo-worker-1") is PodPhase.FAILED)
+    made = await cluster.ensure_replacement(submitted.metadata.uid, 1, "demo-worker-1-hot-0001", ())
+    view = await until(client, lambda view: bool(view.pods[made.backup.metadata.name].status.conditions))
+    assert view.pods[made.backup.metadata.name].spec.node_name == old.spec.node_name
     await cluster.close()

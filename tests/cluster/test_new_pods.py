@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.pods import PodActivities
-from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, Restart, Started, StopRequest
-from rekindle.model.cluster import Pod
+from activities.pods import PodActivities, ref
+from rekindle.model.activity_values import NewPodsRequest, OldPodsRequest, PodCount, PodsRequest, Restart, Started, StopRequest
+from rekindle.model.cluster import Condition, Pod
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 
@@ -42,3 +42,27 @@ async def test_pods_that_are_made_in_the_second_of_the_old_ones_are_new() -> Non
     started: Started = await run(pods.await_new_running, request)
     assert (started.running, started.message) == (True, "")
     assert (await run(pods.await_old_gone, OldPodsRequest(restart=restart, within=timedelta(0)))).count == 0
+
+
+async def test_a_standby_is_not_counted_as_a_pod_of_the_restart() -> None:
+    """One may be made late, by a worker that stood still while the job was stopped."""
+    job = a_job(standbys=1)
+    cluster = ScriptedCluster(job, nodes=4)
+    await cluster.ensure_standbys(job.id, 1, ())
+    del cluster.pods_by_name[cluster.holder(1).metadata.name]
+    restart = Restart(job_id=job.id, generation="0", youngest=None, youngest_uids=())
+    request = NewPodsRequest(restart=restart, pods=job.pods, within=timedelta(0))
+    started: Started = await ActivityEnvironment().run(PodActivities(cluster).await_new_running, request)
+    assert (started.running, started.message) == (False, "1 of 2 pods are there")
+
+
+async def test_a_pod_of_a_lost_node_does_not_run() -> None:
+    """The cluster says that it does for minutes, or for ever; ranks that wait for it wait in vain."""
+    job = a_job()
+    cluster = ScriptedCluster(job)
+    pod = cluster.holder(1)
+    request = PodsRequest(job_id=job.id, pods=(ref(pod),), within=timedelta(0))
+    assert (await ActivityEnvironment().run(PodActivities(cluster).await_running, request)).running
+    cluster.conditions[pod.spec.node_name] = (Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown"),)
+    lost: Started = await ActivityEnvironment().run(PodActivities(cluster).await_running, request)
+    assert (lost.running, lost.message) == (False, f"lost: {pod.spec.node_name}")

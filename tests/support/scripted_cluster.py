@@ -48,7 +48,9 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
-        self.refuses_backups = ""
+        self.refuses_backups = self.refuses_standbys = ""
+        self.forgets_to_answer = False
+        """That standbys are made."""
         self.pods_start = True
         self.pods_are_placed = True
         """Job rescheduling: whether the scheduler has room for new pods."""
@@ -188,6 +190,8 @@ class ScriptedCluster:
 
     async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
         self._answers(job_id)
+        if self.refuses_standbys:
+            raise Invalid(self.refuses_standbys)
         plan = standbys.plan(self.job_model.name, list(self.pods_by_name.values()), count, avoid_nodes)
         await self._delete(plan.end, 0)
         for name in plan.new:
@@ -196,6 +200,8 @@ class ScriptedCluster:
             free = [node for node in self.node_names if node not in used]
             phase = PodPhase.RUNNING if free else PodPhase.PENDING
             self._annotated(self._pod(name, 0, free[0] if free else "", phase), {POD_TYPE: "standby"})
+        if plan.new and self.forgets_to_answer:
+            await asyncio.Event().wait()
         return self.standbys()
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:

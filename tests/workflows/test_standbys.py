@@ -19,10 +19,12 @@ from rekindle.policy.standbys import FIRST_PAUSE
 from tests.support.harness import Harness, a_job, a_mindio_job, harness, pod_fault, sub_health, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
+from workflows.process_rescheduling import LOOK_AT_PODS
 
 PAUSE = FIRST_PAUSE + timedelta(seconds=5)
 """After which they are seen to again."""
 
+LOST = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown", message="its kubelet is silent")
 SICK = Condition(type="SubHealthy", status="True", reason="80E18005", message="slow")
 
 
@@ -115,6 +117,25 @@ async def test_a_standby_that_dies_when_it_was_taken_is_followed_by_another_pod(
         assert peer.received[-1].extraParams == ""
 
 
+async def test_a_standby_whose_node_is_lost_when_it_was_taken_is_followed_by_another_pod(temporal: WorkflowEnvironment) -> None:
+    """The cluster shows it running for minutes, and nobody tells of a pod without a rank of its own: its node is looked at."""
+    job = wanting(1)
+    cluster = ScriptedCluster(job, nodes=5)
+    script = Script(resumes=False)
+    async with training(temporal, job, script, cluster) as (world, peer):
+        await world.settled(there(1))
+        (standby,) = cluster.standbys()
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.orders)
+        script.resumes = True
+        cluster.conditions[standby.spec.node_name] = (LOST,)
+        await world.skip(LOOK_AT_PODS + timedelta(seconds=5))
+        incident = await world.incident()
+        assert [(one.mode, one.outcome) for one in incident.ladder] == [(Mode.PROCESS_RESCHEDULING, Outcome.RECOVERED)]
+        assert f"kill {standby.metadata.name}" in cluster.writes
+        assert cluster.holder(1).spec.node_name not in ("node-1", standby.spec.node_name)
+
+
 async def test_a_standby_that_dies_is_no_fault_and_another_one_comes(temporal: WorkflowEnvironment) -> None:
     """One event says so; there is no incident, and training is not touched."""
     job = wanting(1)
@@ -166,6 +187,22 @@ async def test_a_standby_without_a_node_is_said_once_and_training_goes_on(tempor
         assert "-hot-" in cluster.holder(1).metadata.name
 
 
+async def test_a_standby_that_the_cluster_refuses_is_said_once_and_training_goes_on(temporal: WorkflowEnvironment) -> None:
+    """As a quota does it: in the cluster's words, until one is there."""
+    job = wanting(1)
+    cluster = ScriptedCluster(job, nodes=4)
+    cluster.refuses_standbys = "exceeded quota: few"
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        assert "exceeded quota: few" in (await world.event("StandbyNotMade")).message
+        await world.skip(PAUSE, of=world.entity)
+        await world.settled(lambda status: status.state.upkeep.tries > 1)
+        cluster.refuses_standbys = ""
+        await world.skip(4 * PAUSE, of=world.entity)
+        status = await world.settled(there(1))
+        assert [one.reason for one in cluster.events].count("StandbyNotMade") == 1
+        assert (status.state.upkeep.refused, status.state.incidents) == ("", 0)
+
+
 @pytest.mark.parametrize("job", [a_mindio_job(standbys=1)])
 async def test_a_job_that_cannot_have_standbys_is_told_so(temporal: WorkflowEnvironment, job: Job) -> None:
     """An event says why, and none is made."""
@@ -188,3 +225,16 @@ async def test_what_stands_by_ends_with_the_job(temporal: WorkflowEnvironment) -
         assert await world.entity.result() == "the job succeeded"
         assert cluster.standbys() == []
         assert len(cluster.pods_by_name) == 2
+
+
+async def test_what_was_just_made_ends_with_the_job_although_nobody_has_seen_it(temporal: WorkflowEnvironment) -> None:
+    """The job ends while the answer is on its way: its object, and what belongs to that, may stay for days."""
+    job = wanting(1)
+    cluster = ScriptedCluster(job, nodes=4)
+    cluster.forgets_to_answer = True
+    async with harness(temporal, job, cluster) as world, world.peer():
+        await world.first_step()
+        await world.settled(lambda _: bool(cluster.standbys()))
+        await world.tell(ids.Updates.END, "the job succeeded")
+        await world.entity.result()
+        assert cluster.standbys() == []

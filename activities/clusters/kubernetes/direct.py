@@ -166,9 +166,9 @@ class DirectDriver:
             return []
         affinity = made.placed(model["spec"].get("affinity", {}), avoid_nodes, await self._topology(job, model))
         bodies = [made.standby_of(model, job, name, affinity, self._settings.rank_keys) for name in names]
-        return await _all(self._create_standby(job, body, model) for body in bodies)
+        return await _all(self._create_standby(job, body) for body in bodies)
 
-    async def _create_standby(self, job: Workload, body: Object, model: Object) -> Object:
+    async def _create_standby(self, job: Workload, body: Object) -> Object:
         """Where the priority class is not installed, it has its model's."""
 
         def same(found: Object) -> bool:
@@ -180,8 +180,8 @@ class DirectDriver:
             if made.STANDBY_CLASS not in str(error):
                 raise
         spec = {key: value for key, value in body["spec"].items() if key != "priorityClassName"}
-        own = {key: value for key, value in model["spec"].items() if key == "priorityClassName"}
-        return await self._create(job.namespace, {**body, "spec": {**spec, **own}}, same)
+        own = body["metadata"]["annotations"].get(made.OWN_CLASS)
+        return await self._create(job.namespace, {**body, "spec": {**spec, **({"priorityClassName": own} if own else {})}}, same)
 
     # ---- the hand-over
 
@@ -277,6 +277,8 @@ class DirectDriver:
         there = await self._reader.pods(job)
         if job.was_resumed:
             await self.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+        late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
+        await self._delete_all(late, 0)  # somebody made them while the job was stopped
         if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         if job.kind is TRAINING_JOB:

@@ -43,7 +43,7 @@ def lost_rank(rank: int, pods: Sequence[tuple[int | None, Object]], lost_nodes: 
     more = [pod for pod in holders if is_active(pod) and pod["spec"].get("nodeName") not in lost_nodes]
     lost = sorted((pod for pod in holders if pod not in more), key=_born)
     backups = [pod for pod in own if is_backup(pod) and not is_terminating(pod)]
-    others = [pod for its, pod in pods if its != rank]
+    others = [pod for its, pod in pods if its != rank and not is_standby(pod)]
     return LostRank(rank, lost[-1] if lost else None, more, sorted(backups, key=_born), others)
 
 

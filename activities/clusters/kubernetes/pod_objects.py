@@ -1,7 +1,7 @@
 """Pod objects that we make or change: backups, the pods of our own jobs, and where they may go. Pure; used by `direct.py`."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,6 +31,9 @@ TAKES_OVER = "rekindle.io/takes-over"
 STANDBY_CLASS = "rekindle-standby"
 """PriorityClass of standbys, as `deploy/base/standbys.yaml` has it: any other pod takes their place."""
 
+OWN_CLASS = "rekindle.io/priority-class"
+"""Annotation of a standby: the PriorityClass that its model had, and that clones of it have again."""
+
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Of the pods of a batch Job, which counts a finished pod by removing it."""
 
@@ -45,6 +48,20 @@ SAME_KIND = (keys.GENERATION, keys.REPLICA_TYPE, REPLICATED_JOB)
 
 SAME_TOPOLOGY = (keys.TOPOLOGY, "kueue.x-k8s.io/podset-required-topology")
 """Annotations of a job, or of its pods, that name the label of nodes which all its pods share."""
+
+ROLE_FIELDS = {
+    keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
+    keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
+}
+FIELDS = {
+    keys.ENV_POD_IP: "status.podIP",
+    keys.ENV_POD_NAME: "metadata.name",
+    keys.ENV_POD_UID: "metadata.uid",
+    keys.ENV_NODE: "spec.nodeName",
+    **ROLE_FIELDS,
+    keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
+}
+"""By the variable: where a pod finds what it knows of itself."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MASTER_PORT = 29500
@@ -72,7 +89,8 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
     """
     metadata, withheld = old["metadata"], job.kind.withheld
     labels = {key: value for key, value in metadata.get("labels", {}).items() if key not in withheld}
-    annotations = {**metadata.get("annotations", {}), **({keys.RANK_INDEX: rank} if rank else {})}
+    said = {key: value for key, value in metadata.get("annotations", {}).items() if key != OWN_CLASS}
+    annotations = {**said, **({keys.RANK_INDEX: rank} if rank else {})}
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: metadata["name"]}
     if withheld:
         marks[TAKES_OVER] = json.dumps(_place(metadata, withheld))
@@ -86,8 +104,22 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
             "annotations": {**annotations, **marks},
             "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
-        "spec": {**_startable(old["spec"], metadata.get("labels", {}), withheld), "affinity": affinity},
+        "spec": {**_as_worker(_startable(old["spec"], metadata.get("labels", {}), withheld), metadata), "affinity": affinity},
     }
+
+
+def _as_worker(spec: Object, metadata: Object) -> Object:
+    """What a pod that was a standby has for the sake of that is not cloned. Its role and its rank are its annotations again."""
+    waits = {"name": keys.ENV_POD_ROLE, "value": PodRole.STANDBY.value}
+    for container in spec["containers"]:
+        own = container.get("env", [])
+        if waits in own:
+            container["env"] = [*(entry for entry in own if entry != waits), *_fields(ROLE_FIELDS)]
+    if spec.get("priorityClassName") != STANDBY_CLASS:
+        return spec
+    own_class = metadata.get("annotations", {}).get(OWN_CLASS)
+    rest = {key: value for key, value in spec.items() if key != "priorityClassName"}
+    return {**rest, **({"priorityClassName": own_class} if own_class else {})}
 
 
 # ---- standbys
@@ -102,7 +134,8 @@ def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_k
         {key: value for key, value in metadata[part].items() if key not in ranks} for part in ("labels", "annotations")
     ]
     metadata["labels"] = {**labels, keys.STANDBY_OF: job.uid}
-    metadata["annotations"] = {**annotations, keys.POD_TYPE: PodRole.STANDBY.value}
+    own_class = {OWN_CLASS: spec["priorityClassName"]} if spec.get("priorityClassName") else {}
+    metadata["annotations"] = {**annotations, **own_class, keys.POD_TYPE: PodRole.STANDBY.value}
     spec.pop("hostname", None)  # a Job's controller writes its index there
     for container in spec["containers"]:
         own = [entry for entry in container.get("env", ()) if entry["name"] not in (keys.ENV_POD_ROLE, keys.ENV_POD_RANK)]
@@ -276,7 +309,10 @@ def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[s
         keys.ENV_MASTER_ADDR: f"{job.name}-manager.{job.namespace}.svc",
         keys.ENV_MASTER_PORT: str(MASTER_PORT),
     }
-    environment = [*({"name": name, "value": value} for name, value in {**contract, **spec.env}.items()), *_fields(spec.env)]
+    environment = [
+        *({"name": name, "value": value} for name, value in {**contract, **spec.env}.items()),
+        *_fields(FIELDS, spec.env),
+    ]
     make = _Maker(job, generation, placed(spec.kubernetes.pod.get("affinity", {}), avoid_nodes), spec.kubernetes, environment)
     amount = spec.accelerators_per_pod
     resources = {"limits": {spec.kubernetes.accelerator_resource: str(amount)}} if amount else {}
@@ -284,17 +320,8 @@ def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[s
     return managers + [make.pod(PodRole.WORKER, rank, spec.command, resources) for rank in range(spec.pods)]
 
 
-def _fields(own: dict[str, str]) -> list[Object]:
+def _fields(paths: Mapping[str, str], own: Collection[str] = ()) -> list[Object]:
     """What a pod knows of itself."""
-    paths = {
-        keys.ENV_POD_IP: "status.podIP",
-        keys.ENV_POD_NAME: "metadata.name",
-        keys.ENV_POD_UID: "metadata.uid",
-        keys.ENV_NODE: "spec.nodeName",
-        keys.ENV_POD_ROLE: f"metadata.annotations['{keys.POD_TYPE}']",
-        keys.ENV_POD_RANK: f"metadata.annotations['{keys.RANK_INDEX}']",
-        keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
-    }
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items() if name not in own]
 
 
