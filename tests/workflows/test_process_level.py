@@ -1,5 +1,6 @@
 """Recovery of processes: the step is repeated, or faulty processes start again in their pods. Success, failures, limits."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -7,7 +8,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.ids import Workflows
+from rekindle.ids import Updates, Workflows
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
@@ -379,3 +381,24 @@ async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: Work
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+
+
+# ---- what others do meanwhile
+
+
+async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: WorkflowEnvironment) -> None:
+    """It has given no order yet, but training stands since the mode before it."""
+    job = a_job(annotations={RECOVER_STRATEGY: "retry,recover"})
+    cluster = ScriptedCluster(job)
+    cluster.backup_starts = False
+    async with training(temporal, job, Script(finds=(2,)), cluster) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        running = await world.running()
+        await running.cancel()
+        await world.recorded(running, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        cluster.backup_starts = True
+        cluster.run(cluster.backup().metadata.name)
+        assert ladder(await world.incident()) == [(RETRY, ESCALATE), (ELSEWHERE, RECOVERED)]
+        await _stands_no_more(world, peer)
