@@ -27,9 +27,8 @@ from workflows.their_pods import TheirPods
 
 T = TypeVar("T")
 
-GONE = PodRef(name="", uid="")
-"""The pod of a rank of which the cluster shows nothing any more."""
-
+EARLY = timedelta(seconds=1)
+"""Before its limit, at which a wait was not ended by that."""
 
 LOOK_AT_PODS = timedelta(minutes=1)
 """Between two looks at new pods that are to take over."""
@@ -143,6 +142,8 @@ class ProcessRescheduling(TheirPods):
         """Not in time: there is no spare. The node of a pod that is lost by itself is as good as any."""
         backup = self.backups[pod_rank]
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
+        if not found.node and workflow.now() < until - EARLY:
+            raise _PodFails(f"the new pod {backup.backup.name} failed before it had a node: {found.message}")
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")

@@ -276,6 +276,14 @@ EXAMPLES = (
         knobs=RECOVERS,
     ),
     example(
+        "a new pod vanishes when it was just made",
+        "costly",
+        DIES,
+        Disturbance("backup vanishes", "backup made", 0.02),
+        knobs=Knobs(allows="recover", spares=3),
+        gentle=True,
+    ),
+    example(
         "a second mode is cancelled before its first order",
         "forgotten",
         *UNOFFERED,
