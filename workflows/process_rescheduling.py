@@ -23,7 +23,7 @@ from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import NOTHING, seconds
 from workflows.process_level import answer
-from workflows.their_pods import TheirPods
+from workflows.their_pods import NOBODY, TheirPods
 
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ class ProcessRescheduling(TheirPods):
     async def _hand_over(self, pod_rank: int, backup: Replacement) -> str:
         """The old pod goes, if there is one, and the new one is the pod of the rank."""
         job = self.context.job
-        before = backup.old or GONE
+        before = backup.old or PodRef(name="", uid=self._held_before(pod_rank), rank=pod_rank)
         self.moved.append(Switched(pod_rank=pod_rank, before=before, after=backup.backup))
         try:
             swap = await steps.swap(job.id, backup.old, backup.backup)
@@ -239,6 +239,11 @@ class ProcessRescheduling(TheirPods):
         note, left_behind = await hand_over.promoted(job, backup.old, backup.backup)
         self.left_behind += left_behind
         return note
+
+    def _held_before(self, pod_rank: int) -> str:
+        """Who held a rank of whose pod the cluster shows nothing any more."""
+        uid = self.context.holders[pod_rank] if self.context.holders else ""
+        return "" if uid in NOBODY else uid
 
     def recovered(self, reason: str) -> Verdict:
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]

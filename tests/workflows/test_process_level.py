@@ -402,3 +402,15 @@ async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: Work
         cluster.run(cluster.backup().metadata.name)
         assert ladder(await world.incident()) == [(RETRY, ESCALATE), (ELSEWHERE, RECOVERED)]
         await _stands_no_more(world, peer)
+
+
+async def test_a_pod_that_was_gone_before_anybody_told_is_replaced_once(temporal: WorkflowEnvironment) -> None:
+    """The watcher is slower than the training side: that another pod has the rank afterwards is no fault."""
+    async with training(temporal, elsewhere()) as (world, peer):
+        await world.look()
+        del world.cluster.pods_by_name[world.cluster.holder(1).metadata.name]
+        await peer.report_fault(3)
+        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
+        await world.look()
+        await _stands_no_more(world, peer)
+        assert (await world.status()).state.incidents == 1
