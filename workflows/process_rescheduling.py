@@ -247,8 +247,9 @@ class ProcessRescheduling(TheirPods):
 
     def recovered(self, reason: str) -> Verdict:
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
-        handled = tuple(Handled.of(fault) for fault in about)
-        return super().recovered(reason).with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
+        verdict, left = super().recovered(reason), (Handled.of(fault) for fault in about)
+        handled = tuple(dict.fromkeys((*verdict.handled, *left)))
+        return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
 
 
 def _is_gone(error: ActivityError) -> bool:

@@ -404,6 +404,21 @@ async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: Work
         await _stands_no_more(world, peer)
 
 
+async def test_a_fault_that_somebody_else_tells_meanwhile_is_over_with_the_repair(temporal: WorkflowEnvironment) -> None:
+    """It was announced with the first one and mended: its process is not started anew once more."""
+    async with training(temporal, ours(), Script(stops=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "stop_train" in peer.orders)
+        before = await heard(world)
+        await world.fault(Fault(id="chip", kind=FaultKind.PROCESS, ranks=(0,), source="test"))
+        await told_again(world, before)
+        await peer.report_stopped()
+        assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[2])[2] == ["0:1", "3:1"]
+        await _stands_no_more(world, peer)
+        assert (await world.status()).state.incidents == 1
+
+
 async def test_a_pod_that_was_gone_before_anybody_told_is_replaced_once(temporal: WorkflowEnvironment) -> None:
     """The watcher is slower than the training side: that another pod has the rank afterwards is no fault."""
     async with training(temporal, elsewhere()) as (world, peer):
