@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
+from rekindle.ids import Signals
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultKind, not_among
+from rekindle.model.fault import WATCHER, Fault, FaultKind, ManagerGone, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, ladder, nodes
@@ -82,6 +83,8 @@ class IncidentRun:
         """The job ends: whatever runs is cancelled, and nothing comes after it."""
         self._ending = True
         if self._child:
+            if row_of(self._child.mode).about is About.RANKS:  # which go to their end where training stands: it does so no more
+                self._child.tell(Signals.MANAGER_LOST, ManagerGone(how="the job has ended"))
             self._child.cancel("the job ends")
 
     def withdraw(self, request_id: str) -> None:

@@ -429,3 +429,13 @@ async def test_a_pod_that_was_gone_before_anybody_told_is_replaced_once(temporal
         await world.look()
         await _stands_no_more(world, peer)
         assert (await world.status()).state.incidents == 1
+
+
+async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
+    """Nobody answers any more. A job that was suspended may be resumed, and needs its workflow anew."""
+    async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.orders)
+        await world.tell(Updates.END, "the job was suspended")
+        async with asyncio.timeout(20):
+            assert await world.entity.result() == "the job was suspended"
