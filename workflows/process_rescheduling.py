@@ -74,7 +74,7 @@ class ProcessRescheduling(TheirPods):
             await self.open(Strategy.RECOVER)
             tries_left -= 1
             try:
-                report = await self._replaced(faulty.pods_of(self.context.job, self.situation.announced))
+                report = await self._replaced(self.pods_to_replace())
             except _PodFails as failure:
                 why: str | _PodFails = failure
                 await self.compensate()

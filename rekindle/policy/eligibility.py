@@ -166,10 +166,14 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     reasons = {
         "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
         f"with MindIO the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(state.job),
-        f"{len(pods)} pods are faulty, accepted are at most {MOST_REPLACED}": len(pods) > MOST_REPLACED,
+        too_many(len(pods)): len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= state.job.pods,
     }
     return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+
+
+def too_many(pods: int) -> str:
+    return f"{pods} pods are faulty, accepted are at most {MOST_REPLACED}"
 
 
 def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:

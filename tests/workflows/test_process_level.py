@@ -439,3 +439,21 @@ async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> No
         await world.tell(Updates.END, "the job was suspended")
         async with asyncio.timeout(20):
             assert await world.entity.result() == "the job was suspended"
+
+
+async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: WorkflowEnvironment) -> None:
+    """Also where they are lost while the first one is replaced."""
+    job = a_job(pods=13, annotations={RECOVER_STRATEGY: "recover"})
+    cluster = ScriptedCluster(job, nodes=30)
+    cluster.backup_starts = False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3)
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        await world.fault(node_fault("node-2").model_copy(update={"pod_ranks": tuple(range(2, 12))}))
+        cluster.backup_starts = True
+        cluster.run(cluster.backup().metadata.name)
+        incident = await world.restarted()
+        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert "11 pods are faulty, accepted are at most 10" in incident.ladder[0].reason
+        assert "recover" not in peer.orders
