@@ -148,12 +148,16 @@ class ProcessLevel(ModeWorkflow):
         Args:
             code: of the training side's answer; 0: it gave none.
         """
-        bears_it = not self._speaks_mindio or code == TRY_AGAIN
+        bears_it = self.bears_another(code)
         if not bears_it and any(order.change_strategy for order in self.attempt):
             return self.ends_all(reason)
         if bears_it:
             self.again()
         return Ends(Outcome.ESCALATE, reason)
+
+    def bears_another(self, code: int) -> bool:
+        """Whether the training side bears another announcement behind this answer."""
+        return not self._speaks_mindio or code == TRY_AGAIN
 
     def ends_all(self, reason: str) -> Ends:
         """Nobody knows where training stands: only a restart of the job is left."""

@@ -457,3 +457,18 @@ async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: Wor
         assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
         assert "11 pods are faulty, accepted are at most 10" in incident.ladder[0].reason
         assert "recover" not in peer.orders
+
+
+async def test_mindio_is_announced_nothing_behind_a_repair_that_failed(temporal: WorkflowEnvironment) -> None:
+    """Also where a second fault is why: it would leave at another announcement, unless it said 405."""
+    script = Script(statuses=[406])
+    async with training(temporal, mindio(), script) as (world, peer):
+
+        async def strikes(_: str) -> None:
+            peer.script = replace(script, before_status=nothing_before)
+            await peer.report_fault(0)
+
+        script.before_status = strikes
+        await peer.report_fault(3)
+        await world.phase(RESUMES)
+        assert peer.carried_out == [*DONE, "recover"]
