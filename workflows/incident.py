@@ -118,10 +118,18 @@ class IncidentRun:
             self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before."""
-        while not self._known.state.ended and not await look(self._known, self._journal):
+        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before.
+        Only what the watcher saw is looked at again: for the rest the cluster need not answer."""
+        while not self._known.state.ended and all(fault.source == WATCHER for fault in self._news()):
+            if await look(self._known, self._journal):
+                break
             await pause_for_the_cluster(self._known)
-        return any(not fault.backup for fault in not_among(cases.counting(self._known.state, workflow.now()), self._met))
+        return bool(self._news())
+
+    def _news(self) -> list[Fault]:
+        """What has broken since the mode began."""
+        counting = cases.counting(self._known.state, workflow.now())
+        return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next one of the ladder for all that is broken by now; a verdict may name it. What a real fault interrupted is

@@ -182,3 +182,13 @@ async def test_a_backup_that_dies_when_it_has_taken_over_is_a_fault_of_its_ranks
         assert ladder(incident) == [(SWITCH, CANCELLED), (IN_PLACE, RECOVERED)], incident
         assert "the backup pod died when it had taken over" in incident.ladder[0].reason
         assert cluster.holder(1).metadata.uid == old
+
+
+async def test_a_fault_of_a_process_does_not_wait_for_a_cluster_that_does_not_answer(temporal: WorkflowEnvironment) -> None:
+    """What the training side tells is not looked up in the cluster, and its process starts again without it."""
+    async with training(temporal, ours(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        world.cluster.unreachable = True
+        await peer.report_fault(SURVIVOR)
+        assert ladder(await world.incident()) == [(SWITCH, CANCELLED), (IN_PLACE, RECOVERED)]
