@@ -344,7 +344,8 @@ class PodActivities:
 
 
 def _holder(pods: Iterable[Pod], request: BackupRequest) -> Pod:
-    for pod in pods:
+    """One that failed may be left behind beside the pod that has taken its rank over."""
+    for pod in sorted(pods, key=lambda pod: pod.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)):
         if ref(pod).rank == request.pod_rank and not is_backup(pod) and pod.metadata.deletion_timestamp is None:
             return pod
     raise NotFound(f"no pod of job {request.job_id} holds pod rank {request.pod_rank}")

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError
 
+from rekindle.ids import Signals
 from rekindle.model.base import Value
-from rekindle.model.fault import Fault, FaultKind, not_among
+from rekindle.model.fault import WATCHER, Fault, FaultKind, ManagerGone, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.policy import cases, ladder, nodes
@@ -82,6 +83,8 @@ class IncidentRun:
         """The job ends: whatever runs is cancelled, and nothing comes after it."""
         self._ending = True
         if self._child:
+            if row_of(self._child.mode).about is About.RANKS:  # which go to their end where training stands: it does so no more
+                self._child.tell(Signals.MANAGER_LOST, ManagerGone(how="the job has ended"))
             self._child.cancel("the job ends")
 
     def withdraw(self, request_id: str) -> None:
@@ -115,10 +118,18 @@ class IncidentRun:
             self._known.state = faults.rejudged(self._known.state, every=True)
 
     async def _is_broken(self) -> bool:
-        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before."""
-        while not self._known.state.ended and not await look(self._known, self._journal):
+        """Whether what interrupted a mode is still so: the one below it ends processes. It is none of what stood before.
+        Only what the watcher saw is looked at again: for the rest the cluster need not answer."""
+        while not self._known.state.ended and all(fault.source == WATCHER for fault in self._news()):
+            if await look(self._known, self._journal):
+                break
             await pause_for_the_cluster(self._known)
-        return any(not fault.backup for fault in not_among(cases.counting(self._known.state, workflow.now()), self._met))
+        return bool(self._news())
+
+    def _news(self) -> list[Fault]:
+        """What has broken since the mode began."""
+        counting = cases.counting(self._known.state, workflow.now())
+        return [fault for fault in not_among(counting, self._met) if not fault.backup]
 
     def _next_mode(self, verdicts: list[Verdict]) -> Mode | None:
         """The next one of the ladder for all that is broken by now; a verdict may name it. What a real fault interrupted is

@@ -25,6 +25,7 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
+from rekindle.policy.eligibility import MOST_REPAIRS
 from rekindle.policy.modes import LADDER, LAST
 from workflows import attachments, faults
 
@@ -294,9 +295,11 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         met: faults that its last mode was given, of the case or not: what it could not mend is not begun again for them.
     """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
+    repairs = [incident.started_at] if incident.ladder[-1].went_on_at else []
     state = state.with_(
         history=_kept((*state.history, incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
+        repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,

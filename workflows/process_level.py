@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 
-from rekindle.model.recovery import Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
-from rekindle.policy import opening
+from rekindle.model.fault import TRAINING_SIDE, WATCHER
+from rekindle.model.recovery import Handled, Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
+from rekindle.policy import faulty, opening
 from workflows.front import front
 from workflows.mode import Ends, ModeWorkflow, seconds, shielded
 from workflows.opening import open_recovery
@@ -28,6 +29,9 @@ class ProcessLevel(ModeWorkflow):
 
     went_on_at: datetime | None = None
     """When the last answer to a strategy was taken."""
+
+    mended: tuple[Handled, ...] = ()
+    """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
@@ -57,8 +61,8 @@ class ProcessLevel(ModeWorkflow):
             return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, next_mode=end.next_mode)
 
     async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
-        """Training that was stopped would stand: the recovery goes to its end."""
-        if self.touched or work.done():
+        """Training that was stopped would stand, also where an earlier mode has stopped it: the recovery goes to its end."""
+        if self.touched or self.situation.stopped or work.done():
             return await work
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -87,6 +91,7 @@ class ProcessLevel(ModeWorkflow):
         limits = self.context.job.limits
         ordered = (*self.situation.ordered, order.change_strategy)
         self.situation = self.situation.with_(ordered=ordered, answer_by=None)
+        self.mended = self._told_by_others()
         if not await self.order(order, limits.order):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
         await self.await_answer(within, f"wait for the report of {order.name}")
@@ -94,6 +99,12 @@ class ProcessLevel(ModeWorkflow):
             self.went_on_at = self.answered_at
             return report
         raise self.no_answer(order.name, within)
+
+    def _told_by_others(self) -> tuple[Handled, ...]:
+        announced, job = {one.rank for one in self.situation.announced}, self.context.job
+        told = [fault for fault in self.faults if fault.source not in (WATCHER, TRAINING_SIDE)]
+        ranks = [(fault, {one.rank for one in faulty.ranks_of(job, fault)}) for fault in told]
+        return tuple(Handled.of(fault) for fault, of in ranks if of and of <= announced)
 
     def is_no_answer(self, report: Report) -> str:
         """A status says whose it is; a late one of an earlier strategy would be taken for that of this one."""
@@ -137,12 +148,16 @@ class ProcessLevel(ModeWorkflow):
         Args:
             code: of the training side's answer; 0: it gave none.
         """
-        bears_it = not self._speaks_mindio or code == TRY_AGAIN
+        bears_it = self.bears_another(code)
         if not bears_it and any(order.change_strategy for order in self.attempt):
             return self.ends_all(reason)
         if bears_it:
             self.again()
         return Ends(Outcome.ESCALATE, reason)
+
+    def bears_another(self, code: int) -> bool:
+        """Whether the training side bears another announcement behind this answer."""
+        return not self._speaks_mindio or code == TRY_AGAIN
 
     def ends_all(self, reason: str) -> Ends:
         """Nobody knows where training stands: only a restart of the job is left."""
@@ -150,7 +165,14 @@ class ProcessLevel(ModeWorkflow):
 
     def recovered(self, reason: str) -> Verdict:
         """What the training side had told is over with its word that it goes on."""
-        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, went_on_at=self.went_on_at)
+        return Verdict(
+            mode=self.MODE,
+            outcome=Outcome.RECOVERED,
+            reason=reason,
+            steps_lost=0,
+            went_on_at=self.went_on_at,
+            handled=self.mended,
+        )
 
 
 def answer(report: Report) -> str:

@@ -23,13 +23,12 @@ from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.mode import NOTHING, seconds
 from workflows.process_level import answer
-from workflows.their_pods import TheirPods
+from workflows.their_pods import NOBODY, TheirPods
 
 T = TypeVar("T")
 
-GONE = PodRef(name="", uid="")
-"""The pod of a rank of which the cluster shows nothing any more."""
-
+EARLY = timedelta(seconds=1)
+"""Before its limit, at which a wait was not ended by that."""
 
 LOOK_AT_PODS = timedelta(minutes=1)
 """Between two looks at new pods that are to take over."""
@@ -75,7 +74,7 @@ class ProcessRescheduling(TheirPods):
             await self.open(Strategy.RECOVER)
             tries_left -= 1
             try:
-                report = await self._replaced(faulty.pods_of(self.context.job, self.situation.announced))
+                report = await self._replaced(self.pods_to_replace())
             except _PodFails as failure:
                 why: str | _PodFails = failure
                 await self.compensate()
@@ -143,6 +142,8 @@ class ProcessRescheduling(TheirPods):
         """Not in time: there is no spare. The node of a pod that is lost by itself is as good as any."""
         backup = self.backups[pod_rank]
         found = await self._unless_in_vain(backup, steps.await_scheduled(self.context.job.id, backup.backup, until))
+        if not found.node and workflow.now() < until - EARLY:
+            raise _PodFails(f"the new pod {backup.backup.name} failed before it had a node: {found.message}")
         if not found.node:
             limit = seconds(self.context.job.limits.replacement_scheduled)
             raise self.fails(f"no spare: {backup.backup.name} was not scheduled within {limit}: {found.message}")
@@ -225,7 +226,7 @@ class ProcessRescheduling(TheirPods):
     async def _hand_over(self, pod_rank: int, backup: Replacement) -> str:
         """The old pod goes, if there is one, and the new one is the pod of the rank."""
         job = self.context.job
-        before = backup.old or GONE
+        before = backup.old or PodRef(name="", uid=self._held_before(pod_rank), rank=pod_rank)
         self.moved.append(Switched(pod_rank=pod_rank, before=before, after=backup.backup))
         try:
             swap = await steps.swap(job.id, backup.old, backup.backup)
@@ -239,10 +240,16 @@ class ProcessRescheduling(TheirPods):
         self.left_behind += left_behind
         return note
 
+    def _held_before(self, pod_rank: int) -> str:
+        """Who held a rank of whose pod the cluster shows nothing any more."""
+        uid = self.context.holders[pod_rank] if self.context.holders else ""
+        return "" if uid in NOBODY else uid
+
     def recovered(self, reason: str) -> Verdict:
         about = [fault for fault in self.faults if any(one.left_behind(fault) for one in self.moved)]
-        handled = tuple(Handled.of(fault) for fault in about)
-        return super().recovered(reason).with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
+        verdict, left = super().recovered(reason), (Handled.of(fault) for fault in about)
+        handled = tuple(dict.fromkeys((*verdict.handled, *left)))
+        return verdict.with_(handled=handled, switched=tuple(self.moved), left_behind=self.left_behind)
 
 
 def _is_gone(error: ActivityError) -> bool:

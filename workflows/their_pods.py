@@ -15,6 +15,7 @@ from rekindle.model.bounds import few, numbered
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
 from rekindle.model.recovery import Report, Strategy, Switched
 from rekindle.policy import faulty, nodes, opening, orders
+from rekindle.policy.eligibility import MOST_REPLACED, too_many
 from rekindle.policy.modes import RESCHEDULING_TRIES
 from workflows import steps
 from workflows.mode import CAUGHT, seconds
@@ -43,6 +44,7 @@ class TheirPods(ProcessLevel):
             Ends: the job starts again; behind `recover` no other mode is borne.
         """
         await self.open(Strategy.RECOVER)
+        self.pods_to_replace()
         async with self.phase("new pods take over the ranks"):
             late = await self._found_late()
             pods = faulty.pods_of(self.context.job, self.situation.announced)
@@ -51,6 +53,13 @@ class TheirPods(ProcessLevel):
             raise self.fails(f"the new pods could not take over: {answer(report)}", report.code)
         where = few([f"{one.pod_rank} on {one.after.node}" for one in self.anew])
         return f"pod ranks recovered in other pods: {where}; {report.info}"
+
+    def pods_to_replace(self) -> tuple[int, ...]:
+        """Pod ranks of what is announced; raises Ends where they are too many by now."""
+        pods = faulty.pods_of(self.context.job, self.situation.announced)
+        if len(pods) > MOST_REPLACED:
+            raise self.fails(too_many(len(pods)))
+        return pods
 
     async def _found_late(self) -> tuple[int, ...]:
         """The pods that this order tells to leave: their faults were found behind the announcement."""

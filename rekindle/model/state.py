@@ -103,6 +103,7 @@ class JobStateChanges(TypedDict, total=False):
     incidents: int
     history: tuple[Incident, ...]
     restarts: tuple[datetime, ...]
+    repairs: tuple[datetime, ...]
     left_behind: tuple[PodRef, ...]
     standbys: tuple[Standby, ...]
     upkeep: Upkeep
@@ -154,6 +155,9 @@ class JobState(Value):
     history: tuple[Incident, ...] = ()
     restarts: tuple[datetime, ...] = ()
     """When the job's pods were started anew, lately: too often needs a person."""
+
+    repairs: tuple[datetime, ...] = ()
+    """When recoveries of its processes began that ended well, lately: too often leads to a restart."""
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that recoveries could not delete."""

@@ -1,7 +1,7 @@
 """Whether a mode may be tried at all. The reasons travel in the verdict."""
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import numbered
@@ -30,6 +30,10 @@ replaced system's bound for sub-healthy pods."""
 
 MOST_RETRIES = 10
 """Online retries of one job within an hour: memory whose faults come back is left behind by then. Source: ours."""
+
+MOST_REPAIRS = 50
+"""Recoveries of processes of one job within an hour, by whatever mode: a script that ends its process at the same step again and
+again gets a restart, of which there are few. Source: ours; a recovery takes less than a second."""
 
 Check = Callable[[Job, int, Readiness], str]
 
@@ -139,9 +143,14 @@ def online_retry(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 
 def _comes_back(state: JobState) -> bool:
     """Whether the faults that stand follow many that a retry has mended."""
-    now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
     retried = [one.started_at for one in state.history if one.ladder[-1].mode is Mode.ONLINE_RETRY]
-    return now is not None and len([moment for moment in retried if now - moment < timedelta(hours=1)]) >= MOST_RETRIES
+    return _lately(state, retried) >= MOST_RETRIES
+
+
+def _lately(state: JobState, moments: Iterable[datetime]) -> int:
+    """How many of them were within the hour before the latest fault."""
+    now = max((fault.accepted_at for fault in real_faults(state) if fault.accepted_at), default=None)
+    return 0 if now is None else sum(now - moment < timedelta(hours=1) for moment in moments)
 
 
 def in_place(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
@@ -157,10 +166,14 @@ def process_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ..
     reasons = {
         "pod rank 0 is faulty, and MindIO's manager is in its pod": _loses_mindio(state.job, pods),
         f"with MindIO the job's controller makes pods anew, and a {state.job.kind} has none that does": _is_nobodys(state.job),
-        f"{len(pods)} pods are faulty, accepted are at most {MOST_REPLACED}": len(pods) > MOST_REPLACED,
+        too_many(len(pods)): len(pods) > MOST_REPLACED,
         "every pod is faulty": len(pods) >= state.job.pods,
     }
     return (*_process_level(state, Strategy.RECOVER), *(reason for reason, holds in reasons.items() if holds))
+
+
+def too_many(pods: int) -> str:
+    return f"{pods} pods are faulty, accepted are at most {MOST_REPLACED}"
 
 
 def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:
@@ -183,6 +196,9 @@ def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:
         "its training side has never attached to a gateway": not state.introduced,
         "no training step was completed yet": not ready.completed_a_step,
         f"its manager was lost: {ready.lost_manager}": bool(ready.lost_manager),
+        f"its processes were recovered {MOST_REPAIRS} times within an hour, and their faults come back": (
+            _lately(state, state.repairs) >= MOST_REPAIRS
+        ),
     }
     return tuple(reason for reason, holds in checks.items() if holds)
 

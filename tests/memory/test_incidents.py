@@ -26,6 +26,7 @@ from rekindle.model.recovery import (
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
 from rekindle.policy import cases, ladder
 from rekindle.policy.cases import Case
+from rekindle.policy.eligibility import MOST_REPAIRS
 from rekindle.policy.modes import LADDER
 from workflows import attachments, faults, memory
 
@@ -215,6 +216,16 @@ def test_a_pod_that_moved_is_not_sub_healthy_any_more() -> None:
     after = concluded(state, a_verdict(Mode.HOT_SWITCH, switched=(moved,)))
     assert [one.fault.pod_ranks for one in after.faults] == []
     assert after.holders == ("a", "01234567", "c")
+
+
+def test_recoveries_of_processes_are_counted() -> None:
+    """Those that ended well, whatever the mode; a job remembers as many as it may have within an hour."""
+    state = told(STATE, a_fault())
+    for number in range(60):
+        mode = Mode.IN_PLACE if number % 2 else Mode.PROCESS_RESCHEDULING
+        state = concluded(told(state, a_fault()), a_verdict(mode, went_on_at=NOW), number=number)
+        state = concluded(told(state, a_fault()), a_verdict(mode, Outcome.GIVEN_UP), number=number).with_(faults=())
+    assert state.repairs == (NOW,) * MOST_REPAIRS
 
 
 @given(st.integers(0, 12), st.integers(0, 120))

@@ -52,6 +52,8 @@ RECOVERS = Knobs(allows="")
 """Processes are recovered, in whatever way."""
 
 DIES = Disturbance("rank dies", delay=40.0)
+UNOFFERED = (Disturbance("memory fault", delay=40.0), Disturbance("rank dies", "order stop_train"))
+"""A retry that is not offered: the next mode goes on where it stands, without an order at first."""
 
 EXAMPLES = (
     example(
@@ -272,6 +274,30 @@ EXAMPLES = (
         DIES,
         Disturbance("recovery terminated", "order recover", 0.01),
         knobs=RECOVERS,
+    ),
+    example(
+        "a new pod vanishes when it was just made",
+        "costly",
+        DIES,
+        Disturbance("backup vanishes", "backup made", 0.02),
+        knobs=Knobs(allows="recover", spares=3),
+        gentle=True,
+    ),
+    example(
+        "a second mode is cancelled before its first order",
+        "forgotten",
+        *UNOFFERED,
+        Disturbance("recovery cancelled", "retry ended", 0.05),
+        knobs=Knobs(allows="retry,recover", spares=3),
+        gentle=True,
+    ),
+    example(
+        "an entity is terminated while a second mode starts its pods",
+        "forgotten",
+        *UNOFFERED,
+        Disturbance("entity terminated", "retry ended", 0.3),
+        knobs=Knobs(allows="retry,recover", spares=3),
+        gentle=True,
     ),
     example(
         "a rank that stays dies in the rebuild of a hot switch",

@@ -96,3 +96,15 @@ def test_memory_whose_faults_come_back_is_not_retried_for_ever() -> None:
     assert why == "its step was repeated 10 times within an hour, and its faults come back"
     longer_ago = (*often[:9], _retried(61))
     assert eligibility.online_retry(faulty_job(mindio(), 3, kind=FaultType.MEMORY, incidents=longer_ago), None) == ()
+
+
+def test_processes_that_end_again_and_again_are_not_recovered_for_ever() -> None:
+    """Fifty times within an hour; then the whole job starts again, which has its own bound."""
+    state, allows = faulty_job(mindio(allows="retry,recover-in-place,recover"), 3, kind=FaultType.MEMORY), eligibility
+    often = tuple(NOW - timedelta(minutes=1) for _ in range(50))
+    for reasons in (allows.online_retry, allows.in_place, allows.process_rescheduling):
+        assert reasons(state.with_(repairs=often[:49]), None) == ()
+        assert reasons(state.with_(repairs=(NOW - timedelta(minutes=61), *often[:49])), None) == ()
+        assert reasons(state.with_(repairs=often), None) == (
+            "its processes were recovered 50 times within an hour, and their faults come back",
+        )

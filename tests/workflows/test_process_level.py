@@ -1,5 +1,6 @@
 """Recovery of processes: the step is repeated, or faulty processes start again in their pods. Success, failures, limits."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -7,7 +8,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.ids import Workflows
+from rekindle.ids import Updates, Workflows
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
@@ -379,3 +381,94 @@ async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: Work
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+
+
+# ---- what others do meanwhile
+
+
+async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: WorkflowEnvironment) -> None:
+    """It has given no order yet, but training stands since the mode before it."""
+    job = a_job(annotations={RECOVER_STRATEGY: "retry,recover"})
+    cluster = ScriptedCluster(job)
+    cluster.backup_starts = False
+    async with training(temporal, job, Script(finds=(2,)), cluster) as (world, peer):
+        await peer.report_fault(3, kind="0")
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        running = await world.running()
+        await running.cancel()
+        await world.recorded(running, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        cluster.backup_starts = True
+        cluster.run(cluster.backup().metadata.name)
+        assert ladder(await world.incident()) == [(RETRY, ESCALATE), (ELSEWHERE, RECOVERED)]
+        await _stands_no_more(world, peer)
+
+
+async def test_a_fault_that_somebody_else_tells_meanwhile_is_over_with_the_repair(temporal: WorkflowEnvironment) -> None:
+    """It was announced with the first one and mended: its process is not started anew once more."""
+    async with training(temporal, ours(), Script(stops=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "stop_train" in peer.orders)
+        before = await heard(world)
+        await world.fault(Fault(id="chip", kind=FaultKind.PROCESS, ranks=(0,), source="test"))
+        await told_again(world, before)
+        await peer.report_stopped()
+        assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
+        assert fields(peer.received[2])[2] == ["0:1", "3:1"]
+        await _stands_no_more(world, peer)
+        assert (await world.status()).state.incidents == 1
+
+
+async def test_a_pod_that_was_gone_before_anybody_told_is_replaced_once(temporal: WorkflowEnvironment) -> None:
+    """The watcher is slower than the training side: that another pod has the rank afterwards is no fault."""
+    async with training(temporal, elsewhere()) as (world, peer):
+        await world.look()
+        del world.cluster.pods_by_name[world.cluster.holder(1).metadata.name]
+        await peer.report_fault(3)
+        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
+        await world.look()
+        await _stands_no_more(world, peer)
+        assert (await world.status()).state.incidents == 1
+
+
+async def test_a_recovery_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
+    """Nobody answers any more. A job that was suspended may be resumed, and needs its workflow anew."""
+    async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "recover" in peer.orders)
+        await world.tell(Updates.END, "the job was suspended")
+        async with asyncio.timeout(20):
+            assert await world.entity.result() == "the job was suspended"
+
+
+async def test_more_pods_than_are_replaced_at_most_restart_the_job(temporal: WorkflowEnvironment) -> None:
+    """Also where they are lost while the first one is replaced."""
+    job = a_job(pods=13, annotations={RECOVER_STRATEGY: "recover"})
+    cluster = ScriptedCluster(job, nodes=30)
+    cluster.backup_starts = False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3)
+        await world.phase("new pods start")
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        await world.fault(node_fault("node-2").model_copy(update={"pod_ranks": tuple(range(2, 12))}))
+        cluster.backup_starts = True
+        cluster.run(cluster.backup().metadata.name)
+        incident = await world.restarted()
+        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert "11 pods are faulty, accepted are at most 10" in incident.ladder[0].reason
+        assert "recover" not in peer.orders
+
+
+async def test_mindio_is_announced_nothing_behind_a_repair_that_failed(temporal: WorkflowEnvironment) -> None:
+    """Also where a second fault is why: it would leave at another announcement, unless it said 405."""
+    script = Script(statuses=[406])
+    async with training(temporal, mindio(), script) as (world, peer):
+
+        async def strikes(_: str) -> None:
+            peer.script = replace(script, before_status=nothing_before)
+            await peer.report_fault(0)
+
+        script.before_status = strikes
+        await peer.report_fault(3)
+        await world.phase(RESUMES)
+        assert peer.carried_out == [*DONE, "recover"]

@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.testing import WorkflowEnvironment
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
+from activities.pods import PodActivities
+from rekindle.model.activity_values import BackupRequest
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome
@@ -182,3 +184,25 @@ async def test_a_backup_that_dies_when_it_has_taken_over_is_a_fault_of_its_ranks
         assert ladder(incident) == [(SWITCH, CANCELLED), (IN_PLACE, RECOVERED)], incident
         assert "the backup pod died when it had taken over" in incident.ladder[0].reason
         assert cluster.holder(1).metadata.uid == old
+
+
+async def test_a_fault_of_a_process_does_not_wait_for_a_cluster_that_does_not_answer(temporal: WorkflowEnvironment) -> None:
+    """What the training side tells is not looked up in the cluster, and its process starts again without it."""
+    async with training(temporal, ours(), Script(pauses=False)) as (world, peer):
+        await world.fault(sub_health())
+        await peer.until(lambda: "new pod running" in peer.orders)
+        world.cluster.unreachable = True
+        await peer.report_fault(SURVIVOR)
+        assert ladder(await world.incident()) == [(SWITCH, CANCELLED), (IN_PLACE, RECOVERED)]
+
+
+async def test_who_is_switched_is_the_pod_that_lives() -> None:
+    """Not one that failed, whose rank another pod has taken over, and that could not be deleted: both would carry the rank."""
+    job = ours()
+    cluster = ScriptedCluster(job, nodes=5)
+    failed = cluster.fail(cluster.holder(1).metadata.name)
+    backup = await cluster.ensure_backup(failed, "taken-over", ())
+    await cluster.ensure_promoted(job.id, backup.metadata.name, backup.metadata.uid)
+    request = BackupRequest(job_id=job.id, pod_rank=1, name_suffix="0002", avoid_nodes=())
+    made = await ActivityEnvironment().run(PodActivities(cluster).ensure_backup, request)
+    assert made.old.name == "taken-over"
