@@ -104,7 +104,7 @@ async def test_a_standby_knows_that_it_is_one_and_has_no_rank(client: ClusterCli
 
 
 async def test_the_node_of_a_pod_that_failed_is_as_good_as_any(client: ClusterClient, socket: Path) -> None:
-    """Its processes are gone, and nothing is said against the node: where no other is free the rank needs no restart of its job."""
+    """Its processes are gone, and nothing is said against the node: where no other is free no restart is needed."""
     cluster = LocalCluster(socket)
     submitted = await client.submit(job_object(pods=3, accelerators=2))
     await until_running(client, "demo-worker-0", "demo-worker-1", "demo-worker-2")

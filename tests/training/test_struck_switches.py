@@ -80,8 +80,8 @@ async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faul
         await gateway.until(
             lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
         )
-        for rank in (*ranks, *backups):
-            rank.end()
+        for process in (*ranks, *backups):
+            process.end()
 
 
 async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_one_before(
