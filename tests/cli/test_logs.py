@@ -13,7 +13,8 @@ class Restarting(ClusterClient):
     """Every pod that was listed has gone by the time its log is asked for."""
 
     async def logs(self, name: str, *, follow: bool = False, tail: int | None = None) -> AsyncGenerator[str, None]:
-        for piece in ():
+        nothing: tuple[str, ...] = ()
+        for piece in nothing:
             yield piece
         raise NotFound(f"no pod is named {name}")
 
