@@ -75,8 +75,8 @@ async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faul
         await gateway.report("ReportProgress")
         await gateway.hot_switch(2, 3)
         assert await offers(gateway) == ["migration"]
-        for rank in (3, 0):
-            ranks[rank].end()
+        for gone in (3, 0):
+            ranks[gone].end()
         await gateway.until(
             lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
         )
