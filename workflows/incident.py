@@ -14,7 +14,7 @@ from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, ManagerGone, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
-from rekindle.policy import cases, ladder, nodes
+from rekindle.policy import cases, ladder, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -51,6 +51,7 @@ class IncidentRun:
         self._situation = Situation(faults=case.faults)
         self._met: tuple[Fault, ...] = ()
         self._began, self._attachment = workflow.now(), known.state.attachment
+        self._stood_by = {one.uid for one in known.state.standbys}
         self._ending = False
         self._was_terminated = False
         """By somebody, the last mode that ran: that says nothing about the faults, which are judged anew."""
@@ -212,6 +213,8 @@ class IncidentRun:
         )
         known = self._known
         known.state = memory.concluded(known.state, self.case, incident, self._met)
+        if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
+            known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()
         if last.outcome in (Outcome.REFUSED, Outcome.IGNORED) and known.state.attachment not in (None, self._attachment):
             known.state = faults.rejudged(known.state)  # a stream came while its want was the reason to do nothing

@@ -19,7 +19,7 @@ from rekindle.policy import nodes
 from rekindle.policy.pod_ranks import is_standby, ranked
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(hours=2)
-"""Between two tries; doubled each time, until nothing had to be done for as long again."""
+"""Between two tries; doubled each time, until one served, or nothing had to be done for as long again."""
 
 AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
@@ -122,6 +122,11 @@ def tried(before: Upkeep, now: datetime) -> Upkeep:
     """A try more. It is the first again when nothing had to be done for as long as one waits for a try."""
     is_quiet = before.tried_at is None or now - before.tried_at > 2 * _pause(before)
     return before.model_copy(update={"tried_at": now, "tries": 1 if is_quiet else before.tries + 1})
+
+
+def taken(upkeep: Upkeep) -> Upkeep:
+    """One served: the tries so far came to what they were for, and the next one is the first."""
+    return upkeep.model_copy(update={"tries": 0})
 
 
 def _pause(upkeep: Upkeep) -> timedelta:

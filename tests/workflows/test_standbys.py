@@ -79,6 +79,7 @@ async def test_a_hot_switch_takes_a_standby_and_another_one_comes(temporal: Work
         await world.skip(PAUSE, of=world.entity)
         await world.settled(lambda _: bool(cluster.standbys()))
         assert cluster.standbys()[0].spec.node_name not in {cluster.holder(rank).spec.node_name for rank in (0, 1)}
+        assert (await world.status()).state.upkeep.tries == 1, "one that served makes nobody wait longer for the next"
 
 
 async def test_a_process_rescheduling_takes_a_standby_for_the_first_pod_and_makes_the_second(
