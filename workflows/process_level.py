@@ -33,6 +33,9 @@ class ProcessLevel(ModeWorkflow):
     mended: tuple[Handled, ...] = ()
     """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
 
+    ASKS_FIRST = False
+    """What comes between the opening and the order takes so long that training has to be known to stand, and to bear the order."""
+
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 
     async def conclude(self, request: ModeRequest, procedure: Callable[[], Awaitable[str]]) -> Verdict:
@@ -72,11 +75,19 @@ class ProcessLevel(ModeWorkflow):
     # ---- the procedure's parts
 
     async def open(self, strategy: Strategy) -> None:
-        """Training stands, its faults are announced, and it offers this strategy.
+        """Training stands, its faults are announced, and it offers this strategy. What stands by itself is ordered to carry it
+        out without being asked.
 
         Raises:
             Ends: it does not.
         """
+        self.situation = opening.updated(self.context.job, self.situation, self.faults)
+        if self.ASKS_FIRST or not opening.stands_by_itself(self.context.job, self.situation):
+            await self._ask_for(strategy)
+        else:
+            self.situation = opening.unasked(self.context.job, self.situation, self.new_attempt(), strategy)
+
+    async def _ask_for(self, strategy: Strategy) -> None:
         situation = await open_recovery(self, self.situation)
         if strategy not in situation.offers:
             offered = ", ".join(situation.offers) or "nothing but to leave"
@@ -94,6 +105,7 @@ class ProcessLevel(ModeWorkflow):
         self.mended = self._told_by_others()
         if not await self.order(order, limits.order):
             raise self.ends_all(self.lost_manager or f"the order `{order.name}` could not be delivered in time")
+        self.situation = self.situation.with_(stopped=True)
         await self.await_answer(within, f"wait for the report of {order.name}")
         if report := self.next_report(ReportKind.STATUS):
             self.went_on_at = self.answered_at

@@ -41,6 +41,7 @@ class _PodFails(Exception):
 @workflow.defn(name=Workflows.PROCESS_RESCHEDULING, failure_exception_types=[Exception])
 class ProcessRescheduling(TheirPods):
     MODE = Mode.PROCESS_RESCHEDULING
+    ASKS_FIRST = True
 
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:

@@ -47,6 +47,12 @@ def may_retry(job: Job, situation: Situation) -> bool:
     return is_open and faulty.is_retryable(situation.faulty)
 
 
+def stands_by_itself(job: Job, situation: Situation) -> bool:
+    """Whether training stands before anybody orders it, and nothing was announced yet. Our manager cuts the collectives when it
+    learns of a fault, and carries out a strategy from wherever it finds the ranks: it says in its answer what it cannot do."""
+    return job.training_side is TrainingSide.REKINDLE and bool(situation.faulty) and not situation.announced
+
+
 # ---- what is announced
 
 
@@ -106,6 +112,12 @@ def patience(job: Job, situation: Situation) -> timedelta:
 
 
 # ---- what is offered
+
+
+def unasked(job: Job, situation: Situation, attempt: str, strategy: Strategy) -> Situation:
+    """The situation in which this strategy is ordered without a question; its order names all that is faulty."""
+    announced = announcement(job, situation, leave=False)
+    return situation.with_(attempt=attempt, announced=announced, offered=True, offers=(strategy,), presumed=True)
 
 
 def offers(strategies: Iterable[str]) -> tuple[str, ...]:

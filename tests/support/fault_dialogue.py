@@ -1,6 +1,7 @@
 """A training side in a fault recovery: it reports faulty ranks, stops, names them again, and says what it could do about them.
 
-As strict as MindIO: an order that it does not await makes it leave. Both peers take their part from here.
+As strict as MindIO: an order that it does not await makes it leave. Ours carries out a strategy without having been asked, and
+says in its answer what it cannot do. Both peers take their part from here.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ class FaultDialogue:
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
     may_follow = True
-    """Ours bears another announcement behind a repair that failed, and whatever order comes then."""
+    """Ours bears another announcement behind a repair that failed, and whatever order comes then; and an order that comes first."""
 
     def __init__(self) -> None:
         self.state = TRAINS
@@ -79,16 +80,24 @@ class FaultDialogue:
         if self.state != STOPPED and not (self.may_follow and self.state == ANNOUNCED):
             self._exit(f"on_global_rank, and it {self.state}")
             return
+        self._learn(signal)
+        await self._report_faults(self.broken)
+        if self.script.answers_faults:
+            await self.report_offers()
+
+    def _learn(self, signal: wire.ProcessManageSignal) -> None:
         self.broken.update({int(fault.rankId): fault.faultType for fault in signal.faultRanks})
         self.broken.update(dict.fromkeys(self.script.finds, "1"))
         retries = all(kind in RETRYABLE for kind in self.broken.values())
         self._offered = ("exit", "dump", *(("retry",) if retries else ()), *self.script.repairs)
         self.state = ANNOUNCED
-        await self._report_faults(self.broken)
-        if self.script.answers_faults:
-            await self.report_offers()
 
     async def _repair(self, strategy: str, signal: wire.ProcessManageSignal) -> None:
+        if self.may_follow and self.state == TRAINS:
+            self._learn(signal)
+            if strategy not in self._offered:
+                await self._report_status(strategy, 405 if strategy == "retry" else 406)
+                return
         if self.state != ANNOUNCED or strategy not in self._offered:
             self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
             return
@@ -103,6 +112,9 @@ class FaultDialogue:
             self._fails()
         else:
             self._goes_on()
+        await self._report_status(strategy, code)
+
+    async def _report_status(self, strategy: str, code: int) -> None:
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
         await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
 

@@ -44,30 +44,37 @@ async def _stands_no_more(world: Harness, peer: ScriptedPeer) -> None:
     assert (await world.status()).state.faults == ()
 
 
-@pytest.mark.parametrize("job", [ours, mindio])
-async def test_a_memory_fault_is_mended_by_repeating_the_step(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
-    """Stop, announce, retry: with one uuid, each order once; no pod is touched and no step is lost."""
+@pytest.mark.parametrize(("job", "asked"), [(ours, []), (mindio, DONE)])
+async def test_a_memory_fault_is_mended_by_repeating_the_step(
+    temporal: WorkflowEnvironment, job: Callable[[], Job], asked: list[str]
+) -> None:
+    """Ours stands, and is told to retry; MindIO is stopped and asked before. With one uuid, each order once; no pod is touched
+    and no step is lost."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3, kind="0")
         incident = await world.incident()
         assert ladder(incident) == [(RETRY, RECOVERED)]
         assert incident.ladder[0].steps_lost == 0
-        assert fields(peer.received[2]) == ("changeStrategy", ["change_strategy"], ["3:0"], "retry", 0, ["1"], "")
-        assert peer.carried_out == [*DONE, "retry"]
+        assert fields(peer.received[-1]) == ("changeStrategy", ["change_strategy"], ["3:0"], "retry", 0, ["1"], "")
+        assert peer.carried_out == [*asked, "retry"]
         assert len({order.uuid for order in peer.received}) == 1
         assert world.cluster.writes == []
         await _stands_no_more(world, peer)
 
 
-@pytest.mark.parametrize("job", [ours, mindio])
-async def test_a_process_that_died_starts_again_in_its_pod(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
+@pytest.mark.parametrize(("job", "asked"), [(ours, []), (mindio, DONE)])
+async def test_a_process_that_died_starts_again_in_its_pod(
+    temporal: WorkflowEnvironment, job: Callable[[], Job], asked: list[str]
+) -> None:
     """`recover` with the words of an in-place recovery; no pod is told to leave, and none is deleted."""
     async with training(temporal, job()) as (world, peer):
         await peer.report_fault(3)
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, RECOVERED)]
-        assert fields(peer.received[1]) == ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")
-        order = peer.received[2]
+        assert peer.carried_out == [*asked, "recover"]
+        announced = [fields(order) for order in peer.received if "on_global_rank" in order.actions]
+        assert announced == [("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")] * bool(asked)
+        order = peer.received[-1]
         assert (list(order.actions), order.extraParams) == (["change_strategy", "fault_nodes_restart"], "recover-in-place")
         assert list(order.nodeRankIds) == ["1"]
         assert world.cluster.writes == []
@@ -79,8 +86,7 @@ async def test_ours_is_told_of_the_ranks_that_are_faulty_alone(temporal: Workflo
     async with training(temporal, ours()) as (world, peer):
         await peer.report_fault(3)
         await world.incident()
-        assert fields(peer.received[1]) == ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["3:1"], "", 0, [], "")
-        assert fields(peer.received[2])[2] == ["3:1"]
+        assert fields(peer.received[0])[2] == ["3:1"]
 
 
 async def test_what_the_owner_does_not_allow_is_not_tried(temporal: WorkflowEnvironment) -> None:
@@ -94,14 +100,14 @@ async def test_what_the_owner_does_not_allow_is_not_tried(temporal: WorkflowEnvi
 
 
 async def test_a_retry_that_fails_leads_to_a_restart_of_the_process(temporal: WorkflowEnvironment) -> None:
-    """With ours every mode can follow every other: under a new uuid, the fault is announced as a normal one."""
+    """With ours every mode can follow every other, under a new uuid; its order names the fault as a normal one."""
     async with training(temporal, ours(), Script(statuses=[406])) as (world, peer):
         await peer.report_fault(3, kind="0")
         incident = await world.incident()
         assert ladder(incident) == [(RETRY, ESCALATE), (IN_PLACE, RECOVERED)]
         assert "the step could not be repeated: the training side reports 406" in incident.ladder[0].reason
-        assert peer.carried_out == [*DONE, "retry", "on_global_rank", "recover"]
-        assert peer.received[2].uuid != peer.received[3].uuid == peer.received[4].uuid
+        assert peer.carried_out == ["retry", "recover"]
+        assert peer.received[0].uuid != peer.received[1].uuid
         await _stands_no_more(world, peer)
 
 
@@ -132,8 +138,8 @@ async def test_a_second_fault_during_a_repair_is_mended_with_the_first(temporal:
         await peer.report_fault(3)
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, RECOVERED)]
-        assert fields(peer.received[4])[2] == ["0:1", "3:1"]
-        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+        assert fields(peer.received[1])[2] == ["0:1", "3:1"]
+        assert peer.carried_out == ["recover", "recover"]
         await _stands_no_more(world, peer)
         assert (await world.status()).state.incidents == 1
 
@@ -145,25 +151,7 @@ async def test_a_fault_behind_the_answer_of_a_repair_is_an_incident_of_its_own(t
         await world.incident()
         await peer.report_fault(0)
         assert ladder(await world.incident(2)) == [(IN_PLACE, RECOVERED)]
-        assert fields(peer.received[4])[2] == ["0:1"]
-
-
-async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(temporal: WorkflowEnvironment) -> None:
-    """The node goes before the order: another pod takes over, on another node."""
-    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
-        await peer.report_fault(1)
-        await peer.until(lambda: "on_global_rank" in peer.orders)
-        before = await heard(world)
-        await world.fault(node_fault("node-0").model_copy(update={"pod_ranks": (0,)}))
-        await told_again(world, before)
-        await peer.report_offers()
-        await peer.until(lambda: peer.orders.count("on_global_rank") == 2)
-        await peer.report_offers()
-        incident = await world.incident()
-        assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
-        assert "no pod is left of pod rank 0" in incident.ladder[0].reason
-        assert fields(peer.received[3])[2] == ["0:1", "1:1"]
-        assert world.cluster.holder(0).spec.node_name == "node-2"
+        assert fields(peer.received[1])[2] == ["0:1"]
 
 
 async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_for(temporal: WorkflowEnvironment) -> None:
@@ -177,7 +165,7 @@ async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_f
 
         script.before_status = is_lost
         await peer.report_fault(3)
-        await peer.until(lambda: peer.orders.count("on_global_rank") == 2)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
         script.resumes = True
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
@@ -203,14 +191,15 @@ async def test_a_new_pod_that_dies_in_the_repair_is_followed_by_another_one(temp
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
 
 
-async def test_what_is_not_offered_is_not_ordered(temporal: WorkflowEnvironment) -> None:
-    """No replica holds the state: only a restart is left."""
+async def test_ours_is_asked_before_new_pods_start_for_nothing(temporal: WorkflowEnvironment) -> None:
+    """No replica holds the state: it says so to the first order, and offers nothing behind it. Only a restart is left."""
     async with training(temporal, ours(), Script(repairs=())) as (world, peer):
         await peer.report_fault(3)
         incident = await world.restarted()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
-        assert "does not offer recover, it offers dump" in incident.ladder[0].reason
-        assert peer.carried_out == DONE
+        assert "the training side reports 406" in incident.ladder[0].reason
+        assert "does not offer recover, it offers dump" in incident.ladder[1].reason
+        assert peer.carried_out == ["recover", "on_global_rank"]
 
 
 @pytest.mark.parametrize(("kind", "mode", "limit"), [("0", RETRY, "retry"), ("1", IN_PLACE, "repair")])
@@ -220,37 +209,25 @@ async def test_without_an_answer_the_job_is_restarted_at_the_limit(
     """Nobody knows where training stands."""
     async with training(temporal, ours(), Script(resumes=False)) as (world, peer):
         await peer.report_fault(3, kind=kind)
-        await peer.until(lambda: len(peer.received) == 3)
+        await peer.until(lambda: len(peer.received) == 1)
         await world.skip(timedelta(minutes=15, seconds=1))
         incident = await world.restarted()
         assert ladder(incident) == [(mode, ESCALATE), (RESTART, RECOVERED)]
         assert "within 900 s" in incident.ladder[0].reason
 
 
-async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:
-    """The stream is away when the training side says what it offers, and does not come back while the order is tried."""
-    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
-        await peer.report_fault(3)
-        await peer.until(lambda: "on_global_rank" in peer.orders)
-        await peer.cut()
-        await world.settled(lambda status: status.state.attachment is None)
-        await peer.report_offers()
-        await world.phase("faulty processes start again")
-        await world.skip(timedelta(seconds=26))
-        incident = await world.restarted()
-        assert ladder(incident) == [(IN_PLACE, ESCALATE), (RESTART, RECOVERED)]
-        assert "the order `recover` could not be delivered in time" in incident.ladder[0].reason
-
-
 async def test_a_recovery_that_is_cancelled_when_training_stands_goes_to_its_end(temporal: WorkflowEnvironment) -> None:
     """Training would stand for ever, or lose its steps in a restart."""
-    async with training(temporal, ours(), Script(answers_faults=False)) as (world, peer):
+    script = Script()
+    async with training(temporal, ours(), script) as (world, peer):
+
+        async def is_cancelled(_: str) -> None:
+            running = await world.running()
+            await running.cancel()
+            await world.recorded(running, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+
+        script.before_status = is_cancelled
         await peer.report_fault(3)
-        await peer.until(lambda: "on_global_rank" in peer.orders)
-        running = await world.running()
-        await running.cancel()
-        await world.recorded(running, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
-        await peer.report_offers()
         assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
 
 
@@ -314,6 +291,21 @@ async def test_without_a_spare_the_job_is_restarted_and_nothing_is_left_of_the_t
         assert "no spare" in incident.ladder[0].reason
         assert "recover" not in peer.orders
         assert not [name for name in cluster.pods_by_name if "-hot-" in name]
+
+
+async def test_an_order_that_cannot_be_delivered_ends_in_a_restart(temporal: WorkflowEnvironment) -> None:
+    """The stream is away when the training side says what it offers, and does not come back while the order is tried."""
+    async with training(temporal, elsewhere(), Script(answers_faults=False)) as (world, peer):
+        await peer.report_fault(3)
+        await peer.until(lambda: "on_global_rank" in peer.orders)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        await peer.report_offers()
+        await world.phase("new pods take over the ranks")
+        await world.skip(timedelta(seconds=26))
+        incident = await world.restarted()
+        assert ladder(incident) == [(ELSEWHERE, ESCALATE), (RESTART, RECOVERED)]
+        assert "the order `recover` could not be delivered in time" in incident.ladder[0].reason
 
 
 async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_one(temporal: WorkflowEnvironment) -> None:
@@ -380,7 +372,7 @@ async def test_a_repair_in_place_that_fails_goes_on_in_other_pods(temporal: Work
         await peer.report_fault(3)
         incident = await world.incident()
         assert ladder(incident) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
-        assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+        assert peer.carried_out == ["recover", "on_global_rank", "recover"]
 
 
 # ---- what others do meanwhile
@@ -405,16 +397,20 @@ async def test_a_later_mode_that_is_cancelled_goes_to_its_end_too(temporal: Work
 
 
 async def test_a_fault_that_somebody_else_tells_meanwhile_is_over_with_the_repair(temporal: WorkflowEnvironment) -> None:
-    """It was announced with the first one and mended: its process is not started anew once more."""
-    async with training(temporal, ours(), Script(stops=False)) as (world, peer):
+    """It was named with the first one and mended: its process is not started anew once more."""
+    script = Script(statuses=[406])
+    async with training(temporal, ours(), script) as (world, peer):
+
+        async def is_told(_: str) -> None:
+            script.before_status = nothing_before
+            before = await heard(world)
+            await world.fault(Fault(id="chip", kind=FaultKind.PROCESS, ranks=(0,), source="test"))
+            await told_again(world, before)
+
+        script.before_status = is_told
         await peer.report_fault(3)
-        await peer.until(lambda: "stop_train" in peer.orders)
-        before = await heard(world)
-        await world.fault(Fault(id="chip", kind=FaultKind.PROCESS, ranks=(0,), source="test"))
-        await told_again(world, before)
-        await peer.report_stopped()
         assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
-        assert fields(peer.received[2])[2] == ["0:1", "3:1"]
+        assert fields(peer.received[1])[2] == ["0:1", "3:1"]
         await _stands_no_more(world, peer)
         assert (await world.status()).state.incidents == 1
 

@@ -22,7 +22,6 @@ SWITCH, RETRY, IN_PLACE, RESTART = Mode.HOT_SWITCH, Mode.ONLINE_RETRY, Mode.IN_P
 RECOVERED, ESCALATE, CANCELLED = Outcome.RECOVERED, Outcome.ESCALATE, Outcome.CANCELLED
 SURVIVOR = 0
 """A rank that is not switched."""
-REPAIRED = ["stop_train", "on_global_rank", "recover"]
 NETWORK = "2"
 
 Scene = Callable[[Harness, ScriptedPeer], Coroutine[Any, Any, None]]
@@ -117,7 +116,7 @@ async def test_a_fault_in_any_phase_goes_to_the_cheapest_mode_and_the_pod_is_swi
         assert first.policy_after is SubHealthStrategy.HOT_SWITCH
         second = await world.incident(2)
         assert ladder(second) == [(SWITCH, RECOVERED)], second
-        assert peer.carried_out == [*ordered, *REPAIRED, *PREPARED, "migration"]
+        assert peer.carried_out == [*ordered, "recover", *PREPARED, "migration"]
         assert world.cluster.holder(0).metadata.uid == before[0]
         assert world.cluster.holder(1).metadata.uid != before[1]
         assert not [name for name in world.cluster.pods_by_name if name.endswith("hot-0001")]

@@ -9,17 +9,19 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from activities.made_anew import MakingAnew
+from rekindle import ids
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome
+from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
+from tests.support.fault_dialogue import ANNOUNCED
 from tests.support.harness import RESUMES, Harness, a_mindio_job, node_fault, pod_fault, training
 from tests.support.openings import SHORT, fields, heard, told_again
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.recorded import Fields
 from tests.support.scripted_cluster import TheirCluster
 
-RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
+RETRY, IN_PLACE, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 DONE = ["stop_train", "on_global_rank", "recover"]
 LEAVES_1: Fields = ("globalFault", ["on_global_rank", "fault_nodes_exit"], ["2:1", "3:1"], "", 0, ["1"], "")
@@ -60,6 +62,24 @@ async def restarted(world: Harness, peer: ScriptedPeer, number: int = 1) -> Inci
     await world.phase(RESUMES)
     await world.skip(timedelta(seconds=6))
     return await world.incident(number)
+
+
+async def test_processes_are_not_started_again_in_a_pod_that_is_lost_meanwhile(temporal: WorkflowEnvironment) -> None:
+    """It goes before the order, which is not given: the next mode goes on with what was announced and offered."""
+    job, script = mindio(allows="recover-in-place,recover"), Script(answers_faults=False)
+    async with their_job(temporal, job, script) as (world, peer, cluster):
+        await peer.report_fault(3)
+        await peer.until(lambda: peer.state == ANNOUNCED)
+        before, lost = await heard(world), cluster.holder(1).metadata
+        await world.fault(pod_fault(lost.name, lost.uid).model_copy(update={"pod_ranks": (1,)}))
+        await told_again(world, before)
+        in_place = world.client.get_workflow_handle(ids.recovery_workflow(world.job, 1, IN_PLACE), result_type=Verdict)
+        await peer.report_offers()
+        verdict = await in_place.result()
+        assert (verdict.outcome, verdict.next_mode) == (ESCALATE, None)
+        assert "no pod is left of pod rank 1" in verdict.reason
+        await peer.until(lambda: peer.carried_out == DONE)
+        assert "fault_nodes_restart" not in peer.received[-1].actions
 
 
 async def test_recover_is_ordered_first_and_names_no_pod_a_second_time(temporal: WorkflowEnvironment) -> None:

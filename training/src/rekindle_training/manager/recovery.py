@@ -185,7 +185,7 @@ class Recovery:
         try:
             if order.problem:
                 raise CannotRepair(order.problem)
-            if order.kind is Kind.STOP:
+            if order.kind is not Kind.ELSEWHERE:  # whose ranks may live
                 self._means.roster.give_up(order.ranks)
             behind = await self._do(order, await self._standing())
         except CannotRepair as error:
