@@ -9,6 +9,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.ranks import Ranks
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
 from rekindle.model.standby import Standby, Upkeep
 
@@ -26,12 +27,22 @@ class Downgrade(Value):
     before: SubHealthStrategy
 
 
+class Told(Value):
+    """Ranks that were told at one moment, by the workflow's clock."""
+
+    ranks: Ranks
+    at: datetime
+
+
 class Standing(Value):
     """A fault that is there now, waiting for a decision or already judged."""
 
     fault: Fault
     judged: str = ""
     """Why nothing is done about it; empty: to be judged (again)."""
+
+    told: tuple[Told, ...] = ()
+    """Of a fault to which ranks were added while an incident ran: when each was told last. Empty: all when it was accepted."""
 
 
 class Remembered(Value):

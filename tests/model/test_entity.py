@@ -340,6 +340,15 @@ def test_what_was_found_once_stays_mended(one: Example) -> None:
         assert not Walk(script).run(), explained(script)
 
 
+def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
+    """The one that has just taken over from the first pod that was lost is healthy, and stays."""
+    disturbances = Disturbance("process dies", delay=40.0), Disturbance("pod vanishes", "repaired", 0.05, 0)
+    for seed in range(SEEDS):
+        walk = Walk(Script(disturbances, Knobs(allows="retry,recover", spares=3), seed=seed, gentle=True))
+        assert not walk.run()
+        assert [what for _, what in walk.world.log].count("backup made") == 2, walk.story
+
+
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))
 def test_random_walks_end_well(first: int) -> None:
     """Random disturbances find nothing; what they find is shown in its smallest form."""
