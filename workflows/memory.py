@@ -25,7 +25,7 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
-from rekindle.policy.eligibility import MOST_REPAIRS
+from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LADDER, LAST
 from workflows import attachments, faults
 
@@ -68,7 +68,11 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     perhaps = recovery_workflow(state.job, known.incidents + 1, LADDER[0].mode) if had_another else ""
     recovery = known.recovery if is_recovery_of(state.job, known.recovery) else perhaps
     state = state.with_(
-        incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind[-KEPT_PODS:]
+        incidents=known.incidents,
+        restarts=restarts,
+        lost_recovery=recovery,
+        left_behind=known.left_behind[-KEPT_PODS:],
+        misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
         return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))

@@ -97,6 +97,7 @@ class JobStateChanges(TypedDict, total=False):
     job: Job
     registered: bool
     introduced: bool
+    misses_stream: bool
     attachment: Attachment | None
     replaced: tuple[str, ...]
     detached: tuple[str, ...]
@@ -129,6 +130,9 @@ class JobState(Value):
 
     introduced: bool = False
     """A training side has attached at some time."""
+
+    misses_stream: bool = False
+    """An earlier workflow of the job was lost, which may have known a stream: it is waited for before a fault is judged."""
 
     attachment: Attachment | None = None
     replaced: tuple[str, ...] = ()

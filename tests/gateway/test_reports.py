@@ -75,13 +75,15 @@ async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: Workf
 async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_until_there_is_one_again(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown."""
+    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown, and offers
+    that first, on which it depends what can be done about the fault."""
     async with training(temporal, a_job()) as (world, peer):
         await world.entity.terminate("by mistake")
         reporting = asyncio.create_task(_report_fault(world, 2))
         await until_storing(world)
         await register(world.client, world.job)
         assert await reporting == 0
+        assert (await world.status()).state.attachment
         assert "process rank 2: reported by the training side" in (await world.restarted()).summary
         assert peer.orders == []
 

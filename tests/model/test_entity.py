@@ -245,6 +245,22 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "an entity is terminated before a rank dies, and its gateway has others to offer first",
+        "costly",
+        DIES,
+        Disturbance("entity terminated", delay=39.9),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "an entity is terminated before a pod vanishes, of which its successor is told with the job",
+        "costly",
+        Disturbance("pod vanishes", delay=40.0),
+        Disturbance("entity terminated", delay=40.0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
         "a rank dies while another one starts again in its pod",
         "costly",
         DIES,
