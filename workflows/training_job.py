@@ -343,7 +343,9 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     def report_faults(self, report: FaultReport) -> Receipt:
-        self.known.state = memory.reported(self.state, report, workflow.now(), recovering=self.incident is not None)
+        self.known.state = memory.reported(
+            self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
+        )
         self._tell_faults()
         return Receipt(info="taken")
 

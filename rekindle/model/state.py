@@ -15,6 +15,7 @@ from rekindle.model.standby import Standby, Upkeep
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
+KEPT_REPORTS = 20
 MOST_INCIDENTS = 10**9
 """Incidents of a job that its object may tell of."""
 
@@ -109,6 +110,7 @@ class JobStateChanges(TypedDict, total=False):
     holders: tuple[str, ...]
     manager: str
     faults: tuple[Standing, ...]
+    reports: tuple[str, ...]
     problems: tuple[str, ...]
     request: Pending | None
     answers: tuple[Answered, ...]
@@ -160,6 +162,9 @@ class JobState(Value):
 
     faults: tuple[Standing, ...] = ()
     """What is wrong now."""
+
+    reports: tuple[str, ...] = ()
+    """Update ids of the last reports of faults, each of which is taken once."""
 
     problems: tuple[str, ...] = ()
     """Why the job cannot be recovered as its pods are. No incident begins while there are any."""
