@@ -261,6 +261,15 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "an entity is terminated with the second recovery since the cluster took a note",
+        "needless",
+        DIES,
+        Disturbance("sub-health", "order recover"),
+        Disturbance("cluster away", delay=39.9),
+        Disturbance("entity terminated", "resumed"),
+        knobs=RECOVERS,
+    ),
+    example(
         "a rank dies while another one starts again in its pod",
         "costly",
         DIES,

@@ -202,6 +202,32 @@ async def test_the_last_note_of_an_incident_names_the_recovery_that_has_followed
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
 
+async def test_recoveries_of_which_the_cluster_took_no_note_are_found_one_after_the_other(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Two began since the last note, and the second one runs: no other one begins beside it, and what both moved is known."""
+    job = a_job()
+    async with _training(temporal, job, cluster=ScriptedCluster(job, nodes=5)) as (world, peer):
+        await world.fault(sub_health())
+        await world.incident(1)
+        await _noted(world, lambda known: known.incidents == 1 and not known.recovery)
+        world.cluster.takes_notes.clear()
+        await world.fault(sub_health(node="node-2", name="again"))
+        await world.incident(2)
+        peer.script.resumes = False
+        await world.fault(sub_health(pod_rank=0, node="node-0", name="third"))
+        await peer.until(lambda: peer.orders.count("migration") == 3)
+        third = await world.running()
+        await _lost_and_registered_again(world)
+        await world.settled(lambda status: status.recovery == third.id)
+        await peer.resume()
+        await world.settled(lambda status: not status.state.lost_recovery)
+        world.cluster.takes_notes.set()
+        await _found(world, third, "it is settled: recovered: pod rank 0 moved")
+        await _is_told_what_the_watcher_sees(world)
+        assert (await world.status()).state.incidents == 3
+
+
 async def test_a_hot_switch_that_is_lost_before_the_pause_is_undone(temporal: WorkflowEnvironment) -> None:
     """Nobody could take its verdict: it is cancelled with the job's workflow, training was never touched, and the sub-health that
     is told again is recovered."""
