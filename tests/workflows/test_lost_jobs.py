@@ -24,6 +24,7 @@ from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, 
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.job_workflows import register
+from workflows.in_place import InPlaceRecovery
 
 OFTEN = 0.2
 """Seconds in which the gateway offers its attachment again."""
@@ -375,6 +376,38 @@ async def test_what_a_lost_recovery_left_half_done_is_swept_when_the_job_may_be_
         await _register(world)
         assert recovery.id in (await world.restarted(3)).summary
         assert (await world.status()).state.faults == ()
+
+
+async def _has(recovery: WorkflowHandle[Any, Any], kind: "EventType.ValueType") -> None:
+    """Waits for an event of this type."""
+    async with asyncio.timeout(30):
+        while kind not in {event.event_type for event in (await recovery.fetch_history()).events}:
+            await asyncio.sleep(0.03)
+
+
+async def test_a_recovery_of_processes_that_is_lost_before_its_first_order_is_carried_out(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """The fault was told once, to the workflow that is lost: training would stand until somebody looks."""
+    async with _training(temporal, a_job(annotations={})) as (world, peer):
+        await world.control.stop()
+        modes = world.control.modes
+        world.control.modes = tuple(mode for mode in modes if mode is not InPlaceRecovery)  # its first task waits
+        await world.control.start()
+        await peer.report_fault(3)
+        recovery = await _runs(world)
+        await peer.cut()
+        await _has(recovery, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+        await world.entity.terminate("by mistake")
+        await world.control.stop()
+        world.control.modes = modes
+        await world.control.start()
+        await _register(world)
+        await world.recorded(recovery, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        await peer.attach()
+        await _found(world, recovery, "it is settled: recovered")
+        assert peer.carried_out == ["stop_train", "on_global_rank", "recover"]
+        assert peer.state == "trains"
 
 
 # ---- cancelled
