@@ -112,6 +112,8 @@ class ErrorTypes:
     BETWEEN_MODES = "report.between_modes"
     REPORT_ELSEWHERE = "report.elsewhere"
     """The message is the id of the workflow that waits for it."""
+    ATTACHMENT_MISSING = "attachment.missing"
+    """The stream of who tells a fault has to be told first, and the fault again."""
     ATTACHMENT_KNOWN = "attachment.known"
     """The update would change nothing, and is not stored."""
     ATTACHMENT_OVER = "attachment.over"

@@ -37,6 +37,12 @@ def standing(state: JobState, offered: Attachment) -> Standing:
     return Standing.OVER if offered.session in state.replaced else Standing.NEWS
 
 
+def is_missing(state: JobState, session: str) -> bool:
+    """Whether the job's stream is here for all that a workflow of it knows which was just registered again: it tells of a fault.
+    What can be done about that depends on the stream."""
+    return bool(session) and not state.introduced and session not in sessions(state)
+
+
 def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobState:
     """The state with an attachment. The progress that it brings counts only where none is known: it may be an older one.
 
@@ -49,6 +55,7 @@ def attached(state: JobState, offered: Attachment, *, restarting: bool) -> JobSt
         replaced = (*replaced, current.session)[-KEPT_SESSIONS:]
     return state.with_(
         introduced=True,
+        misses_stream=False,
         attachment=offered.model_copy(update={"progress": None}),
         progress=state.progress or offered.progress,
         replaced=replaced,

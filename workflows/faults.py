@@ -21,8 +21,9 @@ from rekindle.model.fault import (
     FaultyRanks,
     Sighting,
 )
+from rekindle.model.job import Job
 from rekindle.model.recovery import Handled, Incident, Outcome
-from rekindle.model.state import JobState, Standing
+from rekindle.model.state import JobState, Standing, Told
 from rekindle.policy.cases import Case
 from workflows import attachments
 
@@ -38,6 +39,9 @@ LOST_MANAGER = "manager/"
 REPORTED_BYTES = 12 * 1024
 """JSON of the reported faults that stand at a time, without the training side's own, which merge into one. What does not fit is
 refused, so that who told it knows."""
+
+MOST_TOLD = 16
+"""Moments that are told apart at which the training side spoke of its processes within one incident."""
 
 KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
@@ -88,7 +92,10 @@ def reported(state: JobState, report: FaultReport, now: datetime, *, recovering:
         if same and fault.kind is FaultKind.PROCESS and fault.session != same.fault.session:
             same = None  # of other processes than those that were reported before
         merged = _merged(same.fault, fault) if same else fault
-        standing[_key(fault)] = _taken(None if recovering and _adds_up(fault) else same, merged, now)
+        if recovering and _adds_up(fault):
+            standing[_key(fault)] = _taken(None, merged, now).model_copy(update={"told": _told(same, fault, now)})
+        else:
+            standing[_key(fault)] = _taken(same, merged, now)
     return _after_news(state.with_(faults=tuple(standing.values())), known)
 
 
@@ -149,6 +156,33 @@ def _taken(before: Standing | None, fault: Fault, now: datetime) -> Standing:
     if stamped.is_part_of(before.fault):
         return Standing(fault=stamped, judged=before.judged)
     return Standing(fault=fault.model_copy(update={"accepted_at": now}))
+
+
+def _told(before: Standing | None, fault: Fault, now: datetime) -> tuple[Told, ...]:
+    """When each rank of a fault was told last: the repair that runs may mend what came before it, and nothing that came later.
+    Of many words the last ones count as one."""
+    if before is None or before.fault.accepted_at is None:
+        return ()
+    ranks, known = set(fault.ranks), before.told or (Told(ranks=before.fault.ranks, at=before.fault.accepted_at),)
+    older = [Told(ranks=left, at=one.at) for one in known if (left := tuple(r for r in one.ranks if r not in ranks))]
+    for one in older[MOST_TOLD - 1 :]:
+        ranks.update(one.ranks)
+    return (*older[: MOST_TOLD - 1], Told(ranks=tuple(sorted(ranks)), at=now))
+
+
+def _told_after(one: Standing, moment: datetime, job: Job) -> Standing:
+    """What is left of a fault whose older words are over."""
+    late = {rank for told in one.told if told.at > moment for rank in told.ranks}
+    if not late:
+        return one
+    pods = {rank // job.ranks_per_pod for rank in late}
+    details = (d.model_copy(update={"ranks": tuple(r for r in d.ranks if r in late)}) for d in one.fault.details)
+    left = {
+        "ranks": tuple(sorted(late)),
+        "pod_ranks": tuple(rank for rank in one.fault.pod_ranks if rank in pods),
+        "details": tuple(detail for detail in details if detail.ranks),
+    }
+    return one.model_copy(update={"fault": one.fault.model_copy(update=left)})
 
 
 def _key(fault: Fault) -> Key:
@@ -225,7 +259,8 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
     """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
     real faults are too: something about the job itself changed."""
     again = [
-        one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else Standing(fault=one.fault) for one in state.faults
+        one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else one.model_copy(update={"judged": ""})
+        for one in state.faults
     ]
     return state.with_(faults=tuple(again))
 
@@ -233,7 +268,7 @@ def rejudged(state: JobState, *, every: bool = False) -> JobState:
 def judged(standing: Iterable[Standing], about: Iterable[Fault], why: str) -> list[Standing]:
     short = bounds.note(why)  # it stands beside each of perhaps a hundred faults
     same = _occurrences(about)
-    return [Standing(fault=one.fault, judged=short) if _occurrence(one.fault) in same else one for one in standing]
+    return [one.model_copy(update={"judged": short}) if _occurrence(one.fault) in same else one for one in standing]
 
 
 def _occurrences(faults: Iterable[Fault]) -> set[Occurrence]:
@@ -273,7 +308,9 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
-    return [one for one in state.faults if not is_over(one)]
+    left = [one for one in state.faults if not is_over(one)]
+    mended = went_on if recovered else None
+    return [_told_after(one, mended, state.job) if mended and _adds_up(one.fault) else one for one in left]
 
 
 def of_a_new_life(state: JobState) -> JobState:

@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityHandle
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import Backup, BackupRequest
-from rekindle.model.fault import Fault, FaultType
+from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import SubHealthStrategy, TrainingSide
 from rekindle.model.recovery import (
     Attachment,
@@ -404,7 +404,8 @@ class HotSwitch(ModeWorkflow):
 
     def _backup_failure(self) -> str:
         uid = self.backup.backup.uid if self.backup else ""
-        failed = (fault for fault in self.faults if uid and uid in fault.pod_uids)
+        of_it = (fault for fault in self.faults if uid and uid in fault.pod_uids)
+        failed = (fault for fault in of_it if fault.kind is not FaultKind.NODE)  # which may come back: training goes on meanwhile
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
 
     def _ended(self, end: Ends) -> Verdict:

@@ -21,20 +21,19 @@ from workflows.journal import Journal
 PAUSE, PATIENCE = timedelta(seconds=15), timedelta(minutes=10)
 """Between two tries to delete what a lost hot switch could not, and for all of them."""
 
+UNNOTED = 10
+"""Incidents that may have come and gone while the cluster took no note: what mends processes does not ask it."""
+
 
 async def is_settled(known: Memory, journal: Journal) -> bool:
     """Whether the lost recovery came to an end of its own, or there was none, or the job has ended. Otherwise the last mode
     sweeps what it left behind."""
     noted = known.state.lost_recovery
     is_certain = incident_of(noted) <= known.state.incidents
-    last, end = noted, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False)
-    for recovery in _perhaps_running(noted, known.state):
-        known.state = known.state.with_(lost_recovery=recovery)  # it is told what happens meanwhile
-        found = await _end_of(recovery, known)
-        if found is None:
-            return True
-        if found.known:
-            last, end = recovery, found
+    found = await _last_of(noted, known, RecoveryEnd(settled=not is_certain, words="nothing is known of its end", known=False))
+    if found is None:
+        return True
+    last, end = found
     if end.known or is_certain:
         what = "it is settled" if end.settled else "what it left behind is swept"
         words = f"{last} ran when the job's workflow was lost; {what}: {end.words}"
@@ -48,13 +47,39 @@ async def is_settled(known: Memory, journal: Journal) -> bool:
     return end.settled
 
 
+async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, RecoveryEnd] | None:
+    """The last recovery that had begun, with its end; those of earlier incidents are remembered. None: the job has ended.
+
+    Args:
+        end: what holds where there was none.
+    """
+    last, ahead = noted, _perhaps_running(noted, known.state)
+    while ahead:
+        recovery = ahead.pop(0)
+        known.state = known.state.with_(lost_recovery=recovery)  # it is told what happens meanwhile
+        found = await _end_of(recovery, known)
+        if found is None:
+            return None
+        if found.known:
+            if end.verdict and incident_of(last) < incident_of(recovery):
+                known.state = memory.settled(memory.found(known.state, last), end.verdict, workflow.now())
+            last, end = recovery, found
+        if not ahead and end.known and incident_of(last) == incident_of(recovery) < incident_of(noted) + UNNOTED:
+            ahead = _of_incident(known.state, incident_of(last) + 1)
+    return last, end
+
+
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
     """That recovery, and those that may have followed it: a mode is noted behind its start, when the cluster takes the note."""
     modes = [row.mode for row in LADDER]
     first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
     rest = [(incident_of(noted), mode) for mode in modes[first:]]
-    after = [(incident_of(noted) + 1, mode) for mode in modes] if incident_of(noted) <= state.incidents else []
-    return [recovery_workflow(state.job, incident, mode) for incident, mode in (*rest, *after)]
+    of_the_next = _of_incident(state, incident_of(noted) + 1) if incident_of(noted) <= state.incidents else []
+    return [*(recovery_workflow(state.job, incident, mode) for incident, mode in rest), *of_the_next]
+
+
+def _of_incident(state: JobState, incident: int) -> list[str]:
+    return [recovery_workflow(state.job, incident, row.mode) for row in LADDER]
 
 
 async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:

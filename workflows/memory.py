@@ -17,6 +17,7 @@ from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
     KEPT_ANSWERS,
     KEPT_INCIDENTS,
+    KEPT_REPORTS,
     Answered,
     Downgrade,
     JobState,
@@ -25,7 +26,7 @@ from rekindle.model.state import (
     Remembered,
 )
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
-from rekindle.policy.eligibility import MOST_REPAIRS
+from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LADDER, LAST
 from workflows import attachments, faults
 
@@ -37,6 +38,9 @@ KEPT_PODS = 20
 
 OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
 """What a look finds at nodes, and not at the job's pods."""
+
+LONGEST_ID = 64
+"""Characters of an update id that is remembered: a client that makes up a longer one is believed each time."""
 
 OURS = "rekindle"
 """Source of faults that a recovery left."""
@@ -68,7 +72,11 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     perhaps = recovery_workflow(state.job, known.incidents + 1, LADDER[0].mode) if had_another else ""
     recovery = known.recovery if is_recovery_of(state.job, known.recovery) else perhaps
     state = state.with_(
-        incidents=known.incidents, restarts=restarts, lost_recovery=recovery, left_behind=known.left_behind[-KEPT_PODS:]
+        incidents=known.incidents,
+        restarts=restarts,
+        lost_recovery=recovery,
+        left_behind=known.left_behind[-KEPT_PODS:],
+        misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
         return state.with_(downgrade=Downgrade(reason=reason, since=now, before=known.policy_before))
@@ -152,8 +160,16 @@ def progressed(state: JobState, progress: Progress, *, recovering: bool) -> JobS
     return faults.rejudged(state.with_(progress=progress))
 
 
-def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
-    """Faults that the training side or a person told."""
+def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False, update_id: str = "") -> JobState:
+    """Faults that the training side or a person told.
+
+    Args:
+        update_id: of the report. The server knows a repeated one within a run of the workflow only.
+    """
+    if update_id in state.reports:
+        return state
+    if 0 < len(update_id) <= LONGEST_ID:
+        state = state.with_(reports=(*state.reports, update_id)[-KEPT_REPORTS:])
     return faults.reported(state, report, now, recovering=recovering)
 
 

@@ -155,6 +155,17 @@ class ModeWorkflow(Dialogue):
         return verdict
 
     @staticmethod
+    async def is_orphaned() -> bool:
+        """Whether the very workflow that started this mode was lost, with all that it had been told."""
+        parent = workflow.info().parent
+        assert parent is not None, "a front goes on with nothing"
+        try:
+            await workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id).signal(Signals.UPGRADED)
+        except FailureError:
+            return True
+        return False
+
+    @staticmethod
     async def _tell_parent(verdict: Verdict) -> None:
         parent = workflow.info().parent
         assert parent is not None, "a front has no verdict of its own"

@@ -64,8 +64,9 @@ class ProcessLevel(ModeWorkflow):
             return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, next_mode=end.next_mode)
 
     async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
-        """Training that was stopped would stand, also where an earlier mode has stopped it: the recovery goes to its end."""
-        if self.touched or self.situation.stopped or work.done():
+        """Training that was stopped would stand, also where an earlier mode has stopped it, and so would training whose faults
+        nobody knows any more but this mode: the recovery goes to its end."""
+        if self.touched or self.situation.stopped or work.done() or await shielded(self.is_orphaned()):
             return await work
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

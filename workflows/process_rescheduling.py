@@ -16,6 +16,7 @@ from rekindle.errors import NotFound
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import BackupRequest, Replacement
 from rekindle.model.bounds import few
+from rekindle.model.fault import FaultKind
 from rekindle.model.recovery import Handled, Mode, ModeRequest, PodRef, RecoveryContext, Report, Strategy, Switched, Verdict
 from rekindle.policy import faulty, nodes, orders
 from rekindle.policy.modes import RESCHEDULING_TRIES
@@ -159,14 +160,23 @@ class ProcessRescheduling(TheirPods):
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {found.message}")
 
     async def _unless_in_vain(self, backup: Replacement, waiting: ActivityHandle[T]) -> T:
-        await self.until(lambda: waiting.done() or bool(self.lost_manager), None, "wait for the pod")
+        await self.until(
+            lambda: waiting.done() or bool(self.lost_manager) or self._is_on_a_lost_node(backup), None, "wait for the pod"
+        )
         if not waiting.done():
             cancel_and_forget(waiting)
-            raise self.ends_all(self.lost_manager)
+            if self.lost_manager:
+                raise self.ends_all(self.lost_manager)
+            self.failed_on.append(backup.backup.node)
+            raise _PodFails(f"the new pod {backup.backup.name} failed to run: its node is lost")
         try:
             return await waiting
         except ActivityError as error:
             raise _PodFails(f"the new pod {backup.backup.name} failed to run: {error.cause}") from error
+
+    def _is_on_a_lost_node(self, backup: Replacement) -> bool:
+        """The cluster shows a pod as starting there until it evicts it, and training stands."""
+        return any(backup.backup.uid in fault.pod_uids for fault in self.faults if fault.backup and fault.kind is FaultKind.NODE)
 
     @property
     def is_hit(self) -> bool:

@@ -19,7 +19,7 @@ from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.policy import cases, eligibility, observing, requests
+from rekindle.policy import cases, eligibility, faulty, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
@@ -32,6 +32,9 @@ from workflows.standbys import Standbys
 
 LOOKS_AFTER = timedelta(hours=1)
 """A job of which nothing was heard is looked at: a net under the watcher, and how a job that ended unseen ends."""
+
+COMES_BACK = timedelta(seconds=15)
+"""For the stream of a job whose workflow was lost: a gateway with few streams offers each of them every 10 s."""
 
 
 @workflow.defn(name=Workflows.TRAINING_JOB)
@@ -154,6 +157,9 @@ class TrainingJob:
                 self._show()
                 return
             case = cases.lost_recovery(self.state)
+        if self.state.misses_stream and any(fault.kind is not FaultKind.SUB_HEALTH for fault in case.faults):
+            await self._await_stream()
+            return
         if self._is_to_be_checked(case):
             while not self.state.ended and not await look(self.known, self.journal):
                 await pause_for_the_cluster(self.known)
@@ -167,6 +173,17 @@ class TrainingJob:
         else:
             self._declined.take(case)
             self._show()
+
+    async def _await_stream(self) -> None:
+        """Without it only a restart of the job is left. Waited for once, and not where nobody is left to come."""
+
+        def is_settled() -> bool:
+            lost = faulty.is_nobody_left(self.state.job, cases.counting(self.state, workflow.now()))
+            return not self.state.misses_stream or bool(self.state.ended) or lost
+
+        with suppress(TimeoutError):
+            await workflow.wait_condition(is_settled, timeout=COMES_BACK, timeout_summary="wait for the job's stream")
+        self.known.state = self.state.with_(misses_stream=False)
 
     @staticmethod
     def _is_to_be_checked(case: Case) -> bool:
@@ -326,7 +343,9 @@ class TrainingJob:
 
     @workflow.update(name=Updates.REPORT_FAULTS)
     def report_faults(self, report: FaultReport) -> Receipt:
-        self.known.state = memory.reported(self.state, report, workflow.now(), recovering=self.incident is not None)
+        self.known.state = memory.reported(
+            self.state, report, workflow.now(), recovering=self.incident is not None, update_id=_update_id()
+        )
         self._tell_faults()
         return Receipt(info="taken")
 
@@ -335,6 +354,9 @@ class TrainingJob:
         problem = requests.fault_problem(self.state.job, report.faults) or faults.room_problem(self.state, report)
         if problem:
             raise _rejected(ErrorTypes.REQUEST_INVALID, problem)
+        strangers = any(attachments.is_missing(self.state, fault.session) for fault in report.faults)
+        if strangers and eligibility.recovery_is_on(self.state.job):
+            raise _rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")
 
     def _running(self) -> str:
         """Workflow id of the recovery that runs, or of one that an earlier workflow of the job had started; empty: none does."""

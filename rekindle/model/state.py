@@ -9,11 +9,13 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.ranks import Ranks
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
 from rekindle.model.standby import Standby, Upkeep
 
 KEPT_INCIDENTS = 20
 KEPT_ANSWERS = 20
+KEPT_REPORTS = 20
 MOST_INCIDENTS = 10**9
 """Incidents of a job that its object may tell of."""
 
@@ -26,12 +28,22 @@ class Downgrade(Value):
     before: SubHealthStrategy
 
 
+class Told(Value):
+    """Ranks that were told at one moment, by the workflow's clock."""
+
+    ranks: Ranks
+    at: datetime
+
+
 class Standing(Value):
     """A fault that is there now, waiting for a decision or already judged."""
 
     fault: Fault
     judged: str = ""
     """Why nothing is done about it; empty: to be judged (again)."""
+
+    told: tuple[Told, ...] = ()
+    """Of a fault to which ranks were added while an incident ran: when each was told last. Empty: all when it was accepted."""
 
 
 class Remembered(Value):
@@ -86,6 +98,7 @@ class JobStateChanges(TypedDict, total=False):
     job: Job
     registered: bool
     introduced: bool
+    misses_stream: bool
     attachment: Attachment | None
     replaced: tuple[str, ...]
     detached: tuple[str, ...]
@@ -97,6 +110,7 @@ class JobStateChanges(TypedDict, total=False):
     holders: tuple[str, ...]
     manager: str
     faults: tuple[Standing, ...]
+    reports: tuple[str, ...]
     problems: tuple[str, ...]
     request: Pending | None
     answers: tuple[Answered, ...]
@@ -118,6 +132,9 @@ class JobState(Value):
 
     introduced: bool = False
     """A training side has attached at some time."""
+
+    misses_stream: bool = False
+    """An earlier workflow of the job was lost, which may have known a stream: it is waited for before a fault is judged."""
 
     attachment: Attachment | None = None
     replaced: tuple[str, ...] = ()
@@ -145,6 +162,9 @@ class JobState(Value):
 
     faults: tuple[Standing, ...] = ()
     """What is wrong now."""
+
+    reports: tuple[str, ...] = ()
+    """Update ids of the last reports of faults, each of which is taken once."""
 
     problems: tuple[str, ...] = ()
     """Why the job cannot be recovered as its pods are. No incident begins while there are any."""

@@ -66,7 +66,8 @@ def sight(view: JobView) -> Sighting:
         generation=generation,
         manager=_manager(view.pods),
         faults=(
-            *_lost_nodes(view.job, view.nodes, with_rank),
+            *_lost_nodes(view.job, view.nodes, (one for one in with_rank if not one.backup and (one.lives or one.failed))),
+            *_lost_nodes_of_backups(view.job, view.nodes, (one for one in with_rank if one.backup and one.lives)),
             *_failed(view.job, with_rank),
             *_sub_healths(view.job, view.nodes, with_rank),
         ),
@@ -220,13 +221,26 @@ def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
 
 def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
     """Nodes that are not ready, with the pods on them, dead or not."""
-    here = _on(nodes, READY, (one for one in pods if not one.backup and (one.lives or one.failed)))
+    here = _on(nodes, READY, pods)
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
         words = cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE)
         fault = _node_fault(job, node, condition, group)
         faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
     return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
+
+
+def _lost_nodes_of_backups(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
+    """The same for pods that are to take over: they come to no end of their own for minutes."""
+    living = list(pods)
+    return [
+        fault.model_copy(update={"id": f"backup/{fault.id}", "backup": True, "pod_uids": _uids_on(fault.node, living)})
+        for fault in _lost_nodes(job, nodes, living)
+    ]
+
+
+def _uids_on(node: str, pods: Iterable[RankedPod]) -> tuple[str, ...]:
+    return tuple(one.pod.metadata.uid for one in _in_order(pods) if one.pod.spec.node_name == node)[:NAMED_PODS]
 
 
 def _sub_healths(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:

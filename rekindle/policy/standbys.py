@@ -62,9 +62,9 @@ class Plan(NamedTuple):
     """Where those that are missing must not go: also to no node that has a rank of the job."""
 
 
-def plan(job: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str]) -> Plan:
+def plan(stem: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str]) -> Plan:
     """Args:
-    job: its name.
+    stem: what their names begin with.
     pods: all of the job.
     avoid_nodes: that are sub-healthy or lost.
 
@@ -74,14 +74,14 @@ def plan(job: str, pods: Sequence[Pod], count: int, avoid_nodes: Iterable[str]) 
     holders = [one for one in ranked(pods) if one.holds and one.lives and one.rank is not None]
     model = max(holders, key=lambda one: one.rank or 0).pod if holders else None
     if model is None and count:
-        raise NotFound(f"no pod of job {job} lives that a standby could be made after")
+        raise NotFound("no pod of the job lives that a standby could be made after")
     known = [pod for pod in pods if is_standby(pod) and not pod.metadata.deletion_timestamp]
     ill = set(avoid_nodes)
     avoid = tuple(sorted({*ill, *(one.pod.spec.node_name for one in ranked(pods))} - {""}))
     fit = [pod for pod in known if model and _is_fit(pod, model, ill, avoid)]
     stay = sorted(fit, key=_worth)[:count]
     taken = {pod.metadata.name for pod in pods}
-    free = [name for number in range(len(pods) + count) if (name := f"{job}-standby-{number}") not in taken]
+    free = [name for number in range(len(pods) + count) if (name := f"{stem}-standby-{number}") not in taken]
     return Plan(stay, [pod for pod in known if pod not in stay], free[: count - len(stay)], model, avoid)
 
 

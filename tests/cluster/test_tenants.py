@@ -356,3 +356,30 @@ async def test_a_job_that_took_the_name_of_a_deleted_one_is_neither_suspended_no
             assert there["metadata"]["uid"] == "uid-of-the-next"
             assert not there["spec"]["suspend"]
             assert "marked" not in there["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("kind", [TRAINING_JOB, BATCH_JOB])
+async def test_standbys_are_named_after_their_job_and_no_other(tenants: Tenants, kind: Kind) -> None:
+    """One of another kind may have its name, in the same namespace, where a pod's name is given once."""
+    await tenants.job(kind, "victim", "job", uid="1a2b3c4d-5e6f")
+    await tenants.pod("victim", "worker", "1a2b3c4d-5e6f", owner(kind, "job", "1a2b3c4d-5e6f"))
+    (standby,) = await tenants.cluster.ensure_standbys("1a2b3c4d-5e6f", 1, ())
+    assert standby.metadata.name == "job-1a2b3-standby-0"
+
+
+async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> None:
+    """Whatever the length of its job's."""
+    await tenants.job(TRAINING_JOB, "victim", "t" * 63)
+    await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}")
+    (standby,) = await tenants.cluster.ensure_standbys(f"uid-of-{'t' * 63}", 1, ())
+    assert len(standby.metadata.name) <= 63
+
+
+async def test_a_job_that_wants_no_standby_is_asked_for_none(tenants: Tenants) -> None:
+    """A hand-over makes no request that can find nothing: it reads the job and the pod, and makes another one."""
+    await tenants.job(TRAINING_JOB, "victim", "train")
+    await tenants.pod("victim", "train-worker-0", "uid-of-train")
+    (old,) = await tenants.cluster.pods("uid-of-train")
+    tenants.scripted.requests.clear()
+    await tenants.cluster.ensure_backup(old, "train-worker-0-hot-0001", ())
+    assert [method for method, _ in tenants.scripted.requests] == ["GET", "GET", "POST"]

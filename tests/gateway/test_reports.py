@@ -1,6 +1,7 @@
 """Whom a report reaches: the recovery that gave the last order on the stream, otherwise the one that the job's workflow names."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
@@ -11,10 +12,12 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
 from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from rekindle.policy.cases import describe
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, harness, register, sub_health, training
 from tests.support.peer import Script
+from workers.gateway import messages
 
 STATUS = Report(kind=ReportKind.STATUS)
 
@@ -72,14 +75,16 @@ async def test_a_report_between_two_modes_waits_for_the_next_one(temporal: Workf
 async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_until_there_is_one_again(
     temporal: WorkflowEnvironment,
 ) -> None:
-    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown."""
+    """Its pods run, and nobody else tells of it: the gateway holds the job's stream, so that the job is not unknown, and offers
+    that first, on which it depends what can be done about the fault."""
     async with training(temporal, a_job()) as (world, peer):
         await world.entity.terminate("by mistake")
         reporting = asyncio.create_task(_report_fault(world, 2))
         await until_storing(world)
         await register(world.client, world.job)
         assert await reporting == 0
-        assert "ranks 2 as faulty" in (await world.restarted()).summary
+        assert (await world.status()).state.attachment
+        assert "process rank 2: reported by the training side" in (await world.restarted()).summary
         assert peer.orders == []
 
 
@@ -88,6 +93,14 @@ async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: W
     async with harness(temporal, a_job()) as world:
         await world.entity.terminate("by mistake")
         assert await _report_fault(world, 2) == 400
+
+
+@pytest.mark.parametrize(("ranks", "words"), [((2,), "process rank 2"), ((1, 2), "process ranks 1, 2")])
+def test_a_fault_of_processes_reads_well(ranks: tuple[int, ...], words: str) -> None:
+    """Of one rank and of several."""
+    named = [wire.FaultRank(rankId=str(rank), faultType="1") for rank in ranks]
+    fault = messages.process_fault(wire.ProcessFaultRequest(jobId="job", faultRanks=named), "session", datetime.now(UTC))
+    assert describe(fault) == f"{words}: reported by the training side"
 
 
 async def _report_fault(world: Harness, rank: int) -> int:

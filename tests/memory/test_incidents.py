@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
-from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, Sighting
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
 from rekindle.model.job import Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
@@ -84,6 +84,35 @@ def test_a_restart_settles_what_was_told_before_it_and_nothing_else(seconds: int
     verdict = a_verdict(restarted_at=NOW + timedelta(seconds=restarted))
     after = memory.concluded(late, case, an_incident(verdict))
     assert [one.fault.id for one in after.faults] == (["second"] if seconds >= restarted else [])
+
+
+def test_what_is_told_behind_a_repair_stands_without_the_ranks_that_it_mended() -> None:
+    """Also if it came in several words, and if a rank is among them that was mended and died again."""
+    seconds = [NOW + timedelta(seconds=number) for number in range(5)]
+
+    def crash(*ranks: int) -> Fault:
+        return a_fault("processes", FaultKind.PROCESS, ranks=ranks, source=TRAINING_SIDE, details=(FaultyRanks(ranks=ranks),))
+
+    def tell(state: JobState, at: datetime, *ranks: int) -> JobState:
+        return memory.reported(state, FaultReport(faults=(crash(*ranks),)), at, recovering=True)
+
+    first = told(STATE, crash(0, 2, 3))
+    state = tell(tell(tell(first, seconds[1], 4), seconds[3], 1), seconds[4], 2)
+    case = cases.next_case(first, NOW)
+    assert case
+    (left,) = memory.concluded(state, case, an_incident(a_verdict(Mode.PROCESS_RESCHEDULING, went_on_at=seconds[2]))).faults
+    assert (left.fault.ranks, left.fault.details) == ((1, 2), (FaultyRanks(ranks=(1, 2)),))
+
+
+def test_a_training_side_that_says_much_is_remembered_in_few_words() -> None:
+    """Rank by rank, of a job of thousands: no rank is forgotten, and the state stays small."""
+    state = told(STATE, a_fault("processes", FaultKind.PROCESS, ranks=(0,), source=TRAINING_SIDE))
+    for rank in range(1, 100):
+        fault = a_fault("processes", FaultKind.PROCESS, ranks=(rank,), source=TRAINING_SIDE)
+        state = memory.reported(state, FaultReport(faults=(fault,)), NOW + timedelta(seconds=rank), recovering=True)
+    (one,) = state.faults
+    assert len(one.told) == faults.MOST_TOLD
+    assert sorted(rank for words in one.told for rank in words.ranks) == list(range(100))
 
 
 def test_a_report_of_the_old_stream_is_of_the_old_life() -> None:

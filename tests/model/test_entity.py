@@ -245,6 +245,31 @@ EXAMPLES = (
         gentle=True,
     ),
     example(
+        "an entity is terminated before a rank dies, and its gateway has others to offer first",
+        "costly",
+        DIES,
+        Disturbance("entity terminated", delay=39.9),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "an entity is terminated before a pod vanishes, of which its successor is told with the job",
+        "costly",
+        Disturbance("pod vanishes", delay=40.0),
+        Disturbance("entity terminated", delay=40.0),
+        knobs=RECOVERS,
+        gentle=True,
+    ),
+    example(
+        "an entity is terminated with the second recovery since the cluster took a note",
+        "needless",
+        DIES,
+        Disturbance("sub-health", "order recover"),
+        Disturbance("cluster away", delay=39.9),
+        Disturbance("entity terminated", "resumed"),
+        knobs=RECOVERS,
+    ),
+    example(
         "a rank dies while another one starts again in its pod",
         "costly",
         DIES,
@@ -338,6 +363,15 @@ def test_what_was_found_once_stays_mended(one: Example) -> None:
     for seed in range(SEEDS):
         script = replace(one.script, seed=seed)
         assert not Walk(script).run(), explained(script)
+
+
+def test_a_pod_that_is_lost_in_a_hand_over_is_replaced_alone() -> None:
+    """The one that has just taken over from the first pod that was lost is healthy, and stays."""
+    disturbances = Disturbance("process dies", delay=40.0), Disturbance("pod vanishes", "repaired", 0.05, 0)
+    for seed in range(SEEDS):
+        walk = Walk(Script(disturbances, Knobs(allows="retry,recover", spares=3), seed=seed, gentle=True))
+        assert not walk.run()
+        assert [what for _, what in walk.world.log].count("backup made") == 2, walk.story
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, CHUNK))

@@ -154,8 +154,15 @@ def test_a_node_that_falls_ill_again_is_another_fault() -> None:
 
 
 def test_a_backup_pod_does_not_train_yet() -> None:
-    """A sub-healthy node is no fault of the job for the sake of a backup pod alone, nor is a lost one."""
-    assert faults(view(pod(backup=True), nodes=(node(sick="slow", ready="False"),))) == []
+    """A sub-healthy node is no fault of the job for the sake of a backup pod alone; a lost one is the affair of who made it."""
+    (lost,) = faults(view(pod(backup=True), nodes=(node(sick="slow", ready="False"),)))
+    assert (lost.kind, lost.backup, lost.node, lost.pod_uids) == (FaultKind.NODE, True, "node-0", ("pod-0",))
+
+
+def test_pods_of_a_job_and_backups_on_one_lost_node_are_told_apart() -> None:
+    """What befalls a backup alone is no reason to recover the job."""
+    found = faults(view(pod(0), pod(1, "b", node="node-0", backup=True), nodes=(node(ready="False"),)))
+    assert [(fault.backup, fault.pod_ranks) for fault in found] == [(False, (0,)), (True, (1,))]
 
 
 @pytest.mark.parametrize("ready", ["False", "Unknown"])

@@ -110,7 +110,7 @@ def test_of_too_many_those_go_first_that_do_not_run() -> None:
 def test_a_job_without_a_living_pod_gets_no_standbys_and_may_lose_them() -> None:
     """Nobody knows what they would be made after."""
     left = [pod(0, phase=PodPhase.FAILED), standby()]
-    with pytest.raises(NotFound, match="no pod of job demo lives"):
+    with pytest.raises(NotFound, match="no pod of the job lives"):
         standbys.plan("demo", left, 1, [])
     assert standbys.plan("demo", left, 0, []).end == [left[1]]
 

@@ -210,9 +210,10 @@ class Harness:
         receipt: Receipt = await self.entity.execute_update(update, args=arguments, result_type=Receipt)
         return receipt
 
-    async def look(self) -> None:
-        """The cluster's pods and nodes are told, as the watcher does."""
-        survey = await ActivityEnvironment().run(PodActivities(self.cluster).survey, SurveyRequest(job_id=self.job.id))
+    async def look(self, *nodes: str) -> None:
+        """The cluster's pods and these nodes are told, as the watcher does."""
+        request = SurveyRequest(job_id=self.job.id, nodes=nodes)
+        survey = await ActivityEnvironment().run(PodActivities(self.cluster).survey, request)
         await self.tell(ids.Updates.SIGHTING, survey.sighting)
 
     async def fault(self, fault: Fault) -> Receipt:

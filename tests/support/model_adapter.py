@@ -56,6 +56,7 @@ RECOVERIES = {"stopped": ReportKind.STOP_COMPLETE, "offers": ReportKind.STRATEGI
 
 BETWEEN_MODES, ELSEWHERE = ErrorTypes.BETWEEN_MODES, ErrorTypes.REPORT_ELSEWHERE
 STREAM_IS_OVER = ErrorTypes.ATTACHMENT_OVER
+STREAM_IS_MISSING = ErrorTypes.ATTACHMENT_MISSING
 SETTLED = (Outcome.RECOVERED, Outcome.IGNORED, Outcome.REFUSED)
 LABELS = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch", keys.PROCESS_RECOVER_ENABLE: "on"}
 
@@ -102,7 +103,6 @@ def call_of(message: Message, now: datetime) -> Call:
         return Call(Updates.PROGRESS, (Progress(incarnation=message.life, step=1, steps_lost=1, session=message.session),))
     told = dict(message.faulty)
     ranks = tuple(sorted(told)) or tuple(rank * RANKS + i for rank in message.ranks for i in range(RANKS))
-    words = f"the training side reports ranks {ranks} as faulty"
     details = tuple(
         FaultyRanks(ranks=of, type=kind) for kind in FaultType if (of := tuple(rank for rank in told if told[rank] == kind))
     )
@@ -111,7 +111,7 @@ def call_of(message: Message, now: datetime) -> Call:
         kind=FaultKind.PROCESS,
         ranks=ranks,
         details=details,
-        message=words,
+        message="reported by the training side",
         session=message.session,
         source=TRAINING_SIDE,
     )

@@ -202,7 +202,14 @@ class ControlPlane:
         else:
             patience = OF_A_FAULT if message.kind == "fault" else PATIENCE
             call = adapter.call_of(message, self.driver.now)
-            self._send(call, done=lambda _: sender.heard(message), patience=patience)
+            self._send(call, done=lambda _: sender.heard(message), patience=patience, missing=lambda: self._miss(message, sender))
+
+    def _miss(self, message: Message, sender: Training) -> None:
+        """The entity wants to know of a stream before it hears of a fault: it is told, or that it has ended."""
+        if sender.session == message.session:
+            self._attach(sender.attachment(), sender)
+        else:
+            self._send(adapter.call_of(Message("detach", session=message.session), self.driver.now))
 
     def _attach(self, message: Message, sender: Training) -> None:
         """For as long as its stream is open, which ends where another one took over."""
@@ -232,6 +239,7 @@ class ControlPlane:
         wanted: Callable[[], bool] = lambda: True,
         done: Callable[[Answer], None] = lambda answer: None,
         patience: timedelta = PATIENCE,
+        missing: Callable[[], None] = lambda: None,
     ) -> None:
         """Repeated until it is stored or refused."""
         name, until = f"{call.name}-{self.world.number()}", self.driver.now + patience
@@ -241,7 +249,9 @@ class ControlPlane:
                 self.driver.update(ENTITY, call.name, list(call.arguments), name, answered)
 
         def answered(answer: Answer) -> None:
-            if answer.kind in ("again", "not found") and self.driver.now < until:
+            if answer.kind == adapter.STREAM_IS_MISSING:
+                missing()
+            if answer.kind in ("again", "not found", adapter.STREAM_IS_MISSING) and self.driver.now < until:
                 self.driver.after(AGAIN, send)
             else:
                 done(answer)

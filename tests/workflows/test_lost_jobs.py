@@ -24,6 +24,7 @@ from tests.support.harness import RESUMES, Harness, a_job, harness, node_fault, 
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher.job_workflows import register
+from workflows.in_place import InPlaceRecovery
 
 OFTEN = 0.2
 """Seconds in which the gateway offers its attachment again."""
@@ -202,6 +203,32 @@ async def test_the_last_note_of_an_incident_names_the_recovery_that_has_followed
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
 
+async def test_recoveries_of_which_the_cluster_took_no_note_are_found_one_after_the_other(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Two began since the last note, and the second one runs: no other one begins beside it, and what both moved is known."""
+    job = a_job()
+    async with _training(temporal, job, cluster=ScriptedCluster(job, nodes=5)) as (world, peer):
+        await world.fault(sub_health())
+        await world.incident(1)
+        await _noted(world, lambda known: known.incidents == 1 and not known.recovery)
+        world.cluster.takes_notes.clear()
+        await world.fault(sub_health(node="node-2", name="again"))
+        await world.incident(2)
+        peer.script.resumes = False
+        await world.fault(sub_health(pod_rank=0, node="node-0", name="third"))
+        await peer.until(lambda: peer.orders.count("migration") == 3)
+        third = await world.running()
+        await _lost_and_registered_again(world)
+        await world.settled(lambda status: status.recovery == third.id)
+        await peer.resume()
+        await world.settled(lambda status: not status.state.lost_recovery)
+        world.cluster.takes_notes.set()
+        await _found(world, third, "it is settled: recovered: pod rank 0 moved")
+        await _is_told_what_the_watcher_sees(world)
+        assert (await world.status()).state.incidents == 3
+
+
 async def test_a_hot_switch_that_is_lost_before_the_pause_is_undone(temporal: WorkflowEnvironment) -> None:
     """Nobody could take its verdict: it is cancelled with the job's workflow, training was never touched, and the sub-health that
     is told again is recovered."""
@@ -349,6 +376,38 @@ async def test_what_a_lost_recovery_left_half_done_is_swept_when_the_job_may_be_
         await _register(world)
         assert recovery.id in (await world.restarted(3)).summary
         assert (await world.status()).state.faults == ()
+
+
+async def _has(recovery: WorkflowHandle[Any, Any], kind: "EventType.ValueType") -> None:
+    """Waits for an event of this type."""
+    async with asyncio.timeout(30):
+        while kind not in {event.event_type for event in (await recovery.fetch_history()).events}:
+            await asyncio.sleep(0.03)
+
+
+async def test_a_recovery_of_processes_that_is_lost_before_its_first_order_is_carried_out(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """The fault was told once, to the workflow that is lost: training would stand until somebody looks."""
+    async with _training(temporal, a_job(annotations={})) as (world, peer):
+        await world.control.stop()
+        modes = world.control.modes
+        world.control.modes = tuple(mode for mode in modes if mode is not InPlaceRecovery)  # its first task waits
+        await world.control.start()
+        await peer.report_fault(3)
+        recovery = await _runs(world)
+        await peer.cut()
+        await _has(recovery, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+        await world.entity.terminate("by mistake")
+        await world.control.stop()
+        world.control.modes = modes
+        await world.control.start()
+        await _register(world)
+        await world.recorded(recovery, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+        await peer.attach()
+        await _found(world, recovery, "it is settled: recovered")
+        assert peer.carried_out == ["stop_train", "on_global_rank", "recover"]
+        assert peer.state == "trains"
 
 
 # ---- cancelled

@@ -9,6 +9,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import Updates, Workflows
+from rekindle.model.cluster import Condition
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.keys import RECOVER_STRATEGY
@@ -24,6 +25,7 @@ QUICK = Limits(settle=timedelta(0), release=timedelta(0))
 RETRY, IN_PLACE, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.IN_PLACE, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 DONE = ["stop_train", "on_global_rank"]
+LOST = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown", message="its kubelet is silent")
 
 
 def ours(**limits: timedelta) -> Job:
@@ -322,6 +324,24 @@ async def test_a_new_pod_that_dies_before_it_takes_over_is_followed_by_another_o
         incident = await world.incident()
         assert ladder(incident) == [(ELSEWHERE, RECOVERED)]
         assert peer.carried_out == [*DONE, "recover", "on_global_rank", "recover"]
+        assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
+
+
+async def test_a_new_pod_whose_node_is_lost_while_it_starts_is_followed_by_another_one_at_once(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """The cluster shows it as starting for minutes, while training stands."""
+    job = elsewhere()
+    cluster = ScriptedCluster(job, nodes=4)
+    cluster.backup_starts = False
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await peer.report_fault(3)
+        await world.settled(lambda _: any("-hot-" in name for name in cluster.pods_by_name))
+        first = cluster.backup()
+        cluster.backup_starts = True
+        cluster.conditions[first.spec.node_name] = (LOST,)
+        await world.look(first.spec.node_name)
+        assert ladder(await world.incident()) == [(ELSEWHERE, RECOVERED)]
         assert cluster.holder(1).spec.node_name not in (first.spec.node_name, "node-1")
 
 

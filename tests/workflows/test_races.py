@@ -12,7 +12,7 @@ from rekindle import ids
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Fault, FaultReport, Sighting
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.recovery import Mode, Outcome, Receipt
 from tests.support.harness import Harness, a_job, harness, node_fault, sub_health, training
 from tests.support.peer import Script
 from workers.gateway.job_workflows import Jobs
@@ -152,3 +152,22 @@ async def test_a_stream_that_moves_again_and_again_costs_nothing(temporal: Workf
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
         assert not peer.exited
+
+
+async def test_a_report_of_faults_that_is_repeated_behind_its_recovery_is_taken_once(temporal: WorkflowEnvironment) -> None:
+    """Its answer was lost, and by now another run of the job's workflow is asked, of which the server knows no update."""
+    async with training(temporal, a_job()) as (world, _peer):
+        report = FaultReport(faults=(sub_health(),))
+
+        async def tell() -> None:
+            await world.entity.execute_update(ids.Updates.REPORT_FAULTS, report, id="a report", result_type=Receipt)
+
+        before = (await world.entity.describe()).run_id
+        await tell()
+        await world.incident()
+        async with asyncio.timeout(10):
+            while (await world.entity.describe()).run_id == before:
+                await asyncio.sleep(0.03)
+        await tell()
+        status = await world.status()
+        assert (status.state.incidents, status.running, status.state.faults) == (1, None, ())

@@ -80,6 +80,12 @@ class Attachments:
         """The job's stream at this gateway."""
         return self._streams.of(job_id)
 
+    async def tell(self, stream: Stream) -> None:
+        """Offers an attachment out of its turn: the job's workflow misses it. One that has ended meanwhile is told to have."""
+        async with self._lanes.of(stream.job_id):
+            if stream.told and not stream.ended:
+                await self._offer(stream)
+
     async def keep_told(self) -> None:
         """Offers every attachment again, round by round, until it is cancelled."""
         while True:

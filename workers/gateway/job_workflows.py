@@ -128,17 +128,18 @@ class Jobs:
         """
         return await self._kept(self._next_report(job_id, report, recovery))
 
-    async def report_faults(self, job_id: str, report: FaultReport, *, attached: bool) -> Receipt:
+    async def report_faults(self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None) -> Receipt:
         """Faults, to the job's own workflow. Who told them tells nobody else, and training may stand.
 
         Args:
-            attached: the job's stream is here, so that a workflow that does not run was lost, and will be registered again.
+            attach: tells of the job's stream, which is here, so that a workflow that does not run was lost, and will be
+                registered again; None: it is not here.
 
         Raises:
             Rejected: with the workflow's reason, or `job.unknown`.
             Unavailable: Temporal did not answer in time.
         """
-        return await self._kept(self._report_faults(job_id, report, REGISTERED_AGAIN if attached else 0.0))
+        return await self._kept(self._report_faults(job_id, report, attach))
 
     async def settle(self, within: float) -> None:
         """Waits for messages that are being stored; ends those that are not stored in time."""
@@ -187,14 +188,19 @@ class Jobs:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _report_faults(self, job_id: str, report: FaultReport, patience: float) -> Receipt:
-        deadline, update_id = asyncio.get_running_loop().time() + patience, uuid.uuid4().hex
+    async def _report_faults(self, job_id: str, report: FaultReport, attach: Callable[[], Awaitable[None]] | None) -> Receipt:
+        deadline, update_id = asyncio.get_running_loop().time() + (REGISTERED_AGAIN if attach else 0.0), uuid.uuid4().hex
+        is_missing = False
         while True:
             try:
+                if attach and is_missing:
+                    await attach()
                 return await self._update(job_workflow(job_id), job_id, Updates.REPORT_FAULTS, report, update_id)
             except Rejected as rejected:
-                if rejected.kind != ErrorTypes.JOB_UNKNOWN or asyncio.get_running_loop().time() > deadline:
+                was_lost = rejected.kind in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.ATTACHMENT_MISSING)
+                if not was_lost or asyncio.get_running_loop().time() > deadline:
                     raise
+                is_missing = rejected.kind == ErrorTypes.ATTACHMENT_MISSING
             await asyncio.sleep(0.2)
 
     async def _update(self, workflow_id: str, job_id: str, update: str, argument: Value | str | None, update_id: str) -> Receipt:

@@ -19,9 +19,6 @@ MAX_RANKS = MOST_RANKS
 MAX_INFO = 1_000
 """Characters of free text that are kept."""
 
-NAMED = 16
-"""Ranks that a message names."""
-
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
 
@@ -97,7 +94,6 @@ def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: date
         raise BadInput("faultRanks: empty, accepted are 1 or more ranks with their fault types")
     types = {fault.rank: fault.type for fault in told}  # of a rank that is named twice, the last word
     ranks = tuple(sorted(types))
-    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
     return Fault(
         id="processes",
         kind=FaultKind.PROCESS,
@@ -105,7 +101,7 @@ def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: date
         details=tuple(
             FaultyRanks(ranks=of, type=kind) for kind in FaultType if (of := tuple(r for r in ranks if types[r] is kind))
         ),
-        message=f"the training side reports ranks {', '.join(map(str, ranks[:NAMED]))}{more} as faulty",
+        message="reported by the training side",
         seen_at=seen_at,
         session=session,
         source=TRAINING_SIDE,

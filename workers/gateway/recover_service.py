@@ -7,6 +7,7 @@ is a gRPC error. The streams write through their context, which grpc.aio allows 
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import grpc
 
@@ -78,7 +79,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         async def stored() -> Receipt:
             stream = self._attachments.here(request.jobId)
             fault = messages.process_fault(request, stream.session if stream else "", datetime.now(UTC))
-            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attached=stream is not None)
+            attach = partial(self._attachments.tell, stream) if stream else None
+            await self._jobs.report_faults(request.jobId, FaultReport(faults=(fault,)), attach)
             logger.info("process fault", extra={"job": request.jobId, "ranks": fault.ranks})
             return Receipt(info="receive ReportProcessFault")
 

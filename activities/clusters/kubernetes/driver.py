@@ -131,7 +131,7 @@ class KubernetesCluster:
             raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: its pods are somebody else's to make")
         raw = await self._reader.pods(job)
         by_uid = {pod["metadata"]["uid"]: pod for pod in raw}
-        plan = standbys.plan(job.name, self._read(job, raw), count, avoid_nodes)
+        plan = standbys.plan(_stem_of_standbys(job), self._read(job, raw), count, avoid_nodes)
         model = by_uid[plan.model.metadata.uid] if plan.model else None
         surplus = [by_uid[pod.metadata.uid] for pod in plan.end]
         new = await self._direct.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
@@ -192,3 +192,9 @@ class KubernetesCluster:
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         await record(self._api, about_job(await self._reader.job(job_id)), event)
+
+
+def _stem_of_standbys(job: Workload) -> str:
+    """What the names of its standbys begin with: a job of another kind may have the same name, and a pod's name is to fit into
+    its host's, of 63 characters."""
+    return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}"
