@@ -192,7 +192,8 @@ class Manager:
         """Whether a control plane may order that."""
         if command.name in (RETRY, RECOVER):
             before = [one.name for one in self._seen if one.uuid == command.uuid]
-            if ANNOUNCE not in before and not self.follows:  # one that follows may meet the end of an attempt first
+            asks_first = command.name == RECOVER and not command.in_place
+            if asks_first and ANNOUNCE not in before and not self.follows:  # one that follows may meet an attempt's end first
                 self.world.moment(f"wrong order: {command.name} before its faults were announced")
             if {RETRY, RECOVER} & set(before):
                 self.world.moment(f"wrong order: {command.name} as a second strategy of one attempt")
