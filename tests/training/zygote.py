@@ -18,7 +18,11 @@ PRELOADED = (
     "rekindle_training.adapter.trained",
     "rekindle_training.examples.gpt_model",
 )
-PROGRAMS = {"train": "rekindle_training.launcher.main", "manager": "rekindle_training.manager.main"}
+PROGRAMS = {
+    "train": "rekindle_training.launcher.main",
+    "manager": "rekindle_training.manager.main",
+    "plain": "tests.training.plain",
+}
 
 
 def main() -> None:
