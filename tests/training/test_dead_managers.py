@@ -88,7 +88,7 @@ async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_
     await gateway.until(lambda: gateway.subscriptions == 2)
     await opened(gateway, 2, number=2)
     await ordered(mode, gateway)
-    assert (await status(gateway))[1:] == (0, "training goes on behind step 4")
+    assert (await status(gateway))[1:] == (0, "training goes on behind step 1")
     assert (await fault(gateway, 2)).keys() == {"2"}
     assert await recovered.codes() == {0, -signal.SIGKILL}
     assert last_words(recovered.outputs()) == undisturbed
@@ -118,7 +118,7 @@ async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats
 
 async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
     """Rank 2 is struck, and the recovery is open."""
-    job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:5:backward"}
+    job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:2:backward"}
     await job.start()
     await fault(gateway)
     await opened(gateway, 2)
@@ -137,16 +137,16 @@ async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
     """In place, once; orders that come late find nothing to replace, and are told so."""
-    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
+    recovered.environment |= {"KIND": "kill", "FAULTS": "1:2:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
     recovered.environment["PACE_MS"] = "300"
     recovered.flags = ["--spares=1"]
     await recovered.start()
-    await recovered.printed("recovered behind=4")
+    await recovered.printed("recovered behind=1")
     assert await opened(gateway, 0, 1) == ["retry", "recover", "exit"]
     await gateway.retry()
     strategy, code, info = await status(gateway)
     assert (strategy, code) == ("retry", 0)
-    assert "it had gone on by itself behind step 4: the control plane did not answer" in info
+    assert "it had gone on by itself behind step 1: the control plane did not answer" in info
     recovered.hurry()
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
@@ -170,7 +170,7 @@ async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_t
 
 async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
     """Nobody could start the rank again; all pods fail, as they would without a manager that decides."""
-    recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1"}
+    recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1", "LIMITS": "manager.successors.LAUNCHER_SECONDS=2"}
     await recovered.start()
     await recovered.reached(3)
     await recovered.lose("worker-1")
