@@ -40,10 +40,8 @@ RECOVER = f"""{OPENED}
 """
 
 RECOVERS = {
-    "02, an exception in rank 1": Dialogue.of(2, "recover,dump", RECOVER),
-    "03, rank 1 is killed": Dialogue.of(2, "recover,dump", RECOVER),
-    # The platform is not asked, and its annotations are not written: the orders are those of any other job.
-    "09k, a platform decides": Dialogue.of(2, "recover,dump", RECOVER),
+    # In 09k a platform decides. It is not asked, and its annotations are not written: the orders are those of any other job.
+    "02, 03 and 09k, an exception in rank 1, or its end": Dialogue.of(2, "recover,dump", RECOVER),
     # The second fault is told behind the announcement; of the two pods only the second one has not been told to leave.
     "08a, rank 2 is killed before the announcement": Dialogue.of(
         4,
