@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -17,11 +17,8 @@ from rekindle.cli.stack import Addresses, Member, Stack, free_ports, temporal_co
 from rekindle.errors import Unavailable
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
-
-
-def of_one_stack(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """It takes seconds to start."""
-    return pytest.mark.xdist_group("a stack of the command line")(pytest.mark.asyncio(loop_scope="module")(test))
+OF_ONE_STACK = pytest.mark.xdist_group("a stack of the command line")
+"""It takes seconds to start."""
 
 
 def plain() -> dict[str, str]:
@@ -92,7 +89,8 @@ async def running() -> AsyncIterator[tuple[Path, list[bytes]]]:
         assert first.returncode == 0
 
 
-@of_one_stack
+@OF_ONE_STACK
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_state_directory_has_one_stack(running: tuple[Path, list[bytes]]) -> None:
     """A second `rekindle dev` in the same directory is refused and leaves the first one's details."""
     state, said = running
@@ -104,7 +102,8 @@ async def test_a_state_directory_has_one_stack(running: tuple[Path, list[bytes]]
     assert (state / "dev.json").exists()
 
 
-@of_one_stack
+@OF_ONE_STACK
+@pytest.mark.asyncio(loop_scope="module")
 async def test_where_a_stack_is_found_is_said(running: tuple[Path, list[bytes]]) -> None:
     """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
     environment says something about another Temporal but not where that is."""
