@@ -4,16 +4,21 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli.stack import Addresses, Member, Stack, free_ports, temporal_command
 from rekindle.errors import Unavailable
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
+OF_ONE_STACK = pytest.mark.xdist_group("a stack of the command line")
+"""It takes seconds to start."""
 
 
 def plain() -> dict[str, str]:
@@ -33,6 +38,7 @@ async def dev(directory: Path, *changed: str, **environment: str) -> asyncio.sub
     )
 
 
+@pytest.mark.same_path("a port of a stack is taken")
 @pytest.mark.parametrize("name", ["temporal", "ui", "gateway"])
 async def test_a_port_that_a_foreign_server_has_is_refused(temporal: WorkflowEnvironment, short_path: Path, name: str) -> None:
     """A Temporal server of somebody else is never adopted: the port, its process and the option are named, and nothing starts."""
@@ -61,22 +67,55 @@ async def test_a_server_counts_as_ready_only_when_it_listens_itself(temporal: Wo
     await stack.stop()
 
 
-async def test_a_state_directory_has_one_stack(short_path: Path) -> None:
-    """A second `rekindle dev` in the same directory is refused and leaves the first one's details; another installation that the
-    environment names is not asked by any process of the stack."""
-    first = await dev(short_path, TEMPORAL_NAMESPACE="elsewhere", TEMPORAL_API_KEY="secret")
-    assert first.stdout is not None
-    try:
-        assert b"rekindle is running" in await first.stdout.readline()
-        second = await dev(short_path)
-        _, errors = await second.communicate()
-        assert second.returncode == 4, errors.decode()
-        assert "--state-dir" in errors.decode()
-        assert (short_path / ".rekindle" / "dev.json").exists()
-    finally:
-        first.send_signal(signal.SIGINT)
-        await first.communicate()
-    assert first.returncode == 0
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running() -> AsyncIterator[tuple[Path, list[bytes]]]:
+    """A state directory that the environment names, with a `rekindle dev` in it, and what that said. Another installation
+    that the environment names is not asked by any process of the stack."""
+    with tempfile.TemporaryDirectory(prefix="rk-") as folder:
+        state = Path(folder) / "of its own"
+        elsewhere = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_API_KEY": "secret"}
+        first = await dev(Path(folder), REKINDLE_STATE_DIR=str(state), **elsewhere)
+        assert first.stdout is not None
+        said: list[bytes] = []
+        try:
+            async with asyncio.timeout(60):
+                while not said or b"In another terminal" not in said[-1]:
+                    said.append(await first.stdout.readline())
+                    assert said[-1]
+            yield state, said
+        finally:
+            first.send_signal(signal.SIGINT)
+            await first.communicate()
+        assert first.returncode == 0
+
+
+@OF_ONE_STACK
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_state_directory_has_one_stack(running: tuple[Path, list[bytes]]) -> None:
+    """A second `rekindle dev` in the same directory is refused and leaves the first one's details."""
+    state, said = running
+    assert b"rekindle is running" in said[0]
+    second = await dev(state.parent, REKINDLE_STATE_DIR=str(state))
+    _, errors = await second.communicate()
+    assert second.returncode == 4, errors.decode()
+    assert "--state-dir" in errors.decode()
+    assert (state / "dev.json").exists()
+
+
+@OF_ONE_STACK
+@pytest.mark.asyncio(loop_scope="module")
+async def test_where_a_stack_is_found_is_said(running: tuple[Path, list[bytes]]) -> None:
+    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
+    environment says something about another Temporal but not where that is."""
+    state, said = running
+    assert f"export REKINDLE_STATE_DIR='{state}'".encode() in said[-1]
+    another = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true", "REKINDLE_STATE_DIR": str(state)}
+    for command, words in (("nodes", b"node-2"), ("jobs", b"no job is registered")):
+        elsewhere = await asyncio.create_subprocess_exec(
+            *(REKINDLE, command), cwd="/", env={**plain(), **another}, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await elsewhere.communicate()
+        assert (elsewhere.returncode, words in output) == (0, True)
 
 
 async def test_an_interrupted_start_ends_at_once(short_path: Path) -> None:
@@ -94,6 +133,7 @@ async def test_an_interrupted_start_ends_at_once(short_path: Path) -> None:
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.same_path("a demo is interrupted")
 @pytest.mark.parametrize("interrupt", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_an_interrupted_demo_leaves_nothing_behind(short_path: Path, interrupt: signal.Signals) -> None:
     """Ctrl-C, a time limit and a terminal that is closed end its processes and remove its directory."""
@@ -131,27 +171,3 @@ async def test_a_key_ends_the_demo_that_shows_its_result(key: bytes, code: int) 
     async with asyncio.timeout(20):
         assert await shown.wait() == code
     os.close(terminal)
-
-
-async def test_where_a_stack_is_found_is_said(short_path: Path) -> None:
-    """The variable that chooses the state directory is said, and with it commands find the stack from anywhere, also if the
-    environment says something about another Temporal but not where that is."""
-    state = short_path / "of its own"
-    first = await dev(short_path, REKINDLE_STATE_DIR=str(state))
-    assert first.stdout is not None
-    try:
-        async with asyncio.timeout(60):
-            while b"In another terminal" not in (line := await first.stdout.readline()):
-                assert line
-        assert f"export REKINDLE_STATE_DIR='{state}'".encode() in line
-        another = {"TEMPORAL_NAMESPACE": "elsewhere", "TEMPORAL_TLS": "true", "REKINDLE_STATE_DIR": str(state)}
-        for command, words in (("nodes", b"node-2"), ("jobs", b"no job is registered")):
-            elsewhere = await asyncio.create_subprocess_exec(
-                *(REKINDLE, command), cwd="/", env={**plain(), **another}, stdout=asyncio.subprocess.PIPE
-            )
-            output, _ = await elsewhere.communicate()
-            assert (elsewhere.returncode, words in output) == (0, True)
-    finally:
-        first.send_signal(signal.SIGINT)
-        await first.communicate()
-    assert first.returncode == 0

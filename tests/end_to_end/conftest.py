@@ -24,9 +24,7 @@ Then = tuple[str, Callable[["StruckAgain"], Awaitable[None]]]
 """A word in the log of the manager, and what happens when it is there."""
 
 PATIENCE = 60.0
-STEPS = 120
-STRUCK_STEPS = 60
-"""Training stands while it is recovered."""
+STEPS = 60
 
 
 @dataclass
@@ -47,7 +45,7 @@ class Product:
         Args:
             then: happens in the moment in which the job's manager writes a word.
         """
-        options = ProcessFaults(**{"mode": mode, "fault": fault, "steps": STRUCK_STEPS, **changes})
+        options = ProcessFaults(**{"mode": mode, "fault": fault, "steps": STEPS, **changes})
         result = await StruckAgain(options, self.stack, self.directory, then).run()
         assert options.is_met_by(result), result
         return result

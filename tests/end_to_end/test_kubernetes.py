@@ -90,10 +90,7 @@ async def test_a_broken_api_server_costs_no_recovery(product: OnKubernetes) -> N
     assert "too old resource version" in log
 
 
-PROCESSES = pytest.mark.same_path("processes are recovered, on Kubernetes")
-
-
-@PROCESSES
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_lost_pod_is_replaced_on_another_node(product: OnKubernetes) -> None:
     """Both of its ranks move and the others keep their processes; no step is lost, and the parameters are those of an undisturbed
     run."""
@@ -103,14 +100,14 @@ async def test_a_lost_pod_is_replaced_on_another_node(product: OnKubernetes) -> 
         assert all(moved["before"][key] != moved["after"][key] for key in ("pid", "pod")), moved
 
 
-@PROCESSES
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_a_rank_that_is_killed_is_replaced_in_its_pod(product: OnKubernetes) -> None:
     """A rank of the pod of rank 0, in its container: the pod is the same."""
     (moved,) = (await product.struck(Mode.IN_PLACE, Strike.KILL, rank=1))["switched"]
     assert all(moved["before"][key] == moved["after"][key] for key in ("pod", "node")), moved
 
 
-@PROCESSES
+@pytest.mark.same_path("the whole product, on Kubernetes")
 async def test_without_a_spare_node_the_job_is_rescheduled(product: OnKubernetes) -> None:
     """In the words of the real scheduler."""
     result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)

@@ -11,8 +11,7 @@ from tests.end_to_end.conftest import Product
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
-RANK = pytest.mark.same_path("a rank is struck, on one machine")
-POD = pytest.mark.same_path("a pod is lost, on one machine")
+ONE = pytest.mark.same_path("a rank is struck or a pod is lost, on one machine")
 AGAIN = pytest.mark.same_path("a second fault during a recovery, on one machine")
 
 PHASES = {
@@ -30,7 +29,7 @@ def moved(result: dict[str, Any]) -> list[int]:
     return [one["rank"] for one in result["switched"]]
 
 
-@RANK
+@ONE
 async def test_a_rank_that_is_killed_is_replaced_in_its_pod(product: Product) -> None:
     """Its process alone is another one; from the fault to the next step on all ranks no step was lost."""
     result = await product.struck(Mode.IN_PLACE, Strike.KILL)
@@ -42,31 +41,31 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod(product: Product) ->
     assert result["steps_lost"] == 0
 
 
-@RANK
+@ONE
 async def test_two_ranks_of_two_pods_are_killed_at_once(product: Product) -> None:
     """One of them is rank 0."""
     assert moved(await product.struck(Mode.IN_PLACE, Strike.KILL, rank=0, ranks_at_once=2)) == [0, 2]
 
 
-@RANK
+@ONE
 async def test_a_rank_that_is_stopped_is_replaced_in_its_pod(product: Product) -> None:
     """A process that stands still is no better than one that ended."""
     assert moved(await product.struck(Mode.IN_PLACE, Strike.FREEZE, rank=1)) == [1]
 
 
-@RANK
+@ONE
 async def test_a_step_that_raises_is_recovered_in_place(product: Product) -> None:
     """Its process lives, and goes on."""
     assert moved(await product.struck(Mode.ONLINE_RETRY, Strike.EXCEPTION, rank=0)) == []
 
 
-@RANK
+@ONE
 async def test_a_step_for_which_memory_is_wanting_is_repeated(product: Product) -> None:
     """Of two ranks at once: no process ends."""
     assert moved(await product.struck(Mode.ONLINE_RETRY, Strike.MEMORY, ranks_at_once=2)) == []
 
 
-@RANK
+@ONE
 async def test_an_owner_who_allows_nothing_else_gets_a_restart(product: Product) -> None:
     """With `recover-strategy: exit` the job begins again at its last checkpoint."""
     result = await product.struck(Mode.JOB_RESCHEDULING, Strike.KILL, rank=0)
@@ -74,7 +73,7 @@ async def test_an_owner_who_allows_nothing_else_gets_a_restart(product: Product)
     assert result["steps_lost"] > 0
 
 
-@POD
+@ONE
 async def test_a_lost_pod_is_replaced_on_another_node(product: Product) -> None:
     """That of rank 0: both of its ranks move, and the others keep their processes."""
     result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, rank=0)
@@ -83,20 +82,20 @@ async def test_a_lost_pod_is_replaced_on_another_node(product: Product) -> None:
         assert all(one["before"][key] != one["after"][key] for key in ("pid", "pod", "node")), one
 
 
-@POD
+@ONE
 async def test_two_lost_pods_are_replaced_together(product: Product) -> None:
     """Of four; what only their ranks have is kept in the other two."""
     assert moved(await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, pods=4, rank=1, ranks_at_once=2)) == [1, 3]
 
 
-@POD
+@ONE
 async def test_without_a_spare_node_the_job_is_rescheduled(product: Product) -> None:
     """The pod that was lost starts again with all others, where there is place."""
     result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, no_spare=True)
     assert "no spare" in result["ladder"][0]["reason"]
 
 
-@RANK
+@ONE
 async def test_a_rank_is_replaced_where_no_spare_is_loaded(product: Product) -> None:
     """Its launcher starts another process."""
     assert moved(await product.struck(Mode.IN_PLACE, Strike.KILL, no_spare=True)) == [2]

@@ -16,6 +16,7 @@ from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
+from tests.support.sampling import ALL
 from workers.gateway import streams as gateway_streams
 from workers.gateway.server import Gateway
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
@@ -170,7 +171,7 @@ async def test_a_stream_that_comes_back_gets_the_last_order_again(
         assert not peer.exited
 
 
-@pytest.mark.parametrize("seconds", [0.1, 3.0, 15.0])
+@pytest.mark.parametrize("seconds", [0.1, 3.0, *([15.0] if ALL else [])])
 @pytest.mark.same_path("a stream is cut in the middle of a pause")
 async def test_a_cut_in_the_middle_of_a_pause_is_survived(temporal: WorkflowEnvironment, seconds: float) -> None:
     """The stream is away while `migration` is due: the order leaves when it is back, before training loses its patience."""

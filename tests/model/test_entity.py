@@ -24,7 +24,7 @@ from tests.support.model_walk import (
 from tests.support.model_world import Knobs
 from tests.support.sampling import ALL
 
-RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "300"))
+RUNS = int(os.environ.get("REKINDLE_MODEL_RUNS", "300" if ALL else "100"))
 """Random walks; `make model` makes many more."""
 
 CHUNK = 50

@@ -23,6 +23,7 @@ from rekindle.model.cluster import ClusterEvent
 from rekindle.model.fault import Fault, FaultKind, FaultReport
 from rekindle.model.job import Capability, Job, JobId, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
+from rekindle.model.limits import Limits
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, Progress, Receipt, Verdict
 from rekindle.model.state import JobState, JobStatus, Registration, Standing
 from rekindle.settings import Settings
@@ -62,7 +63,10 @@ def a_job(**changes: Any) -> Job:
 
 
 def a_mindio_job(**changes: Any) -> Job:
-    """Whose pods may fail without an end of the whole job."""
+    """Whose pods may fail without an end of the whole job; a restart looks for a moment only whether they stay."""
+    limits: Limits = changes.get("limits", Limits())
+    if "pods_stay" not in limits.model_fields_set:
+        changes["limits"] = limits.model_copy(update={"pods_stay": timedelta(seconds=0.3)})
     capabilities = (Capability.SINGLE_OPERATOR, Capability.MEGATRON)
     mindio = {"training_side": TrainingSide.MINDIO, "kind": "AscendJob", "capabilities": capabilities}
     return a_job(**{**mindio, "labels": {FAULT_RETRY_TIMES: "3"}, **changes})

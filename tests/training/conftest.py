@@ -1,8 +1,5 @@
 """One zygote and one undisturbed run for all tests; a gateway and a job for each."""
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,20 +8,9 @@ import pytest_asyncio
 
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import EXAMPLE, STEPS, WORLD, Job
+from tests.training.plain import final
 from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """The final parameters of each rank of an undisturbed run: one pod with four ranks, started as a user starts it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    launcher = Path(sys.executable).with_name("rekindle-train")
-    command = [str(launcher), "--standalone", f"--nproc-per-node={WORLD}", "--start-method=fork", EXAMPLE, f"--steps={STEPS}"]
-    environment = {**os.environ, "REKINDLE_JOB_DIR": str(folder)}
-    environment.pop("MINDX_TASK_ID", None)
-    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=100)
-    return [(folder / "final" / f"rank-{rank:05d}.bin").read_bytes() for rank in range(WORLD)]
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +18,14 @@ def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
     yield zygote
     zygote.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def reference(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> list[bytes]:
+    """The final parameters of each rank of an undisturbed run: one pod with four ranks."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    await Standalone(folder, zygote).run(EXAMPLE, script=f"--steps={STEPS}")
+    return final(folder, WORLD)
 
 
 @pytest_asyncio.fixture

@@ -42,7 +42,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
     if "WRAPS_AGAIN" in os.environ:
         training.on_rebuild(wrap)
     for step in training.steps(64):
-        with at_least(float(os.environ.get("PACE_MS", "0"))):
+        with at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
             optimizer.zero_grad()
             data.manual_seed(1000 * training.rank + step)
             wrapped(torch.randn(2, 8, generator=data)).pow(2).mean().backward()

@@ -16,7 +16,7 @@ from tests.training.gateway_service import JOB, GatewayPeer
 from tests.training.processes import Process, Zygote
 
 EXAMPLE = str(Path(examples.__path__[0]) / "gpt.py")
-STEPS = 64
+STEPS = 40
 PODS, RANKS_PER_POD = 2, 2
 WORLD = PODS * RANKS_PER_POD
 """Ranks of the job; those of pod rank p are 2p and 2p + 1."""
@@ -30,7 +30,7 @@ class Job:
     zygote: Zygote
     gateway: GatewayPeer
     environment: dict[str, str] = field(default_factory=dict)
-    arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS), "--step-ms", "25"])
+    arguments: list[str] = field(default_factory=lambda: ["--steps", str(STEPS), "--step-ms", "40"])
     script: str = EXAMPLE
     flags: list[str] = field(default_factory=list)
     """Of launchers."""
@@ -41,12 +41,21 @@ class Job:
     """Pods by name; a pod that was started again stands here, its predecessor in `gone`."""
     gone: list[Process] = field(default_factory=list)
 
-    def slow_down(self, step_ms: int = 120) -> None:
+    def __post_init__(self) -> None:
+        self.port = free_port()
+        self.pace = self.folder / "pace"
+        if self.script == EXAMPLE:
+            self.arguments += ["--step-ms-file", str(self.pace)]
+
+    def slow_down(self, step_ms: int = 200) -> None:
         """For a test that does something while training goes on: its steps take longer, and compute the same."""
         self.arguments[self.arguments.index("--step-ms") + 1] = str(step_ms)
 
-    def __post_init__(self) -> None:
-        self.port = free_port()
+    def hurry(self) -> None:
+        """Nothing happens to training any more: its steps take as long as they compute."""
+        scratch = self.pace.with_suffix(".new")
+        scratch.write_text("0")
+        scratch.replace(self.pace)
 
     # Pods.
 
@@ -97,7 +106,8 @@ class Job:
                 await asyncio.sleep(0.005)
 
     async def codes(self) -> set[int]:
-        """Exit codes of all pods, as soon as the last one has ended."""
+        """Exit codes of all pods, as soon as the last one has ended; training hurries to its end."""
+        self.hurry()
         return set(await asyncio.gather(*(process.code() for process in [*self.started.values(), *self.gone])))
 
     async def printed(self, text: str, times: int = 1, within: float = 60) -> None:
@@ -124,6 +134,7 @@ class Job:
             "REKINDLE_NODE": f"node-{number}",
             "REKINDLE_JOB_DIR": str(self.folder),
             "REKINDLE_GENERATION": str(self.generation),
+            "PACE_FILE": str(self.pace),
         }
         if pod_rank is not None:
             identity["REKINDLE_POD_RANK"] = pod_rank

@@ -53,7 +53,7 @@ def train_step(number: int) -> None:
     if str(number) == os.environ.get("FAULT") and not struck.exists():
         struck.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    with at_least(float(os.environ.get("PACE_MS", "0"))):
+    with at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
         model(torch.ones(1, 4)).pow(2).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -1,6 +1,5 @@
 """Two ranks, in processes of their own, of which one hands a state over to the other."""
 
-import multiprocessing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -10,6 +9,7 @@ import torch.distributed as dist
 
 from rekindle_training.adapter import copying
 from rekindle_training.adapter.digest import digest
+from tests.training.loaded import CONTEXT
 
 LIMIT = 60
 
@@ -27,10 +27,9 @@ class Answer:
 
 def handed_over(theirs: dict[str, Any], mine: dict[str, Any]) -> Answer:
     """Rank 0 sends the first state; rank 1 has the second one, and answers."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
+    here, there = CONTEXT.Pipe()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = [context.Process(target=_rank, args=(rank, store.port, theirs, mine, there), daemon=True) for rank in (0, 1)]
+    ranks = [CONTEXT.Process(target=_rank, args=(rank, store.port, theirs, mine, there), daemon=True) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
     assert here.poll(LIMIT), "the receiving rank does not answer"

@@ -73,7 +73,7 @@ def content(tensor: torch.Tensor) -> bytes:
 arguments: dict[str, Any] = {"unique_shards": os.environ["UNIQUE"] == "accepted"} if "UNIQUE" in os.environ else {}
 with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ.get("EVERY", "0")), **arguments) as training:
     for step in training.steps(STEPS):
-        with step, at_least(float(os.environ.get("PACE_MS", "0"))):
+        with step, at_least(float(os.environ.get("PACE_MS", "0")), os.environ.get("PACE_FILE", "")):
             if step % 4 == 0:
                 with torch.no_grad():
                     model(torch.ones(2, 16))

@@ -1,6 +1,5 @@
 """The process group of a rank: every connection of it can be cut from another thread, and no other process holds one open."""
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from rekindle_training.adapter.communicator import Communicator, warm
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
+from tests.training.loaded import CONTEXT
 
 LIMIT = 60
 WORLD = 3
@@ -27,15 +27,14 @@ class Ranks:
     """Processes of one group: rank 0 does something, and the others something else; as a rule they wait in a collective."""
 
     def __init__(self, does: Any, others: Any = None, join_seconds: float = 8.0) -> None:
-        context = multiprocessing.get_context("spawn")
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.store = store
         self.pipes, processes = [], []
         for rank in range(WORLD):
-            here, there = context.Pipe()
+            here, there = CONTEXT.Pipe()
             self.pipes.append(here)
             processes.append(
-                context.Process(
+                CONTEXT.Process(
                     target=_rank,
                     args=(rank, store.port, does if rank == 0 else others or _waits, join_seconds, there),
                     daemon=True,
@@ -249,9 +248,8 @@ def _waits_on_an_accelerator(says: Connection) -> None:
 
 def test_what_waits_on_an_accelerator_is_aborted_in_each_group_of_the_generation() -> None:
     """Its library has connections of its own, which torch does not show."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_waits_on_an_accelerator, args=(there,), daemon=True)
+    here, there = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_waits_on_an_accelerator, args=(there,), daemon=True)
     process.start()
     assert here.poll(LIMIT)
     assert here.recv() == [False, False, False]

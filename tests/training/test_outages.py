@@ -35,7 +35,7 @@ async def test_a_refused_manager_comes_back_until_it_is_accepted(job: Job, gatew
 
 async def test_progress_is_told_once_and_until_it_is_accepted(job: Job, gateway: GatewayPeer) -> None:
     """The first completed step of a job is reported by each manager once, repeated until code 0."""
-    job.slow_down(60)  # it is told again after a second
+    job.slow_down(100)  # it is told again after a second
     gateway.refuses["ReportProgress"] = 400
     await job.start()
     await gateway.report("ReportProgress", 2)
@@ -202,7 +202,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """Its stream brings all orders of the attempt again, and there is nothing left to switch."""
-    job.slow_down(150)
+    job.slow_down(250)
     await job.start(1)
     await gateway.hot_switch(2, 3)
     assert await gateway.strategies() == ["migration"]
@@ -217,6 +217,7 @@ async def test_a_manager_that_follows_one_which_switched_and_told_nobody_says_th
     await gateway.migrate()
     again = await gateway.report("ReportRecoverStatus", 2)
     assert (again.strategy, again.status.code) == ("migration", 0)
+    job.hurry()
     assert {await job.started[pod].code() for pod in ("worker-0", "backup-1")} == {0}
     assert job.final() == reference
 
@@ -300,4 +301,5 @@ async def test_an_order_to_exit_ends_the_ranks(job: Job, gateway: GatewayPeer) -
     assert await job.started["worker-1"].code() == 2
     for pod_rank in (0, 1):
         await job.worker(pod_rank)
+    job.hurry()
     assert [await process.code() for process in job.started.values()] == [0, 0, 0]

@@ -1,15 +1,15 @@
 """A loop and an optimizer that are somebody else's, adapted by callbacks: the example ends with the bits of its plain version."""
 
-import os
-import sys
 from pathlib import Path
-from subprocess import run
 
 import pytest
+import pytest_asyncio
 
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
+from tests.training.plain import final, run_plain
+from tests.training.processes import Zygote
 from tests.training.standalone import Standalone
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
@@ -22,20 +22,10 @@ STRUCK = str(Path(__file__).with_name("struck_megatron.py"))
 OWN_LOOP = str(Path(__file__).with_name("own_loop.py"))
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """The final parameters of the plain version, by torchrun."""
-    folder = tmp_path_factory.mktemp("plain")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}"]
-    environment = {**os.environ, "REKINDLE_JOB_DIR": str(folder)}
-    run([*torchrun, EXAMPLES / "megatron_plain.py", "--steps=12"], env=environment, check=True, timeout=120)
-    return final(folder)
-
-
-def final(folder: Path) -> list[bytes]:
-    files = sorted((folder / "final").iterdir())
-    assert len(files) == WORLD
-    return [file.read_bytes() for file in files]
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> list[bytes]:
+    """The final parameters of the plain version."""
+    return await run_plain(zygote, tmp_path_factory.mktemp("plain"), WORLD, str(EXAMPLES / "megatron_plain.py"), "--steps=12")
 
 
 @pytest.mark.parametrize("kind", ["raise", "kill"])
@@ -58,14 +48,14 @@ async def test_an_optimizer_that_is_spread_over_ranks_goes_on(
     """With its part of the state from the rank that has the same one, and the parameters of all parts told again."""
     printed = await alone.run("--spares=1", script=STRUCK, KIND=kind, FAULTS=faults)
     assert "repaired step=" in printed
-    assert final(alone.folder) == plain
+    assert final(alone.folder, WORLD) == plain
 
 
 async def test_a_part_that_nobody_has_any_more_is_the_checkpoint_s(alone: Standalone, plain: list[bytes]) -> None:
     """Each part is written, and read by the ranks that had it."""
     printed = await alone.run("--max-restarts=1", script=STRUCK, KIND="kill", FAULTS="1:8:behind,3:8:behind")
     assert "all ranks begin again at the last checkpoint reason=no rank that is left holds the shard of rank 1" in printed
-    assert final(alone.folder) == plain
+    assert final(alone.folder, WORLD) == plain
 
 
 @pytest.mark.parametrize(

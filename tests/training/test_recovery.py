@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.manager import recovery, roster
 from rekindle_training.manager.conductor import EXIT_CODE
 from rekindle_training.manager.orders import Orders
@@ -36,37 +35,11 @@ from rekindle_wire.training_pb2 import (
     Standing,
 )
 from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
+from tests.training.dialogue import all_lost, fault, kill_rank, offers, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
 from tests.training.ranks import ScriptedRank
-from tests.training.test_repair import last_words
-
-Undisturbed = Callable[[], Awaitable[list[str]]]
-
-MODES = ("retry", "in place", "elsewhere")
-
-
-async def fault(gateway: GatewayPeer, number: int = 1) -> dict[str, str]:
-    """What the `number`-th report names, with types."""
-    report = await gateway.report("ReportProcessFault", number)
-    return {one.rankId: one.faultType for one in report.faultRanks}
-
-
-async def offers(gateway: GatewayPeer, number: int = 1) -> list[str]:
-    return list((await gateway.report("ReportRecoverStrategy", number)).strategies)
-
-
-async def opened(gateway: GatewayPeer, *announced: int, uuid: str = "attempt-1", number: int = 1) -> list[str]:
-    """Up to the offers; training stands still."""
-    await gateway.stop_train(uuid)
-    assert (await gateway.report("ReportStopComplete", number)).status.code == 0
-    await gateway.announce(*announced, uuid=uuid)
-    return await offers(gateway, number)
-
-
-async def status(gateway: GatewayPeer, number: int = 1) -> tuple[str, int, str]:
-    report = await gateway.report("ReportRecoverStatus", number)
-    return report.strategy, report.status.code, report.status.info
+from tests.training.standalone import last_words
 
 
 async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
@@ -81,7 +54,7 @@ async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
     await gateway.in_place(0, 1)
     assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
     assert "a spare takes a rank" in recovered.outputs()
 
 
@@ -99,7 +72,7 @@ async def test_a_rank_that_is_killed_is_taken_by_a_backup_pod(
     assert await recovered.started["worker-0"].code() == 0
     assert await recovered.started["backup-1"].code() == 0
     assert await recovered.started["worker-1"].code() == 128 + signal.SIGKILL
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
@@ -115,7 +88,7 @@ async def test_a_pod_that_is_lost_is_taken_by_a_backup_pod(recovered: Job, gatew
     await recovered.backup(1)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0, -signal.SIGKILL}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
@@ -132,7 +105,7 @@ async def test_a_pod_that_others_have_made_anew_takes_its_ranks(
     await recovered.worker(1)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0, -signal.SIGKILL}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
@@ -144,7 +117,7 @@ async def test_rank_0_is_as_replaceable_as_any_other(recovered: Job, gateway: Ga
     await gateway.elsewhere(0)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.started["backup-0"].code() == 0
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -161,7 +134,7 @@ async def test_a_step_that_failed_is_repeated_where_nobody_is_gone(
     await gateway.retry()
     assert await status(gateway) == ("retry", 0, "training goes on behind step 4")
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered: Job, gateway: GatewayPeer) -> None:
@@ -185,14 +158,12 @@ async def test_ranks_that_are_lost_together_are_replaced_together(
     recovered.environment |= {"KIND": "kill", "FAULTS": "0:5:backward,3:5:backward"}
     recovered.flags = ["--spares=1"]
     await recovered.start()
-    await gateway.until(
-        lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
-    )
+    await all_lost(gateway, 0, 3)
     assert await opened(gateway, 0, 1, 2, 3) == ["recover", "exit"]
     await gateway.in_place(0, 3)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
@@ -207,7 +178,7 @@ async def test_a_stop_that_nobody_here_knows_a_reason_for_is_obeyed(
     await gateway.retry()
     assert (await status(gateway))[:2] == ("retry", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
     assert not gateway.all("ReportProcessFault")
 
 
@@ -229,10 +200,6 @@ async def test_a_stop_that_comes_before_training_begins_is_refused(
 # A second fault.
 
 
-def kill_rank(job: Job, rank: int) -> None:
-    os.kill(job.children(f"worker-{rank // 2}")[rank % 2], signal.SIGKILL)
-
-
 async def test_a_rank_that_is_lost_before_training_is_told_to_stop_is_recovered_with_the_first(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
@@ -247,7 +214,7 @@ async def test_a_rank_that_is_lost_before_training_is_told_to_stop_is_recovered_
     await gateway.in_place(1, 2)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_rank_that_is_lost_behind_the_offers_needs_another_attempt(
@@ -266,7 +233,7 @@ async def test_a_rank_that_is_lost_behind_the_offers_needs_another_attempt(
     await gateway.in_place(1, 2, uuid="attempt-2")
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attempt(
@@ -285,7 +252,7 @@ async def test_a_rank_that_is_lost_while_another_is_replaced_needs_another_attem
     await gateway.in_place(0, 1, 2, uuid="attempt-2")
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
@@ -297,7 +264,7 @@ async def test_a_recovery_behind_the_last_step_is_answered(recovered: Job, gatew
     await gateway.in_place(3)
     assert await status(gateway) == ("recover", 0, "training goes on behind step 12")
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 # Processes that are to take a rank, and do not get so far.
@@ -308,6 +275,7 @@ def struck_anew(job: Job, second: str, faults: str) -> None:
     job.script = str(Path(__file__).with_name("struck_anew.py"))
 
 
+@pytest.mark.same_path("a replacement says nothing")
 @pytest.mark.parametrize("kind", ["stop", "kill"])
 async def test_a_replacement_that_is_stopped_or_dies_before_it_says_anything_is_followed_by_another_one(
     kind: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
@@ -315,12 +283,12 @@ async def test_a_replacement_that_is_stopped_or_dies_before_it_says_anything_is_
     """The manager knows of it by its launcher only."""
     struck_anew(recovered, f"1:{kind},2:{kind}", "1:5:backward,2:5:backward")
     await recovered.start()
-    await gateway.until(lambda: sum(len(report.faultRanks) for report in gateway.all("ReportProcessFault")) == 2)
+    await all_lost(gateway, 1, 2)
     await opened(gateway, 1, 2)
     await gateway.in_place(1, 2)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_another_one(
@@ -336,7 +304,7 @@ async def test_a_new_pod_of_which_a_process_dies_before_it_joins_makes_room_for_
     await recovered.backup(1)
     assert (await status(gateway))[:2] == ("recover", 0)
     assert await recovered.started["backup-1"].code() == 0
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 @pytest.mark.parametrize("how", ["a repair without orders fails", "the job is to end"])
@@ -349,7 +317,7 @@ async def test_replacements_that_have_not_said_anything_do_not_outlive_training(
     recovered.environment["REKINDLE_ORDER_TIMEOUT"] = "1" if is_alone else "60"
     await recovered.start()
     if not is_alone:
-        await gateway.until(lambda: sum(len(report.faultRanks) for report in gateway.all("ReportProcessFault")) == 2)
+        await all_lost(gateway, 0, 1)
         await opened(gateway, 0, 1)
         await gateway.in_place(0, 1)
     await recovered.printed("order=replace", 2)
@@ -395,176 +363,6 @@ def test_what_a_rank_that_is_to_be_replaced_keeps_of_others_counts() -> None:
     assert found.transfers == ((0, 1), (0, 2))
 
 
-# Managers and control planes that are away.
-
-
-async def test_pods_are_kept_while_others_take_long_to_stand(job: Job, gateway: GatewayPeer, monkeypatch: Any) -> None:
-    """As in a step that takes longer than a launcher waits for a word."""
-    monkeypatch.setattr(recovery, "KEEP_SECONDS", 0.02)
-    roster, pods = Roster(1), Pods()
-    roster.install({0: roster.enroll(Hello(rank=0, process="new/0/1"), 0)[0]})
-    pod = pods.attach()
-    means: Any = SimpleNamespace(roster=roster, pods=pods, reports=None, order_timeout=60)
-    recovering = asyncio.create_task(recovery.Recovery(means, asyncio.Event().wait, None).run())
-    async with asyncio.timeout(5):
-        assert [await pod.outbox.get() for _ in range(3)] == 3 * [PodOrder(decides=Decides())]
-    recovering.cancel()
-    await asyncio.wait({recovering})
-
-
-async def replaced_manager(job: Job) -> None:
-    job.started["manager"].kill()
-    await job.started["manager"].code()
-    await job.manager()
-
-
-@pytest.mark.parametrize("phase", ["fault", "stopped", "announced", "ordered"])
-async def test_a_manager_that_dies_in_a_recovery_is_followed_by_one_that_ends_it(
-    phase: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
-) -> None:
-    """The next one finds the ranks standing, reports the fault anew, and answers the whole attempt, which is sent again."""
-    recovered.environment |= {"KIND": "kill", "FAULTS": "2:5:backward"}
-    await recovered.start()
-    await fault(gateway)
-    if phase != "fault":
-        await gateway.stop_train()
-        await gateway.report("ReportStopComplete")
-    if phase in ("announced", "ordered"):
-        await gateway.announce(2, 3)
-        await offers(gateway)
-    if phase == "ordered":
-        await gateway.elsewhere(1)
-        await recovered.printed("strategy=recover")
-    subscriptions, heard = (
-        gateway.subscriptions,
-        [len(gateway.all(name)) for name in ("ReportStopComplete", "ReportRecoverStrategy")],
-    )
-    await replaced_manager(recovered)
-    await gateway.until(lambda: gateway.subscriptions > subscriptions)
-    await gateway.stop_train()
-    stopped = await gateway.report("ReportStopComplete", heard[0] + 1)
-    assert [one.rankId for one in stopped.faultRanks] == ["2"]
-    await gateway.announce(2, 3)
-    assert await offers(gateway, heard[1] + 1) == ["recover", "exit"]
-    await gateway.elsewhere(1)
-    await recovered.backup(1)
-    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
-    assert await fault(gateway, 2) == {"2": "1"}
-    assert await recovered.started["worker-0"].code() == 0
-    assert last_words(recovered) == undisturbed
-
-
-@pytest.mark.parametrize("mode", ["retry", "in place"])
-async def test_a_manager_that_dies_when_the_faults_are_announced_is_followed_by_one_that_repairs(
-    mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
-) -> None:
-    """In place and by a retry, as by other pods."""
-    await struck_in(mode, recovered, gateway)
-    await replaced_manager(recovered)
-    await gateway.until(lambda: gateway.subscriptions == 2)
-    await opened(gateway, 2, number=2)
-    await ordered(mode, gateway)
-    assert (await status(gateway))[1:] == (0, "training goes on behind step 4")
-    assert (await fault(gateway, 2)).keys() == {"2"}
-    assert await recovered.codes() == {0, -signal.SIGKILL}
-    assert last_words(recovered) == undisturbed
-
-
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=pytest.mark.same_path(over="mode")) for mode in MODES])
-async def test_a_manager_that_follows_one_which_repaired_and_told_nobody_repeats_a_step(
-    mode: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
-) -> None:
-    """All orders of the attempt come again, and find nothing that is broken; nobody is replaced for them."""
-    pace = recovered.folder / "pace"
-    recovered.environment |= {"PACE_MS": "1000", "PACE_FILE": str(pace)}
-    await struck_in(mode, recovered, gateway)
-    await ordered(mode, gateway)
-    if mode == "elsewhere":
-        await recovered.backup(1)
-    assert (await status(gateway))[1] == 0
-    await replaced_manager(recovered)
-    await gateway.until(lambda: gateway.subscriptions == 2)
-    assert await opened(gateway, 2, number=2) == ["retry", "recover", "exit"]
-    await ordered(mode, gateway)
-    pace.write_text("0")
-    assert (await status(gateway, 2))[1] == 0
-    assert len(gateway.all("ReportProcessFault")) == 1
-    assert await recovered.started["worker-0"].code() == 0
-    assert last_words(recovered) == undisturbed
-
-
-async def struck_in(mode: str, job: Job, gateway: GatewayPeer) -> None:
-    """Rank 2 is struck, and the recovery is open."""
-    job.environment |= {"KIND": "memory" if mode == "retry" else "kill", "FAULTS": "2:5:backward"}
-    await job.start()
-    await fault(gateway)
-    await opened(gateway, 2)
-
-
-async def ordered(mode: str, gateway: GatewayPeer) -> None:
-    if mode == "retry":
-        await gateway.retry()
-    elif mode == "in place":
-        await gateway.in_place(2)
-    else:
-        await gateway.elsewhere(1)
-
-
-async def test_training_goes_on_by_itself_where_no_control_plane_speaks(
-    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
-) -> None:
-    """In place, once; orders that come late find nothing to replace, and are told so."""
-    pace = recovered.folder / "pace"
-    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward", "REKINDLE_ORDER_TIMEOUT": "1"}
-    recovered.environment |= {"PACE_MS": "300", "PACE_FILE": str(pace)}
-    recovered.flags = ["--spares=1"]
-    await recovered.start()
-    await recovered.printed("recovered behind=4")
-    assert await opened(gateway, 0, 1) == ["retry", "recover", "exit"]
-    await gateway.retry()
-    strategy, code, info = await status(gateway)
-    assert (strategy, code) == ("retry", 0)
-    assert "it had gone on by itself behind step 4: the control plane did not answer" in info
-    pace.write_text("0")
-    assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
-    assert recovered.outputs().count("order=replace") == 1
-
-
-async def test_ranks_wait_for_a_control_plane_that_is_away_where_they_are_told_to(
-    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
-) -> None:
-    """However long it takes."""
-    recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
-    recovered.environment |= {"REKINDLE_ORDER_TIMEOUT": "0", "REKINDLE_WITHOUT_ORDERS": "wait"}
-    await recovered.start()
-    await fault(gateway)
-    assert await opened(gateway, 0, 1) == ["recover", "exit"]
-    await gateway.in_place(0, 1)
-    assert (await status(gateway))[:2] == ("recover", 0)
-    assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
-
-
-async def test_training_ends_where_no_control_plane_speaks_and_a_pod_is_gone(recovered: Job, gateway: GatewayPeer) -> None:
-    """Nobody could start the rank again; all pods fail, as they would without a manager that decides."""
-    recovered.environment |= {"PACE_MS": "60", "REKINDLE_ORDER_TIMEOUT": "1"}
-    await recovered.start()
-    await recovered.reached(3)
-    await recovered.lose("worker-1")
-    assert await recovered.started["worker-0"].code() == 1
-    assert "is gone" in recovered.started["manager"].output.read_text()
-
-
-def test_what_follows_without_orders_is_one_of_two_words() -> None:
-    """Another one is refused, with what is accepted."""
-    environment = {"MINDX_TASK_ID": "a-job", "MINDX_SERVER_IP": "127.0.0.1"}
-    assert ManagerEnvironment.read(environment).decides_without_orders
-    assert not ManagerEnvironment.read({**environment, "REKINDLE_WITHOUT_ORDERS": "wait"}).decides_without_orders
-    with pytest.raises(EnvironmentIncomplete, match="REKINDLE_WITHOUT_ORDERS='exit' is not accepted: it is one of decide, wait"):
-        ManagerEnvironment.read({**environment, "REKINDLE_WITHOUT_ORDERS": "exit"})
-
-
 # Orders that make no sense, and pods that are not kept.
 
 
@@ -605,7 +403,7 @@ async def test_orders_of_ranks_that_there_are_not_are_answered(
     await gateway.in_place(1, uuid="attempt-3")
     assert (await status(gateway, 4))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_pod_of_which_a_rank_ends_before_it_trains_is_not_kept(job: Job, tmp_path: Path) -> None:
@@ -671,21 +469,6 @@ async def test_lost_connections_that_nobody_is_to_blame_for_are_the_networks(job
         await asyncio.gather(*(rank.finish(2) for rank in ranks))
 
 
-async def test_ranks_that_wait_for_an_order_hold_nobody_up(recovered: Job, gateway: GatewayPeer, undisturbed: list[str]) -> None:
-    """However long it takes; the one that failed has begun less than the others, and so it stays."""
-    recovered.environment |= {"FAULTS": "1:5:backward"}
-    recovered.manager_flags = ["--stall-seconds=1"]
-    await recovered.start()
-    await fault(gateway)
-    await asyncio.sleep(5)
-    assert await opened(gateway, 1) == ["retry", "recover", "exit"]
-    await gateway.retry()
-    assert (await status(gateway))[:2] == ("retry", 0)
-    assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
-    assert "holds training up" not in recovered.outputs()
-
-
 # Beside a hot switch.
 
 
@@ -702,12 +485,12 @@ async def test_a_migration_that_is_ordered_while_a_fault_is_recovered_fails(
     await gateway.in_place(1)
     assert (await status(gateway, 2))[:2] == ("recover", 0)
     assert await recovered.codes() == {0}
-    assert last_words(recovered) == undisturbed
+    assert last_words(recovered.outputs()) == undisturbed
 
 
 async def test_a_fault_before_the_pause_ends_a_switch(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """It is reported and recovered, and the switch does not begin again by itself."""
-    job.slow_down(60)
+    job.slow_down(100)
     await job.start()
     await gateway.hot_switch(2, 3)
     await job.reached(3)

@@ -41,6 +41,7 @@ async def test_a_step_that_fails_while_another_rank_still_ends_the_last_is_repea
     assert printed.count("training goes on behind=") == 2
 
 
+@pytest.mark.same_path("a second rank is lost while a replacement meets the others")
 @pytest.mark.parametrize("second", ["0", "1", "3"])
 async def test_who_is_lost_while_a_replacement_that_enters_early_meets_the_others_is_replaced(
     second: str, alone: Standalone, undisturbed: Finals
@@ -89,6 +90,7 @@ async def test_a_rank_that_is_killed_before_the_loop_of_a_job_that_goes_on_is_re
     assert "went on from its checkpoint behind=4" in (tmp_path / "undisturbed" / "output.log").read_text()
 
 
+@pytest.mark.same_path("a rank is killed while a checkpoint is read")
 @pytest.mark.parametrize("place", ["reading", "read"])
 async def test_a_rank_that_is_killed_while_a_checkpoint_is_read_costs_no_restart(
     place: str, alone: Standalone, undisturbed: Finals
@@ -140,6 +142,7 @@ async def test_failures_behind_the_end_of_training_are_the_exit_code(alone: Stan
     assert "training is complete" in printed
 
 
+@pytest.mark.same_path("a checkpoint is damaged")
 @pytest.mark.parametrize("damage", ["common", "*.own", "*.distcp", ".metadata"])
 async def test_a_damaged_checkpoint_leads_to_the_one_before(
     damage: str, tmp_path: Path, alone: Standalone, undisturbed: Finals

@@ -1,11 +1,7 @@
 """What a script writes: its loop over steps and epochs, and what the session says of a wrong one."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +9,7 @@ import torch
 import rekindle_training
 from rekindle_training.adapter.step import Step
 from rekindle_training.environment import EnvironmentIncomplete
+from tests.training.standalone import Standalone
 
 SCRIPT = """
 import sys
@@ -33,7 +30,6 @@ with rekindle_training.session(model, optimizer, checkpoint_every=2) as training
     {loop}
 """
 
-REPAIRED = str(Path(__file__).with_name("repaired.py"))
 LAUNCHED = {
     "REKINDLE_LAUNCHER": "rekindle-train",
     "REKINDLE_PROCESS": "a-process",
@@ -44,14 +40,14 @@ LAUNCHED = {
 }
 
 
-def run(folder: Path, loop: str) -> list[str]:
+async def run(alone: Standalone, loop: str) -> list[str]:
     """What one rank says that trains with this loop; a second run goes on at the newest checkpoint."""
-    script = folder / "train.py"
+    alone.folder.mkdir(exist_ok=True)
+    (alone.folder / "output.log").unlink(missing_ok=True)
+    script = alone.folder / "train.py"
     script.write_text(SCRIPT.format(loop=loop.strip().replace("\n", "\n    ")))
-    command = [sys.executable, "-m", "rekindle_training.launcher.main", "--standalone", str(script)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return [line.removeprefix("say ") for line in done.stdout.splitlines() if line.startswith("say ")]
+    printed = await alone.run(script=str(script), ranks=1)
+    return [line.removeprefix("say ") for line in printed.splitlines() if line.startswith("say ")]
 
 
 def opened(**arguments: object) -> None:
@@ -67,7 +63,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_a_loop_over_epochs_goes_on_where_a_checkpoint_was_written(tmp_path: Path) -> None:
+async def test_a_loop_over_epochs_goes_on_where_a_checkpoint_was_written(alone: Standalone) -> None:
     """Each epoch has its steps, counted over the whole training; a restarted job begins inside the epoch of its checkpoint."""
     loop = """
 for epoch in training.epochs({epochs}, 3):
@@ -76,12 +72,12 @@ for epoch in training.epochs({epochs}, 3):
         say(epoch, step)
     say("evaluates", epoch)
 """
-    assert run(tmp_path, loop.format(epochs=2)) == ["0 1", "0 2", "0 3", "evaluates 0", "1 4", "1 5", "1 6", "evaluates 1"]
-    (tmp_path / "checkpoints" / "step-00000006").rename(tmp_path / "later")
-    assert run(tmp_path, loop.format(epochs=3)) == ["1 5", "1 6", "evaluates 1", "2 7", "2 8", "2 9", "evaluates 2"]
+    assert await run(alone, loop.format(epochs=2)) == ["0 1", "0 2", "0 3", "evaluates 0", "1 4", "1 5", "1 6", "evaluates 1"]
+    (alone.folder / "checkpoints" / "step-00000006").rename(alone.folder / "later")
+    assert await run(alone, loop.format(epochs=3)) == ["1 5", "1 6", "evaluates 1", "2 7", "2 8", "2 9", "evaluates 2"]
 
 
-def test_steps_that_are_counted_anew_in_each_epoch_are_refused(tmp_path: Path) -> None:
+async def test_steps_that_are_counted_anew_in_each_epoch_are_refused(alone: Standalone) -> None:
     """`steps` counts over the whole training: a second loop over it would train nothing, without a word. One that goes further
     trains on."""
     loop = """
@@ -95,7 +91,7 @@ for total in (2, 4, 4):
     except RuntimeError as error:
         say(error)
 """
-    frozen, *steps, refusal = run(tmp_path, loop)
+    frozen, *steps, refusal = await run(alone, loop)
     assert frozen == "True", "no collection walks over all of torch"
     assert steps == ["1", "2", "3", "4"]
     assert refusal.startswith("training.steps(4): 4 steps are done")
@@ -129,7 +125,7 @@ def test_a_rank_that_torchrun_started_is_told_so(monkeypatch: pytest.MonkeyPatch
         opened(checkpoint_every=0)
 
 
-def test_a_step_is_entered_once_and_in_its_turn(tmp_path: Path) -> None:
+async def test_a_step_is_entered_once_and_in_its_turn(alone: Standalone) -> None:
     """What a step goes back to is remembered when it is entered."""
     loop = """
 for step in training.steps(2):
@@ -141,7 +137,7 @@ for step in training.steps(2):
     except RuntimeError as error:
         say(error)
 """
-    assert run(tmp_path, loop) == [f"with step: step {step} is entered once, in its own turn of the loop" for step in (1, 2)]
+    assert await run(alone, loop) == [f"with step: step {step} is entered once, in its own turn of the loop" for step in (1, 2)]
 
 
 def test_a_step_travels_as_its_number() -> None:
@@ -155,12 +151,9 @@ def test_a_step_travels_as_its_number() -> None:
     ("place", "words"),
     [("leaving", "training did not get beyond step 4 in 3 tries"), ("breaking", "the loop was left in step 5")],
 )
-def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, tmp_path: Path) -> None:
+async def test_a_rank_that_leaves_the_loop_in_a_step_ends_the_job(place: str, words: str, alone: Standalone) -> None:
     """With an exit code of 0, or by `break` while another rank has failed: nobody waits for it, nor does who replaces it get
     further, and the job ends."""
-    launcher = (sys.executable, "-m", "rekindle_training.launcher.main")
-    command = [*launcher, "--standalone", "--nproc-per-node=2", "--start-method=fork", REPAIRED]
-    environment = {**os.environ, "REKINDLE_JOB_DIR": str(tmp_path), "FAULTS": f"1:5:{place}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+    launcher = await alone.start(ranks=2, FAULTS=f"1:5:{place}")
+    assert await launcher.code() != 0
+    assert words in alone.printed

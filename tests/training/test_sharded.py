@@ -1,9 +1,7 @@
 """A model that is sharded over ranks, and groups of the script's own: a replacement takes its shard from a rank that has it."""
 
-import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,8 @@ import pytest
 from rekindle_training import examples
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job, children
+from tests.training.plain import final, run_plain
+from tests.training.processes import Zygote
 from tests.training.standalone import Standalone, last_words
 from tests.training.test_hot_switch import prepared
 from tests.training.test_repair import at_places
@@ -85,27 +85,15 @@ async def test_a_replacement_that_makes_other_groups_says_so(alone: Standalone) 
     assert "have made 1 process groups of the script's own, and this replacement 0" in printed
 
 
-async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path: Path) -> None:
+async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path: Path, zygote: Zygote) -> None:
     """Each rank's shards are those of a run in plain PyTorch, also where a rank was replaced in between."""
-    folder = Path(examples.__path__[0])
-    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script="--steps=40")
+    folder, steps = Path(examples.__path__[0]), "--steps=24"
+    launcher = await alone.start("--spares=1", str(folder / "hsdp.py"), script=steps)
     await alone.prints("step 20 ")
     os.kill(children(children(launcher.pid)[0])[2], signal.SIGKILL)
     assert await launcher.code() == 0
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    command = [
-        str(Path(sys.executable).with_name("torchrun")),
-        "--standalone",
-        "--nproc-per-node=4",
-        str(folder / "hsdp_plain.py"),
-    ]
-    environment = {**os.environ, "REKINDLE_JOB_DIR": str(plain)}
-    process = await asyncio.create_subprocess_exec(*command, "--steps=40", env=environment)
-    assert await process.wait() == 0
-    for rank in range(WORLD):
-        name = f"final/rank-{rank:05d}.bin"
-        assert (alone.folder / name).read_bytes() == (plain / name).read_bytes()
+    (tmp_path / "plain").mkdir()
+    assert final(alone.folder, WORLD) == await run_plain(zygote, tmp_path / "plain", WORLD, str(folder / "hsdp_plain.py"), steps)
 
 
 async def test_a_standstill_behind_a_repair_is_said_with_its_usual_cause(alone: Standalone) -> None:

@@ -20,6 +20,7 @@ from rekindle_wire import protocol_problem
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 from rekindle_wire.training_pb2 import Hello, PodOrder, PodState, Standby, Take
 from rekindle_wire.training_pb2_grpc import PodsServicer, add_PodsServicer_to_server
+from tests.training.dialogue import all_lost, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
 from tests.training.job import children as children_of
@@ -27,7 +28,7 @@ from tests.training.job import children as children_of
 
 async def with_standby(job: Job, name: str = "standby") -> str:
     """A job that trains, and the uid of a standby that is loaded."""
-    job.slow_down(60)
+    job.slow_down(100)
     await job.start()
     uid = await job.standby(name)
     await job.printed("a standby is ready")
@@ -40,20 +41,26 @@ async def lost(job: Job, gateway: GatewayPeer, *ranks: int) -> None:
     per_pod = 4 // job.pods
     for rank in ranks:
         os.kill(job.children(f"worker-{rank // per_pod}")[rank % per_pod], signal.SIGKILL)
-    await gateway.until(lambda: sum(len(report.faultRanks) for report in gateway.all("ReportProcessFault")) == len(ranks))
-    await opened(gateway, *ranks)
+    await all_lost(gateway, *ranks)
+    assert await opened(gateway, *ranks) == ["recover", "exit"]
 
 
-async def opened(gateway: GatewayPeer, *ranks: int, uuid: str = "attempt-1", number: int = 1) -> None:
-    await gateway.stop_train(uuid)
-    await gateway.report("ReportStopComplete", number)
-    await gateway.announce(*ranks, uuid=uuid)
-    assert list((await gateway.report("ReportRecoverStrategy", number)).strategies) == ["recover", "exit"]
+async def named_and_stopped(job: Job, gateway: GatewayPeer) -> str:
+    """The uid of a standby that is to take rank 2, and hears nothing of it."""
+    uid = await with_standby(job)
+    job.started["standby"].kill(signal.SIGSTOP)
+    await lost(job, gateway, 2)
+    await gateway.elsewhere(1, standbys={uid: 1})
+    await job.printed("a standby takes the ranks of a pod")
+    return uid
 
 
-async def recovered(gateway: GatewayPeer, number: int = 1) -> None:
-    report = await gateway.report("ReportRecoverStatus", number)
-    assert (report.strategy, report.status.code) == ("recover", 0), report.status.info
+async def recovered(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> set[int]:
+    """To the end of training, with the bits of an undisturbed run; the exit codes of all pods."""
+    assert (await status(gateway))[:2] == ("recover", 0)
+    codes = await job.codes()
+    assert job.final() == reference
+    return codes
 
 
 async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
@@ -63,10 +70,8 @@ async def test_a_pod_is_rescheduled_to_a_standby(job: Job, gateway: GatewayPeer,
     await job.printed("a standby is ready", 2)
     await lost(job, gateway, 2)
     await gateway.elsewhere(1, standbys={uid: 1})
-    await recovered(gateway)
-    assert await job.codes() == {0, 128 + signal.SIGKILL}
+    assert await recovered(job, gateway, reference) == {0, 128 + signal.SIGKILL}
     assert await job.started["standby"].code() == await job.started["left"].code() == 0
-    assert job.final() == reference
     assert job.executed_once(0, 1)
     assert {step["pod_uid"] for step in job.steps(3)} == {"uid-2", uid}
     assert "role=backup" in job.started["manager"].output.read_text()
@@ -95,54 +100,41 @@ async def test_two_standbys_take_the_ranks_of_two_pods_at_once(job: Job, gateway
     await job.printed("a standby is ready", 2)
     await lost(job, gateway, 1, 3)
     await gateway.elsewhere(1, 3, standbys={first: 3, second: 1})
-    await recovered(gateway)
-    await job.codes()
-    assert job.final() == reference
+    await recovered(job, gateway, reference)
     assert (job.steps(1)[-1]["pod_uid"], job.steps(3)[-1]["pod_uid"]) == (second, first)
 
 
+@pytest.mark.same_path("a standby dies before it joins")
 @pytest.mark.parametrize("another", ["standby", "backup"])
 async def test_a_standby_that_dies_before_it_joins_is_followed_by_another_pod(
     another: str, job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """It was named, and did not come to it: the order is given again in another attempt."""
-    uid = await with_standby(job)
-    job.started["standby"].kill(signal.SIGSTOP)
-    await lost(job, gateway, 2)
-    await gateway.elsewhere(1, standbys={uid: 1})
-    await job.printed("a standby takes the ranks of a pod")
+    await named_and_stopped(job, gateway)
     job.started["standby"].kill()
-    await opened(gateway, 2, uuid="attempt-2", number=2)
+    assert await opened(gateway, 2, uuid="attempt-2", number=2) == ["recover", "exit"]
     if another == "standby":
         await gateway.elsewhere(1, uuid="attempt-2", standbys={await job.standby("another"): 1})
     else:
         await gateway.elsewhere(1, uuid="attempt-2")
         await job.backup(1)
-    await recovered(gateway)
-    await job.codes()
-    assert job.final() == reference
+    await recovered(job, gateway, reference)
 
 
 async def test_a_manager_that_dies_when_a_standby_was_named_is_followed_by_one_that_is_told_again(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """The standby may have heard of it, or not; an order that comes before it speaks is carried out when it does."""
-    uid = await with_standby(job)
-    job.started["standby"].kill(signal.SIGSTOP)
-    await lost(job, gateway, 2)
-    await gateway.elsewhere(1, standbys={uid: 1})
-    await job.printed("a standby takes the ranks of a pod")
+    uid = await named_and_stopped(job, gateway)
     job.started["manager"].kill()
     await job.started["manager"].code()
     await job.manager()
     await gateway.until(lambda: gateway.subscriptions == 2)
-    await opened(gateway, 2, number=2)
+    assert await opened(gateway, 2, number=2) == ["recover", "exit"]
     await gateway.elsewhere(1, standbys={uid: 1})
     await job.printed("strategy=recover")
     job.started["standby"].kill(signal.SIGCONT)
-    await recovered(gateway)
-    await job.codes()
-    assert job.final() == reference
+    await recovered(job, gateway, reference)
     assert job.steps(3)[-1]["pod_uid"] == uid
 
 
@@ -154,10 +146,8 @@ async def test_of_a_standby_and_a_backup_pod_for_the_same_ranks_one_leaves(
     await lost(job, gateway, 2)
     await gateway.elsewhere(1, standbys={uid: 1})
     await job.backup(1)
-    await recovered(gateway)
+    await recovered(job, gateway, reference)
     assert await job.started["standby"].code() == await job.started["backup-1"].code() == 0
-    await job.codes()
-    assert job.final() == reference
     assert job.steps(2)[-1]["pod_uid"] == job.steps(3)[-1]["pod_uid"]
 
 

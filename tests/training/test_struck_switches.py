@@ -1,16 +1,14 @@
 """Faults behind the pause of a hot switch, with real processes: none of them costs more than a step, or a bit of the result."""
 
-from pathlib import Path
-
 import grpc
 import pytest
 
 from rekindle_wire.training_pb2 import Held, ManagerMessage, Paused, RankMessage
+from tests.training.dialogue import all_lost, fault, kill_rank, offers, opened, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
 from tests.training.ranks import ScriptedRank
 from tests.training.standalone import last_words
-from tests.training.test_recovery import fault, kill_rank, offers, opened, status
 
 STEPS = 12
 """Of the script on which faults act."""
@@ -21,16 +19,28 @@ def at_any_step(rank: int, place: str) -> str:
     return ",".join(f"{rank}:{step}:{place}" for step in range(1, STEPS + 1))
 
 
-async def paused(job: Job, gateway: GatewayPeer, tmp_path: Path, *, of_old: str = "", of_new: str = "") -> None:
+async def switching(job: Job, gateway: GatewayPeer) -> None:
+    """Up to the pause, somewhere in training."""
+    await job.start(1)
+    await job.reached(5)
+    await gateway.hot_switch(2, 3)
+    assert await offers(gateway) == ["migration"]
+
+
+async def paused(job: Job, gateway: GatewayPeer, *, of_old: str = "", of_new: str = "") -> None:
     """Up to the pause, for which training waits; from then on its steps are short. The old pods and the new one are struck."""
-    pace = tmp_path / "pace"
-    job.environment |= {"KIND": "kill", "FAULTS": of_old, "PACE_MS": "2000", "PACE_FILE": str(pace)}
+    job.environment |= {"KIND": "kill", "FAULTS": of_old, "PACE_MS": "2000"}
     await job.start()
     job.environment["FAULTS"] = of_new
     await job.backup(1)
     await gateway.hot_switch(2, 3)
     assert await offers(gateway) == ["migration"]
-    pace.write_text("0")
+    job.hurry()
+
+
+async def ends_on_old_pods(job: Job) -> None:
+    job.hurry()
+    assert {await job.started[f"worker-{pod}"].code() for pod in (0, 1)} == {0}
 
 
 async def is_recovered_in_place(gateway: GatewayPeer, *ranks: int, statuses: int = 1) -> None:
@@ -44,10 +54,7 @@ async def test_a_rank_that_is_lost_behind_the_pause_and_was_to_stay_is_a_fault(
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """It is reported at once, the backups leave, the order to migrate fails, and the rank is replaced in its pod."""
-    await job.start(1)
-    await job.reached(5)
-    await gateway.hot_switch(2, 3)
-    assert await offers(gateway) == ["migration"]
+    await switching(job, gateway)
     kill_rank(job, 0)
     assert await fault(gateway) == {"0": "1"}
     assert await job.started["backup-1"].code() == 0
@@ -77,9 +84,7 @@ async def test_ranks_that_were_to_be_replaced_and_are_lost_in_the_pause_are_faul
         assert await offers(gateway) == ["migration"]
         for gone in (3, 0):
             ranks[gone].end()
-        await gateway.until(
-            lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"0", "3"}
-        )
+        await all_lost(gateway, 0, 3)
         for process in (*ranks, *backups):
             process.end()
 
@@ -88,10 +93,7 @@ async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_o
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """It takes no switch up that has lost a rank which was to stay."""
-    await job.start(1)
-    await job.reached(5)
-    await gateway.hot_switch(2, 3)
-    assert await offers(gateway) == ["migration"]
+    await switching(job, gateway)
     job.started["manager"].kill()
     kill_rank(job, 0)
     await job.manager()
@@ -107,10 +109,7 @@ async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_
     job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
     """Nobody is to take the backup for the holder of the rank: the old pod would be deleted."""
-    await job.start(1)
-    await job.reached(5)
-    await gateway.hot_switch(2, 3)
-    assert await offers(gateway) == ["migration"]
+    await switching(job, gateway)
     kill_rank(job, 0)
     await fault(gateway)
     await gateway.stop_train("attempt-2")
@@ -124,30 +123,31 @@ async def test_an_order_to_migrate_that_comes_when_the_fault_is_recovered_fails_
     assert job.final() == reference
 
 
+@pytest.mark.same_path("a backup dies in the rebuild")
 @pytest.mark.parametrize("place", ["beginning", "agreed"])
 async def test_a_backup_that_dies_in_the_rebuild_gives_the_ranks_back_to_the_old_processes(
-    place: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str], tmp_path: Path
+    place: str, recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
     """Also where the others have done the step by then: the old processes take its state, and what a neighbour keeps of them."""
-    await paused(recovered, gateway, tmp_path, of_new=at_any_step(2, place))
+    await paused(recovered, gateway, of_new=at_any_step(2, place))
     old = recovered.children("worker-1")
     await gateway.migrate()
     strategy, code, info = await status(gateway)
     assert (strategy, code) == ("continue", 0)
     assert "on the old pod" in info
     assert recovered.children("worker-1") == old
-    assert {await recovered.started[f"worker-{pod}"].code() for pod in (0, 1)} == {0}
+    await ends_on_old_pods(recovered)
     assert last_words(recovered.outputs()) == undisturbed
     assert not gateway.all("ReportProcessFault")
     assert await recovered.started["backup-1"].code() != 0
 
 
 async def test_a_rank_that_stays_and_dies_in_the_rebuild_is_a_fault(
-    recovered: Job, gateway: GatewayPeer, undisturbed: list[str], tmp_path: Path
+    recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
     """It was to hand its state over. The old processes have their ranks again, the fault is told before the order is answered,
     and the rank is replaced in its pod."""
-    await paused(recovered, gateway, tmp_path, of_old=at_any_step(0, "sending"))
+    await paused(recovered, gateway, of_old=at_any_step(0, "sending"))
     recovered.environment["FAULTS"] = ""
     await gateway.migrate()
     strategy, code, info = await status(gateway)
@@ -157,7 +157,7 @@ async def test_a_rank_that_stays_and_dies_in_the_rebuild_is_a_fault(
     told = [name for name, _ in gateway.heard]
     assert told.index("ReportProcessFault") < told.index("ReportRecoverStatus")
     await is_recovered_in_place(gateway, 0)
-    assert {await recovered.started[f"worker-{pod}"].code() for pod in (0, 1)} == {0}
+    await ends_on_old_pods(recovered)
     assert last_words(recovered.outputs()) == undisturbed
 
 
@@ -166,18 +166,13 @@ async def test_a_backup_that_is_lost_when_it_has_taken_over_is_followed_by_the_o
 ) -> None:
     """As long as their pod is not deleted they stand there, and take the ranks in place with the state of the others."""
     job.slow_down()
-    await job.start(1)
-    await job.reached(5)
-    await gateway.hot_switch(2, 3)
-    assert await offers(gateway) == ["migration"]
+    await switching(job, gateway)
     await gateway.migrate()
     assert (await status(gateway))[:2] == ("migration", 0)
     old = job.children("worker-1")
     await job.lose("backup-1")
-    await gateway.until(
-        lambda: {one.rankId for report in gateway.all("ReportProcessFault") for one in report.faultRanks} == {"2", "3"}
-    )
+    await all_lost(gateway, 2, 3)
     await is_recovered_in_place(gateway, 2, 3)
     assert job.children("worker-1") == old
-    assert {await job.started[f"worker-{pod}"].code() for pod in (0, 1)} == {0}
+    await ends_on_old_pods(job)
     assert job.final() == reference

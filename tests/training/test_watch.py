@@ -2,7 +2,10 @@
 
 import pytest
 
-from rekindle_training.manager.watch import LEARNT, STOPPED_SECONDS, Progress, Watch
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.roster import Roster
+from rekindle_training.manager.watch import LEARNT, STOPPED_SECONDS, Progress, Watch, look
+from rekindle_wire.training_pb2 import Heartbeat, Hello, RankMessage, Standing, Stepped
 
 
 class Watched:
@@ -41,6 +44,28 @@ def test_what_takes_all_ranks_long_is_no_fault(patience: float) -> None:
     job = Watched(patience)
     job.sees((4, 40), (4, 40), seconds=1000)
     assert job.killed == []
+
+
+async def test_ranks_that_wait_for_an_order_hold_nobody_up() -> None:
+    """However long it takes; the one that failed has begun less than the others, and so it stays."""
+    job, roster = Watched(), Roster(2)
+    for rank in range(2):
+        member, _ = roster.enroll(Hello(rank=rank, role="worker", process=f"process-{rank}"), 1)
+        member.hear("stepped", RankMessage(stepped=Stepped(step=4)))
+        member.hear("heartbeat", RankMessage(heartbeat=Heartbeat(step=4, collectives=40 + rank)))
+        member.hear("standing", RankMessage(standing=Standing(step=4)))
+
+    def looks() -> list[int]:
+        for _ in range(12):
+            job.now += 1
+            look(job.watch, roster, Pods())
+        return job.killed
+
+    assert looks() == []
+    job.watch.rest()
+    for member in roster.members.values():
+        member.stands = False
+    assert looks() == [0], "where they train"
 
 
 def test_without_patience_nobody_is_stuck() -> None:

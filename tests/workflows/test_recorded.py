@@ -23,25 +23,25 @@ from tests.support.scripted_cluster import TheirCluster
 RETRY, ELSEWHERE, RESTART = Mode.ONLINE_RETRY, Mode.PROCESS_RESCHEDULING, Mode.JOB_RESCHEDULING
 RECOVERED, ESCALATE = Outcome.RECOVERED, Outcome.ESCALATE
 
-# `recover` does not name again what the announcement told to leave: in 03 and 09k that exit met the new agent, and ended it while
-# the server counted a success.
-RECOVER = """
+OPENED = """
     > fault 1:1
     < stopTrain stop_train 1:1
     > stopped 1:1
     < globalFault on_global_rank,fault_nodes_exit 1:1 pods=1
     > fault 1:1
-    > offers exit,dump,recover 1:1
+    > offers exit,dump,recover 1:1"""
+
+# `recover` does not name again what the announcement told to leave: in 03 and 09k that exit met the new agent, and ended it while
+# the server counted a success.
+RECOVER = f"""{OPENED}
     - changeStrategy change_strategy 1:1 strategy=recover pods=1
     + changeStrategy change_strategy 1:1 strategy=recover
     > status recover 0
 """
 
 RECOVERS = {
-    "02, an exception in rank 1": Dialogue.of(2, "recover,dump", RECOVER),
-    "03, rank 1 is killed": Dialogue.of(2, "recover,dump", RECOVER),
-    # The platform is not asked, and its annotations are not written: the orders are those of any other job.
-    "09k, a platform decides": Dialogue.of(2, "recover,dump", RECOVER),
+    # In 09k a platform decides. It is not asked, and its annotations are not written: the orders are those of any other job.
+    "02, 03 and 09k, an exception in rank 1, or its end": Dialogue.of(2, "recover,dump", RECOVER),
     # The second fault is told behind the announcement; of the two pods only the second one has not been told to leave.
     "08a, rank 2 is killed before the announcement": Dialogue.of(
         4,
@@ -60,46 +60,35 @@ RECOVERS = {
     ),
 }
 
+
+def retried(fault: str, routes: str = "") -> Dialogue:
+    """Args:
+    routes: how long they have, in the announcement.
+    """
+    return Dialogue.of(
+        2,
+        "retry,recover,dump",
+        f"""
+        > fault {fault}
+        < stopTrain stop_train {fault}
+        > stopped {fault}
+        < globalFault on_global_rank {fault} {routes}
+        > fault {fault}
+        > offers exit,dump,retry,recover {fault}
+        < changeStrategy change_strategy {fault} strategy=retry pods=1
+        > status retry 0
+        """,
+    )
+
+
 RETRIES = {
-    "05, a fault of memory": Dialogue.of(
-        2,
-        "retry,recover,dump",
-        """
-        > fault 1:0
-        < stopTrain stop_train 1:0
-        > stopped 1:0
-        < globalFault on_global_rank 1:0
-        > fault 1:0
-        > offers exit,dump,retry,recover 1:0
-        < changeStrategy change_strategy 1:0 strategy=retry pods=1
-        > status retry 0
-        """,
-    ),
-    "09j, a fault of the network": Dialogue.of(
-        2,
-        "retry,recover,dump",
-        """
-        > fault 1:2
-        < stopTrain stop_train 1:2
-        > stopped 1:2
-        < globalFault on_global_rank 1:2 timeout=33
-        > fault 1:2
-        > offers exit,dump,retry,recover 1:2
-        < changeStrategy change_strategy 1:2 strategy=retry pods=1
-        > status retry 0
-        """,
-    ),
+    "05, a fault of memory": retried("1:0"),
+    "09j, a fault of the network": retried("1:2", "timeout=33"),
 }
 
 # Behind 406 all pods start anew from the last checkpoint: a dump is a mode of its own, which does not exist yet. And pods that
 # are deleted need no order to leave.
-FAILS = """
-    > fault 1:1
-    < stopTrain stop_train 1:1
-    > stopped 1:1
-    < globalFault on_global_rank,fault_nodes_exit 1:1 pods=1
-    > fault 1:1
-    > offers exit,dump,recover 1:1
+FAILS = f"""{OPENED}
     - changeStrategy change_strategy 1:1 strategy=recover pods=1
     + changeStrategy change_strategy 1:1 strategy=recover
     > status recover 406 1

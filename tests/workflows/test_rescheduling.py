@@ -178,7 +178,7 @@ async def test_a_cluster_that_does_not_answer_is_tried_until_it_does(temporal: W
     async with training(temporal, job) as (world, _peer):
         world.cluster.unreachable = True
         await world.fault(node_fault("node-0"))
-        await _unanswered(world, 4)
+        await _unanswered(world, 3)
         assert (await world.status()).running is Mode.JOB_RESCHEDULING
         shown = await (await world.running()).query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         waits = "the cluster does not answer, it is tried again until it does (cluster.unavailable: nobody answers"
@@ -235,7 +235,7 @@ async def test_with_mindio_the_old_manager_is_not_taken_for_the_new_one(temporal
 
 async def test_with_mindio_pods_that_do_not_stay_are_given_up(temporal: WorkflowEnvironment) -> None:
     """An attached manager is no training: a pod that dies right behind it is seen."""
-    async with training(temporal, a_mindio_job()) as (world, peer):
+    async with training(temporal, a_mindio_job(limits=Limits(pods_stay=timedelta(seconds=2)))) as (world, peer):
         await world.fault(node_fault("node-0"))
         await world.phase(RESUMES)
         await peer.cut()

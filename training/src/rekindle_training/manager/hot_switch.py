@@ -56,7 +56,7 @@ class HotSwitch:
         self.paused = False
         """From here on the old processes may be deleted at any time, and nobody reports them as lost."""
         self.over = False
-        """The old processes have their ranks. Somebody ended it, who may have been told of a loss before this procedure was."""
+        """The old processes have their ranks."""
         self._migrates = False
         """Who is lost now, or fails, is the affair of the migration, which goes on without it or says what has failed."""
         self._old: Members = {}
@@ -83,9 +83,8 @@ class HotSwitch:
             procedures.release(self._roster)
             return ""
         except (CannotPause, RankLost, TimeoutError) as error:
-            if not self.over:
-                self._means.reports.strategies(EXIT)
-                self.stop(f"training could not pause: {error}")
+            self._means.reports.strategies(EXIT)
+            self.stop(f"training could not pause: {error}")
             return ""
         if not self._migrate.is_set():
             self._means.reports.strategies(MIGRATION)

@@ -99,9 +99,9 @@ async def resume(roster: Roster) -> dict[int, RankMessage]:
 async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
     """Makes `members` the next generation; returns after one more completed step on all ranks."""
     roster.install(members)
-    answers = [process.ask(_invitation(roster, store, plan, rank, limit), "stepped") for rank, process in sorted(members.items())]
+    asked = {rank: members[rank].ask(_invitation(roster, store, plan, rank, limit), "stepped") for rank in sorted(members)}
     log.info("rebuilding", extra={"generation": roster.generation, "step": plan.step})
-    return dict(zip(sorted(members), await asyncio.gather(*answers), strict=True))
+    return await _answers(asked, None)
 
 
 def sources(
@@ -147,8 +147,13 @@ async def _ask_all(roster: Roster, message: ManagerMessage, answer: str, limit: 
 
 
 async def _answers(asked: Mapping[int, asyncio.Future[RankMessage]], limit: float | None) -> dict[int, RankMessage]:
-    async with asyncio.timeout(limit):
-        return dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+    """Not by `asyncio.gather`: it forgets that it was cancelled when one of them fails in the same moment."""
+    if asked:
+        async with asyncio.timeout(limit):
+            done, _ = await asyncio.wait(asked.values(), return_when=asyncio.FIRST_EXCEPTION)
+        for answer in done:
+            answer.result()
+    return {rank: answer.result() for rank, answer in asked.items()}
 
 
 def _ask(roster: Roster, message: ManagerMessage, answer: str) -> dict[int, asyncio.Future[RankMessage]]:

@@ -128,8 +128,7 @@ class Recovery:
                     work = asyncio.ensure_future(self._wait_for_orders())
             return behind
         finally:
-            for other in (naming, keeping, work):
-                await _cancelled(other)
+            await _cancelled(naming, keeping, work)
 
     async def _until_idle_or_ordered(self, work: "asyncio.Future[int | None]") -> int | None:
         """Orders of one attempt are carried out one after the other; that of another attempt takes the place of what is going on.
@@ -137,8 +136,10 @@ class Recovery:
         while not work.done() and not self._is_ordered_something_else():
             arrived: asyncio.Future[Any] = asyncio.ensure_future(self._arrived.wait())
             self._arrived.clear()
-            await asyncio.wait((work, arrived), return_when=asyncio.FIRST_COMPLETED)
-            arrived.cancel()
+            try:
+                await asyncio.wait((work, arrived), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arrived.cancel()
         if not work.done() or (work.exception() is not None and self._orders):
             return None
         return work.result()
@@ -269,6 +270,8 @@ def _succeeds(standing: Standings) -> bool:
     return True
 
 
-async def _cancelled(work: "asyncio.Future[Any]") -> None:
-    work.cancel()
-    await asyncio.wait({work})
+async def _cancelled(*works: "asyncio.Future[Any]") -> None:
+    """All are told before one is waited for: who is cancelled itself meanwhile leaves none of them behind."""
+    for work in works:
+        work.cancel()
+    await asyncio.wait(works)

@@ -35,11 +35,15 @@ async def keep(watch: "Watch", roster: Roster, pods: Pods) -> None:
     """Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        watch.look_at_stopped(stopped(roster, pods))
-        if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
-            watch.look({rank: _progress(member) for rank, member in roster.members.items()})
-        else:
-            watch.rest()
+        look(watch, roster, pods)
+
+
+def look(watch: "Watch", roster: Roster, pods: Pods) -> None:
+    watch.look_at_stopped(stopped(roster, pods))
+    if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
+        watch.look({rank: _progress(member) for rank, member in roster.members.items()})
+    else:
+        watch.rest()
 
 
 def _progress(member: RankProcess) -> Progress:
