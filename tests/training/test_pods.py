@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, 
 from rekindle_training.manager import rank_process, watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.recovery import Kind, Order, Recovery
 from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.successors import CannotRepair, InPlace
 from rekindle_training.manager.witness import Witness
@@ -77,6 +80,24 @@ async def test_a_silent_process_that_others_say_is_lost_is_not_waited_for() -> N
     roster.depart(process, outbox)
     roster.give_up((0, 1, 7))
     assert roster.vacant == {1}
+
+
+@pytest.mark.parametrize(("kind", "vacant"), [(kind, set() if kind is Kind.ELSEWHERE else {1}) for kind in Kind])
+async def test_whichever_order_comes_first_says_who_is_not_waited_for(kind: Kind, vacant: set[int]) -> None:
+    """Only the ranks of pods that are replaced may live."""
+    roster = Roster(2)
+    _, outbox = roster.enroll(Hello(rank=0, role="worker", process="speaks"), 1)
+    roster.depart(*roster.enroll(Hello(rank=1, role="worker", process="silent"), 1))
+    means: Any = SimpleNamespace(roster=roster, pods=Pods(), reports=Reports("job-1"), order_timeout=60)
+    met = asyncio.Event()
+    recovery = Recovery(means, met.wait, None)
+    met.set()
+    recovery.order(Order(kind, "attempt-1", frozenset({1})))
+    recovering = asyncio.ensure_future(recovery.run())
+    await outbox.get()
+    assert roster.vacant == vacant
+    recovering.cancel()
+    await asyncio.wait({recovering})
 
 
 async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,14 +45,16 @@ from tests.training.standalone import last_words
 async def test_a_rank_that_is_killed_is_replaced_in_its_pod_by_a_spare(
     recovered: Job, gateway: GatewayPeer, undisturbed: list[str]
 ) -> None:
-    """Its pod stays, the others repeat the step, and the status names the step behind which training goes on."""
+    """Its pod stays, the others repeat the step, and the status names the step behind which training goes on. Nobody was asked
+    before; a retry is refused, since a process is gone."""
     recovered.environment |= {"KIND": "kill", "FAULTS": "1:5:backward"}
     recovered.flags = ["--spares=1"]
     await recovered.start()
     assert await fault(gateway) == {"1": "1"}
-    assert await opened(gateway, 0, 1) == ["recover", "exit"]
-    await gateway.in_place(0, 1)
-    assert await status(gateway) == ("recover", 0, "training goes on behind step 4")
+    await gateway.retry()
+    assert await status(gateway) == ("retry", 405, "rank 1 is gone")
+    await gateway.in_place(1, uuid="attempt-2")
+    assert await status(gateway, 2) == ("recover", 0, "training goes on behind step 4")
     assert await recovered.codes() == {0}
     assert last_words(recovered.outputs()) == undisturbed
     assert "a spare takes a rank" in recovered.outputs()
@@ -142,7 +144,6 @@ async def test_a_step_that_fails_in_each_retry_is_a_retry_that_failed(recovered:
     recovered.environment |= {"FAULTS": "1:5:backward", "ONCE": "no"}
     await recovered.start()
     await fault(gateway)
-    await opened(gateway, 1)
     await gateway.retry()
     strategy, code, info = await status(gateway)
     assert (strategy, code) == ("retry", 405)
