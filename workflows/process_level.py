@@ -34,7 +34,7 @@ class ProcessLevel(ModeWorkflow):
     """What others than the watcher and the training side had told when the last strategy was ordered, if all was announced."""
 
     ASKS_FIRST = False
-    """What comes between the opening and the order takes so long that training has to be known to stand, and to bear the order."""
+    """So much comes between the opening and the order that training has to be known to stand, and to bear the order."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
 

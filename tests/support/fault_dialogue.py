@@ -25,7 +25,7 @@ class FaultDialogue:
     _exit: Callable[[str], None]
     _notify: Callable[[], Awaitable[None]]
     may_follow = True
-    """Ours bears another announcement behind a repair that failed, and whatever order comes then; and an order that comes first."""
+    """Ours bears another announcement behind a repair that failed, whatever order comes then, and one that comes first."""
 
     def __init__(self) -> None:
         self.state = TRAINS
