@@ -8,6 +8,7 @@ from rekindle.model.keys import RECOVER_STRATEGY
 from rekindle.model.recovery import Mode
 
 OPENING = ("stop_train", "on_global_rank")
+OPENING_PHASES = 3
 ALL = "retry,recover-in-place,recover"
 REPORTS = ("stop complete", "strategies", "status")
 
@@ -20,9 +21,11 @@ class Struck:
     strikes: str
     """What strikes the job, in words."""
 
-    orders: tuple[str, ...]
-    phases: int
-    """Of its procedure."""
+    carries_out: tuple[str, ...]
+    """Orders behind the opening."""
+
+    own_phases: int
+    """Of its procedure, without those of the opening."""
 
     faulty: tuple[int, ...] = ()
     """Ranks that the training side reports; none: the cluster tells of a sub-health."""
@@ -34,6 +37,9 @@ class Struck:
     moves: bool = False
     """Another pod takes over pod rank 1, and the old one is deleted."""
 
+    asks_ours: bool = True
+    """Our training side is stopped and asked, too."""
+
     allowed: str = ""
     """What the owner of a job of ours allows; empty: the owner says nothing, and all is allowed."""
 
@@ -42,9 +48,21 @@ class Struck:
         """As it is asked for: `in-place`."""
         return self.mode.removesuffix(" recovery").replace(" ", "-")
 
-    @property
-    def reports(self) -> tuple[str, ...]:
-        return REPORTS if self.faulty else REPORTS[1:]
+    def is_opened(self, side: TrainingSide) -> bool:
+        return bool(self.faulty) and (self.asks_ours or side is TrainingSide.MINDIO)
+
+    def orders(self, side: TrainingSide) -> tuple[str, ...]:
+        """All of them, in turn."""
+        told = [order for order in self.carries_out if side is TrainingSide.REKINDLE or order != "new pod running"]
+        return (*OPENING, *told) if self.is_opened(side) else tuple(told)
+
+    def phases(self, side: TrainingSide) -> int:
+        return self.own_phases + OPENING_PHASES * self.is_opened(side)
+
+    def reports(self, side: TrainingSide) -> tuple[str, ...]:
+        if self.is_opened(side):
+            return REPORTS
+        return REPORTS[-1:] if self.faulty else REPORTS[1:]
 
     def of(self, side: TrainingSide) -> dict[str, str]:
         """The job's annotations."""
@@ -55,36 +73,38 @@ class Struck:
         """By kind of report: the activity that comes before it in every undisturbed run."""
         loaded = "order new pod running" if side is TrainingSide.REKINDLE else "wait until the backup pod runs"
         offered = "order on_global_rank" if self.faulty else loaded
-        return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.orders[-1]}"}
+        return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.carries_out[-1]}"}
 
 
 HOT_SWITCH = Struck(
     mode=Mode.HOT_SWITCH,
     strikes="the node of pod rank 1 is sub-healthy",
-    orders=("hot switch", "new pod running", "migration"),
-    phases=7,
+    carries_out=("hot switch", "new pod running", "migration"),
+    own_phases=7,
     moves=True,
 )
 ONLINE_RETRY = Struck(
     mode=Mode.ONLINE_RETRY,
     strikes="a fault of its device's memory strikes rank 3",
-    orders=(*OPENING, "retry"),
-    phases=4,
+    carries_out=("retry",),
+    own_phases=1,
+    asks_ours=False,
     faulty=(3,),
     type=FaultType.MEMORY,
 )
 IN_PLACE = Struck(
     mode=Mode.IN_PLACE,
     strikes="the process of rank 3 dies",
-    orders=(*OPENING, "recover"),
-    phases=4,
+    carries_out=("recover",),
+    own_phases=1,
+    asks_ours=False,
     faulty=(3,),
 )
 PROCESS_RESCHEDULING = Struck(
     mode=Mode.PROCESS_RESCHEDULING,
     strikes="pod rank 1 loses its pod, and the training side tells of its ranks",
-    orders=(*OPENING, "recover"),
-    phases=6,
+    carries_out=("recover",),
+    own_phases=3,
     faulty=(2, 3),
     loses_pod=True,
     moves=True,

@@ -229,23 +229,22 @@ def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
     assert (verdict.mode, verdict.outcome) == (struck.mode, Outcome.RECOVERED), verdict.reason
     assert (result.incidents, result.standing) == (1, ())
     phases = [phase.name for phase in verdict.phases]
-    assert len(phases) == len(set(phases)) == struck.phases, phases
-    _ordered_once(result, struck, victims)
+    assert len(phases) == len(set(phases)) == struck.phases(reference.side), phases
+    _ordered_once(result, reference, victims)
     acknowledged = {kind for kind, code in result.peer.acknowledged if code == 0}
     assert acknowledged - {"fault"} <= set(result.accepted)
-    assert set(result.accepted) == set(struck.reports) or not result.peer.tireless
+    assert set(result.accepted) == set(struck.reports(reference.side)) or not result.peer.tireless
     assert verdict.unread == ()
     _pods_once(result, struck)
 
 
-def _ordered_once(result: Result, struck: Struck, victims: Victims) -> None:
+def _ordered_once(result: Result, reference: Reference, victims: Victims) -> None:
     """By each manager; only one that died may leave an order to the next."""
-    orders = [order for order in struck.orders if result.peer.tireless or order != "new pod running"]
     assert len(result.peer.lives) == 1 + victims.count(MANAGER)
     for life in result.peer.lives:
         assert len(life) == len(set(life)), result.peer.lives
     carried_out = [order for life in result.peer.lives for order in life]
-    assert list(dict.fromkeys(carried_out)) == orders
+    assert tuple(dict.fromkeys(carried_out)) == reference.struck.orders(reference.side)
     assert len({order.uuid for order in result.peer.received}) == 1
     assert not result.peer.exited
 
