@@ -373,13 +373,3 @@ async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> No
     await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}")
     (standby,) = await tenants.cluster.ensure_standbys(f"uid-of-{'t' * 63}", 1, ())
     assert len(standby.metadata.name) <= 63
-
-
-async def test_a_job_that_wants_no_standby_is_asked_for_none(tenants: Tenants) -> None:
-    """A hand-over makes no request that can find nothing: it reads the job and the pod, and makes another one."""
-    await tenants.job(TRAINING_JOB, "victim", "train")
-    await tenants.pod("victim", "train-worker-0", "uid-of-train")
-    (old,) = await tenants.cluster.pods("uid-of-train")
-    tenants.scripted.requests.clear()
-    await tenants.cluster.ensure_backup(old, "train-worker-0-hot-0001", ())
-    assert [method for method, _ in tenants.scripted.requests] == ["GET", "GET", "POST"]

@@ -136,9 +136,7 @@ class DirectDriver:
 
     async def _taken(self, job: Workload, backup: Object, avoid_nodes: Collection[str]) -> Object | None:
         """A standby that is this backup pod from now on, or was made so before; None: there is none, or the backup pod itself was
-        made before. Nothing is asked where the job wants none."""
-        if job.annotation(keys.STANDBYS) in ("", "0"):
-            return None
+        made before."""
         pods, name = f"/api/v1/namespaces/{job.namespace}/pods", backup["metadata"]["name"]
         listed = (await self._api.list(pods, labelSelector=f"{keys.STANDBY_OF}={job.uid}")).items
         living = [pod for pod in listed if not pod["metadata"].get("deletionTimestamp")]
