@@ -121,6 +121,8 @@ class ProcessLevel(ModeWorkflow):
 
     def is_no_answer(self, report: Report) -> str:
         """A status says whose it is; a late one of an earlier strategy would be taken for that of this one."""
+        if report.attempt and report.attempt != self.situation.attempt:
+            return "it answers an order of an earlier attempt"
         last = next(reversed(self.situation.ordered), "")
         if report.kind is not ReportKind.STATUS or not report.strategy or report.strategy == last:
             return ""

@@ -93,7 +93,7 @@ class ReportKind(StrEnum):
 
 
 class Report(Value):
-    """A message of the training side that answers an order. It carries no id on the wire."""
+    """A message of the training side that answers an order. It carries no id in the contract."""
 
     kind: ReportKind
     code: int = 0
@@ -101,6 +101,9 @@ class Report(Value):
     fault_ranks: FaultRanks = ()
     strategies: tuple[str, ...] = ()
     strategy: str = ""
+    attempt: str = ""
+    """Of ours, in a status: the uuid of the order that it answers. Empty: nobody said."""
+
     isolate_ranks: Ranks = ()
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rekindle_wire import ATTEMPT
 from rekindle_wire import recover_pb2 as wire
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class FaultDialogue:
         if self.may_follow and self.state == TRAINS:
             self._learn(signal)
             if strategy not in self._offered:
-                await self._report_status(strategy, 405 if strategy == "retry" else 406)
+                await self.report_repair(strategy, 405 if strategy == "retry" else 406, signal.uuid)
                 return
         if self.state != ANNOUNCED or strategy not in self._offered:
             self._exit(f"{strategy}, and it {self.state} and offered {self._offered}")
@@ -112,11 +113,13 @@ class FaultDialogue:
             self._fails()
         else:
             self._goes_on()
-        await self._report_status(strategy, code)
+        await self.report_repair(strategy, code, signal.uuid)
 
-    async def _report_status(self, strategy: str, code: int) -> None:
+    async def report_repair(self, strategy: str, code: int, attempt: str) -> int:
+        """Ours says which order it answers; the contract has no word for that."""
+        says = ((ATTEMPT, attempt),) if self.may_follow else ()
         message = wire.RecoverStatusRequest(jobId=self.job_id, strategy=strategy, status=wire.Status(code=code, info="scripted"))
-        await self._report("status", lambda stub: stub.ReportRecoverStatus(message))
+        return await self._report("status", lambda stub: stub.ReportRecoverStatus(message, metadata=says))
 
     async def ranks_come(self, signal: wire.ProcessManageSignal) -> None:
         """Ours is only told when they are there."""

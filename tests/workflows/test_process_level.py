@@ -156,6 +156,43 @@ async def test_a_fault_behind_the_answer_of_a_repair_is_an_incident_of_its_own(t
         assert fields(peer.received[1])[2] == ["0:1"]
 
 
+async def test_an_answer_that_comes_again_in_the_next_incident_answers_nothing_there(temporal: WorkflowEnvironment) -> None:
+    """Its first call was stored by a gateway that died, and the order of the next incident is the same strategy, the first of its
+    dialogue: taken for its answer it would be a wrong `recovered`."""
+    script = Script()
+    async with training(temporal, ours(), script) as (world, peer):
+        await peer.report_fault(3)
+        await world.incident()
+        before, again = peer.received[-1].uuid, list[int]()
+
+        async def comes_again(strategy: str) -> None:
+            script.before_status = nothing_before
+            again.append(await peer.report_repair(strategy, 0, before))
+
+        script.before_status, script.statuses = comes_again, [406]
+        await peer.report_fault(0)
+        assert ladder(await world.incident(2)) == [(IN_PLACE, ESCALATE), (ELSEWHERE, RECOVERED)]
+        assert again != [0]
+
+
+async def test_a_failure_that_is_told_again_is_no_answer_to_the_next_try(temporal: WorkflowEnvironment) -> None:
+    """Behind a second fault the same strategy is ordered again, straight behind the answer to the one before."""
+    script = Script(statuses=[406])
+    async with training(temporal, ours(), script) as (world, peer):
+
+        async def comes_again(strategy: str) -> None:
+            script.before_status = nothing_before
+            await peer.report_repair(strategy, 406, peer.received[0].uuid)
+
+        async def strikes(_: str) -> None:
+            script.before_status = comes_again
+            await peer.report_fault(0)
+
+        script.before_status = strikes
+        await peer.report_fault(3)
+        assert ladder(await world.incident()) == [(IN_PLACE, RECOVERED)]
+
+
 async def test_a_pod_that_is_lost_while_its_process_starts_again_is_not_waited_for(temporal: WorkflowEnvironment) -> None:
     """The training side might wait long for its launcher: the faults are announced anew, and another pod takes over."""
     script = Script(resumes=False)

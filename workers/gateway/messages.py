@@ -70,13 +70,14 @@ def strategies(message: wire.RecoverStrategyRequest) -> Report:
     return Report(kind=ReportKind.STRATEGIES, strategies=offered, fault_ranks=_fault_ranks(message.faultRanks))
 
 
-def status(message: wire.RecoverStatusRequest) -> Report:
+def status(message: wire.RecoverStatusRequest, attempt: str = "") -> Report:
     _needs_status(message.HasField("status"))
     return Report(
         kind=ReportKind.STATUS,
         code=message.status.code,
         info=message.status.info[:MAX_INFO],
         strategy=_strategy(message.strategy, "strategy"),
+        attempt=attempt[:MAX_STRATEGY],
         isolate_ranks=tuple(
             _rank(text, f"isolateRankIds[{i}]") for i, text in enumerate(_at_most(message.isolateRankIds, "isolateRankIds"))
         ),

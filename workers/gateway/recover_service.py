@@ -15,7 +15,7 @@ from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Progress, Receipt, Report
-from rekindle_wire import protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import ATTEMPT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.attachments import Attachments
@@ -63,7 +63,8 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         return await self._report(context, request.jobId, lambda: messages.strategies(request))
 
     async def ReportRecoverStatus(self, request: wire.RecoverStatusRequest, context: Context) -> wire.Status:
-        return await self._report(context, request.jobId, lambda: messages.status(request))
+        attempt = str(dict(context.invocation_metadata() or ()).get(ATTEMPT, ""))
+        return await self._report(context, request.jobId, lambda: messages.status(request, attempt))
 
     async def _report(self, context: Context, job_id: str, read: Callable[[], Report]) -> wire.Status:
         async def stored() -> Receipt:

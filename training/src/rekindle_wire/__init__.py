@@ -3,6 +3,9 @@
 PROTOCOL = 3
 """Version of what `training.proto` says. It rises when an older peer would misunderstand a newer one."""
 
+ATTEMPT = "rekindle-attempt"
+"""Metadata of a status of ours: the uuid of the order that it answers, for which the contract has no field."""
+
 
 def protocol_problem(spoken: int) -> str:
     """What is wrong with a peer's version; empty: it is ours. 0 is a peer that says none."""

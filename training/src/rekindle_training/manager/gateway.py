@@ -14,6 +14,7 @@ import grpc
 
 from rekindle_training import wire
 from rekindle_training.manager.reports import Report, Reports
+from rekindle_wire import ATTEMPT
 from rekindle_wire.recover_pb2 import (
     ClientInfo,
     ProcessManageSignal,
@@ -86,10 +87,10 @@ class Gateway:
 
     async def _tell(self, stub: "RecoverAsyncStub") -> None:
         while True:
-            report = await self._reports.waiting.get()
+            report, attempt = await self._reports.waiting.get()
             try:
                 async with asyncio.timeout(REPORT_SECONDS):
-                    status = await _until_answered(functools.partial(_call, stub, report))
+                    status = await _until_answered(functools.partial(_call, stub, report, attempt))
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
                 log.warning("a report was never answered")
@@ -106,11 +107,12 @@ class Gateway:
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
 
-def _call(stub: "RecoverAsyncStub", report: Report) -> Awaitable[Status]:
+def _call(stub: "RecoverAsyncStub", report: Report, attempt: str) -> Awaitable[Status]:
     if isinstance(report, RecoverStrategyRequest):
         return stub.ReportRecoverStrategy(report, timeout=CALL_SECONDS)
     if isinstance(report, RecoverStatusRequest):
-        return stub.ReportRecoverStatus(report, timeout=CALL_SECONDS)
+        known = ((ATTEMPT, attempt),) if attempt.isascii() and attempt.isprintable() else ()
+        return stub.ReportRecoverStatus(report, timeout=CALL_SECONDS, metadata=known)
     if isinstance(report, StopCompleteRequest):
         return stub.ReportStopComplete(report, timeout=CALL_SECONDS)
     return stub.ReportProcessFault(report, timeout=CALL_SECONDS)

@@ -100,9 +100,9 @@ class Recovery:
                 log.warning("nothing can be offered", extra={"reason": failure})
                 reports.strategies(EXIT, faults=self.faults.known)
             case Kind.RETRY:
-                reports.status(RETRY_FAILED, failure, RETRY)
+                reports.status(RETRY_FAILED, failure, RETRY, order.attempt)
             case _:
-                reports.status(FAILED, failure, RECOVER)
+                reports.status(FAILED, failure, RECOVER, order.attempt)
 
     def failed(self, process: RankProcess) -> None:
         """Its step failed, or it lost the others; a repair that is going on repeats that step as well."""
@@ -212,7 +212,7 @@ class Recovery:
                 info = f"training goes on behind step {behind}"
                 if self._alone_behind is not None:
                     info += f"; it had gone on by itself behind step {self._alone_behind}: the control plane did not answer"
-                reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER)
+                reports.status(RECOVERED, info, RETRY if order.kind is Kind.RETRY else RECOVER, order.attempt)
                 return behind
         return None
 

@@ -35,7 +35,8 @@ class Reports:
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self._incarnation = uuid.uuid4().hex
-        self.waiting: asyncio.Queue[Report] = asyncio.Queue()
+        self.waiting: asyncio.Queue[tuple[Report, str]] = asyncio.Queue()
+        """With the attempt that each answers; empty: the contract alone says which."""
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
         self.progress_accepted = asyncio.Event()
 
@@ -46,27 +47,28 @@ class Reports:
 
     def strategies(self, *offered: str, faults: Types | None = None) -> None:
         log.info("report: strategies", extra={"offered": ",".join(offered)})
-        self.waiting.put_nowait(
-            RecoverStrategyRequest(jobId=self._job_id, strategies=offered, faultRanks=_fault_ranks(faults or {}))
-        )
+        self._tell(RecoverStrategyRequest(jobId=self._job_id, strategies=offered, faultRanks=_fault_ranks(faults or {})))
 
     def stop_complete(self, code: int, info: str, faults: Types) -> None:
         log.info("report: training has stopped", extra={"code": code, "reason": info, "ranks": sorted(faults)})
         status = Status(code=code, info=info)
-        self.waiting.put_nowait(StopCompleteRequest(jobId=self._job_id, status=status, faultRanks=_fault_ranks(faults)))
+        self._tell(StopCompleteRequest(jobId=self._job_id, status=status, faultRanks=_fault_ranks(faults)))
 
-    def status(self, code: int, info: str, strategy: str = MIGRATION) -> None:
+    def status(self, code: int, info: str, strategy: str = MIGRATION, attempt: str = "") -> None:
         """How a strategy ended: `continue`, of a migration, when training goes on on the old pod, because the backup died.
 
         Without the `status` message the original control plane would crash.
         """
         log.info("report: status", extra={"code": code, "reason": info, "strategy": strategy})
         status = Status(code=code, info=info)
-        self.waiting.put_nowait(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy))
+        self._tell(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy), attempt)
 
     def process_fault(self, faults: Types) -> None:
         log.info("report: process fault", extra={"ranks": sorted(faults)})
-        self.waiting.put_nowait(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
+        self._tell(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
+
+    def _tell(self, report: Report, attempt: str = "") -> None:
+        self.waiting.put_nowait((report, attempt))
 
     def progress(self, step: int, steps_lost: int) -> None:
         """Training advances. Said once in a manager's life."""
