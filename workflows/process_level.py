@@ -83,7 +83,7 @@ class ProcessLevel(ModeWorkflow):
             Ends: it does not.
         """
         self.situation = opening.updated(self.context.job, self.situation, self.faults)
-        if self.ASKS_FIRST or not opening.stands_by_itself(self.context.job, self.situation):
+        if self.ASKS_FIRST or not opening.is_told_at_once(self.context.job, self.situation, strategy):
             await self._ask_for(strategy)
         else:
             self.situation = opening.unasked(self.context.job, self.situation, self.new_attempt(), strategy)

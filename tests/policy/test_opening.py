@@ -11,7 +11,7 @@ from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER, Fault, FaultKi
 from rekindle.model.job import Job, JobId, TrainingSide
 from rekindle.model.keys import FAULT_RETRY_TIMES, RECOVER_STRATEGY
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges
+from rekindle.model.recovery import FaultRank, Heard, Order, Report, ReportKind, Situation, SituationChanges, Strategy
 from rekindle.policy import faulty, opening, reports
 
 MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
@@ -102,6 +102,26 @@ def test_faults_of_any_source_become_ranks_with_a_type() -> None:
 def test_a_step_is_repeated_only_if_that_may_mend_everything(job: Job, found: Situation, expected: bool) -> None:
     """A normal fault, faults of both types, a retry that was tried, or a job without it: then all are normal faults."""
     assert opening.may_retry(job, found) is expected
+
+
+@pytest.mark.parametrize(
+    ("job", "faults", "before", "told"),
+    [
+        (JOB, (MEMORY,), {}, ["retry", "recover"]),
+        (JOB, (OTHER,), {}, ["recover"]),
+        (JOB, (MEMORY, OTHER), {}, ["recover"]),
+        (JOB, (), {}, []),
+        (JOB, (MEMORY,), {"announced": (FaultRank(rank=1),)}, []),
+        (MINDIO, (MEMORY,), {}, []),
+    ],
+)
+def test_ours_is_told_at_once_what_mends_all_that_is_faulty(
+    job: Job, faults: tuple[FaultType, ...], before: dict[str, Any], told: list[str]
+) -> None:
+    """MindIO is asked, and so is who has heard an announcement, or where nobody knows what is faulty. A retry never hides a fault
+    that needs more."""
+    found = situation(job, *(processes(kind, rank) for rank, kind in enumerate(faults)), **before)
+    assert [word for word in (Strategy.RETRY, Strategy.RECOVER) if opening.is_told_at_once(job, found, word)] == told
 
 
 def test_a_normal_fault_of_mindio_takes_its_pod_with_it() -> None:

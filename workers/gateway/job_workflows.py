@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -194,7 +195,8 @@ class Jobs:
         while True:
             try:
                 if attach and is_missing:
-                    await attach()
+                    with suppress(Rejected):  # another stream may have taken over: the fault is the job's all the same
+                        await attach()
                 return await self._update(job_workflow(job_id), job_id, Updates.REPORT_FAULTS, report, update_id)
             except Rejected as rejected:
                 was_lost = rejected.kind in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.ATTACHMENT_MISSING)
