@@ -49,7 +49,7 @@ def may_retry(job: Job, situation: Situation) -> bool:
 
 def is_told_at_once(job: Job, situation: Situation, strategy: Strategy) -> bool:
     """Whether this strategy is ordered without a question, as long as nothing was announced. Our manager cuts the collectives
-    when it learns of a fault, and carries out a strategy from wherever it finds the ranks: it says in its answer what it cannot do.
+    when it learns of a fault, and carries out a strategy from wherever it finds the ranks: its answer says what it cannot do.
     Whether a retry mends all that is faulty by now it does not ask."""
     mends = strategy is not Strategy.RETRY or may_retry(job, situation)
     return mends and job.training_side is TrainingSide.REKINDLE and bool(situation.faulty) and not situation.announced
