@@ -24,6 +24,8 @@ A_ROUND = 40
 """Steps of a job for each strike."""
 BETWEEN = 12
 """Steps of calm between two strikes at least."""
+AT_PACE = 3
+"""Steps of the usual duration before a strike, where they were slower."""
 FIRST_IN_STEP, EVERY = 20, 30
 """Steps in which a job strikes itself."""
 SLOW_MS = 1000.0
@@ -152,7 +154,11 @@ class Trial:
         if self.row.spares:
             await self.until(self._spares_wait, "loaded spares")
         if self.row.standbys:
+            self._set_pace(SLOW_MS)  # it takes ten seconds and more
             await self._standbys_wait()
+        self._set_pace(STEP_MS)
+        goal = self.steps() + AT_PACE
+        await self.until(lambda: self.steps() >= goal, "steps of their usual duration")
 
     def _spares_wait(self) -> bool:
         logs = [path.read_text() for path in (self.directory / "logs").glob("gpt-worker-*.log")]
