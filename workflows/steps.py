@@ -108,7 +108,7 @@ JOURNAL = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=5),
     schedule_to_close_timeout=timedelta(seconds=30),
     heartbeat_timeout=HEARTBEAT,
-    retry_policy=RetryPolicy(maximum_attempts=3),
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_attempts=6),
 )
 
 MEMORY = ActivityConfig(

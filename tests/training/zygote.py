@@ -4,6 +4,7 @@ Run by the session's fixture as `python -m tests.training.zygote`. Reads one JSO
 `output`), answers `{"id", "pid"}` and, later, `{"id", "code"}`. Its end, however it comes, is the end of all that it started.
 """
 
+import faulthandler
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ PROGRAMS = {
 
 
 def main() -> None:
+    faulthandler.enable()  # a fork that crashes says where, in its output
     for module in PRELOADED:
         importlib.import_module(module)
     wakeup, wakeup_writer = os.pipe()
