@@ -243,6 +243,7 @@ def test_a_terminals_interrupt_reaches_each_rank_once_and_nobody_else_complains(
     assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
     os.write(ours, b"\x03")
     told = sorted(process.stdout.readline() for _ in range(4))
+    assert told[2:] == ["interrupted\n"] * 2, told
     for line in told[:2]:
         os.kill(int(line.split()[1]), signal.SIGUSR1)
     output, errors = process.communicate(timeout=ENDS_SECONDS)
