@@ -74,12 +74,12 @@ async def test_an_owner_who_allows_nothing_else_gets_a_restart(product: Product)
 
 
 @ONE
-async def test_a_lost_pod_is_replaced_on_another_node(product: Product) -> None:
-    """That of rank 0: both of its ranks move, and the others keep their processes."""
+async def test_a_lost_pod_is_replaced_by_another(product: Product) -> None:
+    """That of rank 0: its ranks move, the others keep their processes. The node of one that failed is as good as any."""
     result = await product.struck(Mode.PROCESS_RESCHEDULING, Strike.KILL, rank=0)
     assert moved(result) == [0, 1]
     for one in result["switched"]:
-        assert all(one["before"][key] != one["after"][key] for key in ("pid", "pod", "node")), one
+        assert all(one["before"][key] != one["after"][key] for key in ("pid", "pod")), one
 
 
 @ONE
