@@ -3,21 +3,24 @@
 import asyncio
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.ids import ErrorTypes, Updates, recovery_workflow
-from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from rekindle.model.fault import FaultReport
+from rekindle.model.recovery import Mode, Outcome, Receipt, Report, ReportKind
 from rekindle.policy.cases import describe
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, harness, register, sub_health, training
 from tests.support.peer import Script
 from workers.gateway import messages
+from workers.gateway.job_workflows import Jobs, Rejected
 
 STATUS = Report(kind=ReportKind.STATUS)
 
@@ -86,6 +89,23 @@ async def test_a_fault_that_is_told_while_the_jobs_workflow_is_lost_is_kept_unti
         assert (await world.status()).state.attachment
         assert "process rank 2: reported by the training side" in (await world.restarted()).summary
         assert peer.orders == []
+
+
+async def test_a_fault_is_taken_although_its_stream_was_overtaken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workflow misses the stream, which is told; that another gateway's came first is no reason to lose the fault."""
+    refusals = [Rejected(ErrorTypes.ATTACHMENT_MISSING, "the job's stream is told before its faults")]
+
+    async def update(*_: object) -> Receipt:
+        if refusals:
+            raise refusals.pop()
+        return Receipt(info="taken")
+
+    async def overtaken() -> None:
+        raise Rejected(ErrorTypes.ATTACHMENT_OVER, "another subscriber took over")
+
+    monkeypatch.setattr(Jobs, "_update", update)
+    jobs = Jobs(Mock(spec=Client))
+    assert (await jobs.report_faults("job-1", FaultReport(), overtaken)).info == "taken"
 
 
 async def test_a_fault_of_a_job_that_nobody_knows_is_refused_at_once(temporal: WorkflowEnvironment) -> None:
