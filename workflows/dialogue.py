@@ -179,7 +179,7 @@ class Dialogue:
         return self.unanswered_since + orders.MINDIO_PACE - workflow.now()
 
     async def _write(self, order: Order, here: Attachment, within: timedelta, in_vain: Callable[[], bool]) -> bool:
-        order = order.model_copy(update={"at_once": not self._speaks_mindio})
+        order = order.model_copy(update={"at_once": not self._speaks_mindio, "session": here.session})
         delivery, answers, was_touched = steps.deliver(order, here.queue, within), self.answers, self.touched
         self.touched = True  # also when nobody waits for the delivery any more: it may be carried out all the same
         try:

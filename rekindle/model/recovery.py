@@ -77,6 +77,9 @@ class Order(Value):
 
     node_rank_ids: tuple[int, ...] = ()
     extra_params: str = ""
+    session: str = ""
+    """The subscription that it is for: a newer one gets the orders of the attempt in turn. Empty: whichever is there."""
+
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
 

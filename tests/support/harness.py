@@ -146,6 +146,11 @@ class GatewayProcess:
         """Messages that it received and that Temporal has not taken."""
         return len(self._gateway._jobs._storing) if self._gateway else 0
 
+    def resubscribe(self, job_id: str, session: str) -> None:
+        """The job's stream here, if there is one, is another subscription from now on."""
+        if self._gateway and (stream := self._gateway._streams.of(job_id)):
+            stream.session = session
+
     async def start(self) -> "GatewayProcess":
         port = int(self.address.rsplit(":", 1)[1]) if self.address else 0
         settings = Settings(gateway_port=port, gateway_instance=self.name)
@@ -230,6 +235,7 @@ class Harness:
         """Another subscription of the job's client at the first gateway, as the gateway and the cluster know that process."""
         session = f"session-{next(_numbers)}"
         queue = ids.gateway_queue(self.gateway.name)
+        self.gateway.resubscribe(self.job.id, session)
         await self.tell(ids.Updates.ATTACH, Attachment(queue=queue, session=session, since=NOW, client=client))
 
     async def looked_at(self, activity: str, times: int) -> None:

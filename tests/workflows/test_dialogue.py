@@ -357,3 +357,33 @@ async def test_an_order_is_repeated_to_a_new_stream_also_when_the_wait_ends_befo
         cluster.run(cluster.backup().metadata.name)
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.carried_out == ["hot switch", "hot switch", "new pod running", "migration"]
+
+
+async def test_an_order_that_is_late_does_not_overtake_the_ones_before_it_on_a_new_stream(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was handed out for the stream of before: a manager that hears of a running pod before the switch would never pause."""
+    asked, back, tried, deliver = asyncio.Event(), asyncio.Event(), asyncio.Event(), Streams.deliver
+
+    async def is_late(self: Streams, order: Order, recovery: str) -> None:
+        if order.name == "new pod running" and not asked.is_set():
+            asked.set()
+            await back.wait()
+            try:
+                await deliver(self, order, recovery)
+            finally:
+                tried.set()
+            return
+        if back.is_set():
+            await tried.wait()
+        await deliver(self, order, recovery)
+
+    monkeypatch.setattr(Streams, "deliver", is_late)
+    async with training(temporal, a_job()) as (world, peer):
+        monkeypatch.setattr(peer, "_check_pace", lambda *_: None)  # ours reads every order
+        await world.fault(sub_health())
+        await asked.wait()
+        await peer.restart_manager()
+        back.set()
+        assert (await world.incident()).verdict is Outcome.RECOVERED
+        assert peer.orders == ["hot switch", "hot switch", "new pod running", "migration"]

@@ -164,6 +164,8 @@ class Streams:
         if stream is None or stream.ended:
             self.wanted.add(order.job_id)
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
+        if order.session and order.session != stream.session:
+            raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.outbox.put_nowait((order, recovery, written))
         await written
