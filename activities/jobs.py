@@ -9,6 +9,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
@@ -54,6 +55,29 @@ class JobActivities:
                 return False
             raise
         return found.status is WorkflowExecutionStatus.RUNNING
+
+    @activity.defn
+    async def ask(self, asked: AskRequest) -> None:
+        """Asks the job's workflow to run a mode; returns when it will. `hold_request` waits for its verdict.
+
+        Raises: as `hold_request`.
+        """
+        handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
+        async with heartbeating():
+            try:
+                await handle.start_update(
+                    Updates.RECOVER,
+                    asked.request,
+                    id=asked.request_id,
+                    wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                    result_type=Verdict,
+                )
+            except WorkflowUpdateFailedError as error:
+                raise refusal(error) from error
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    raise unknown_job(asked.job_id, "accepted is the id or the name of a registered job") from error
+                raise
 
     @activity.defn
     async def hold_request(self, asked: AskRequest) -> Verdict:

@@ -23,6 +23,7 @@ from rekindle.model.activity_values import (
     EventRequest,
     JobLook,
     JobRequest,
+    LinkTargets,
     MadeAnew,
     MadeAnewRequest,
     NewPodsRequest,
@@ -32,6 +33,7 @@ from rekindle.model.activity_values import (
     PolicyRequest,
     RememberRequest,
     Replacement,
+    ResolveLinksRequest,
     Restart,
     Scheduled,
     StandbysNow,
@@ -50,6 +52,8 @@ from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY, TAKEN_AS
 from rekindle.model.recovery import PodRef
+from rekindle.policy.devices import devices
+from rekindle.policy.links import resolved
 from rekindle.policy.pod_ranks import is_standby, rank_of
 from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, matters, sight, standbys
 
@@ -312,6 +316,14 @@ class PodActivities:
         seen = tuple(node or gone(name) for name, node in zip(names, nodes, strict=True))
         view = JobView(job=job, pods=tuple(pods), nodes=seen)
         return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
+
+    @activity.defn
+    async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:
+        """Which ranks have these devices, in which pods."""
+        with translating_errors():
+            async with heartbeating():
+                job, pods = await self._cluster.job(request.job_id), await self._cluster.pods(request.job_id)
+        return resolved(devices(JobView(job=job, pods=tuple(pods))), request.links)
 
     async def _node(self, name: str) -> Node | None:
         try:

@@ -1,12 +1,18 @@
 """Every name on which processes agree: workflow ids, task queues, and the names of updates, signals, queries and activities."""
 
 import re
+from collections.abc import Sequence
+from hashlib import sha256
 
 from rekindle.model.job import Job
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode
 
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
+
+LONGEST_DEVICES = 40
+"""Characters of devices in the id of a maintenance."""
 
 DEPLOYMENT = "rekindle"
 """Temporal's worker deployment: all versions of the control worker together."""
@@ -41,6 +47,15 @@ def _slug(mode: Mode) -> str:
     return mode.replace(" ", "-")
 
 
+def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
+    """Id of a maintenance, which says whose links are moved: the same ones are not failed over twice."""
+    first = links[0]
+    more = sha256("|".join(f"{one.node}/{device}" for one in links for device in sorted(one.devices)).encode()).hexdigest()[:8]
+    named = "+".join(first.devices)
+    short = f"{first.node}.{named}" if len(links) == 1 and len(named) <= LONGEST_DEVICES else f"{first.node}.and-more.{more}"
+    return f"link-failover/{job.namespace}.{job.name}/{short}/{job.id[:8]}"
+
+
 def request_workflow(job_id: str, request: str) -> str:
     """Id for a mode that a client starts by itself; any other id works as well."""
     return f"request/{job_id}/{request}"
@@ -58,6 +73,8 @@ class Workflows:
     IN_PLACE = "InPlaceRecovery"
     PROCESS_RESCHEDULING = "ProcessRescheduling"
     JOB_RESCHEDULING = "JobRescheduling"
+    LINK_SWITCH = "LinkSwitch"
+    LINK_FAILOVER = "LinkFailover"
 
 
 class Updates:
@@ -76,8 +93,16 @@ class Updates:
     LIFT = "lift"
 
 
+class FailoverUpdates:
+    """Updates of `LinkFailover`."""
+
+    BEGUN = "begun"
+    """Answered when the links are being moved, or rejected with the reason why they are not."""
+    SWITCH_BACK = "switch_back"
+
+
 class Signals:
-    """To the running mode, except for `VERDICT`."""
+    """To the running mode, if nothing else is said."""
 
     ATTACHED = "attached"
     DETACHED = "detached"
@@ -91,10 +116,17 @@ class Signals:
     """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
 
     UPGRADED = "upgraded"
-    """To `TrainingJob`: another version of the control worker is current."""
+    """To what lives for long, `TrainingJob` and `LinkFailover`: another version of the control worker is current."""
+
+    LINKS_RESET = "links_reset"
+    """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""
+    SWITCHBACK = "switchback"
+    """To `LinkFailover`, from anybody: the maintenance is over."""
 
 
 class Queries:
+    """Of `TrainingJob`; `STATUS` also of `LinkFailover`."""
+
     STATUS = "status"
     CONTACT = "contact"
 

@@ -13,7 +13,7 @@ from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
-from rekindle.policy.modes import LADDER
+from rekindle.policy.modes import MODES as ROWS
 from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from rekindle.temporal import STICKY_TIMEOUT, connect, ensure_search_attributes
@@ -21,6 +21,7 @@ from workers.clusters import cluster_of
 from workers.process import Process, run, temporal_answers
 from workers.sticky import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
+from workflows.link_failover import LinkFailover
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
@@ -47,8 +48,8 @@ fifth and 100 faults at once, first orders waited behind the later steps of othe
 logger = logging.getLogger("control")
 
 
-MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workflow) for row in LADDER)
-"""The procedure of every mode in the ladder."""
+MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workflow) for row in ROWS)
+"""The procedure of every mode."""
 
 
 def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable[..., Any]]:
@@ -56,6 +57,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
     return (
         pods.ensure_backup,
         pods.ensure_replacement,
+        pods.resolve_links,
         pods.make_anew,
         pods.ensure_standbys,
         pods.await_scheduled,
@@ -76,6 +78,7 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         pods.survey,
         pods.remember,
         jobs.find_job,
+        jobs.ask,
         jobs.hold_request,
         jobs.withdraw_request,
         jobs.await_recovery_end,
@@ -98,7 +101,7 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, *modes],
+        workflows=[TrainingJob, LinkFailover, *modes],
         activities=activities_of(PodActivities(cluster), JobActivities(client)),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,

@@ -13,7 +13,7 @@ from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from rekindle.policy.modes import LADDER
+from rekindle.policy.modes import MODES
 
 JUST_NOW = timedelta(seconds=10)
 """A recovery that ended since then may not be in its job's history yet. Behind this the server itself notices who is dead."""
@@ -27,7 +27,7 @@ logger = logging.getLogger("control")
 async def leave_sticky_queues(client: Client) -> None:
     """Recoveries that run or have just ended, and their jobs' workflows: any worker takes their next tasks. One that lives loses
     nothing but what it had read of them."""
-    types = ", ".join(f"'{row.workflow}'" for row in LADDER)
+    types = ", ".join(f"'{row.workflow}'" for row in MODES)
     since = (datetime.now(UTC) - JUST_NOW).isoformat(timespec="seconds")
     query = f"WorkflowType IN ({types}) AND (ExecutionStatus = 'Running' OR CloseTime > '{since}')"
     try:

@@ -18,6 +18,7 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 from rekindle.ids import ErrorTypes, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.job import Job
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import row_of
@@ -57,7 +58,7 @@ class Child:
             try:
                 self._handle = await workflow.start_child_workflow(
                     self._row.workflow,
-                    args=[ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), context],
+                    args=[ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank, links=self._links()), context],
                     id=self.id,
                     result_type=Verdict,
                     parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
@@ -70,6 +71,11 @@ class Child:
             except WorkflowAlreadyStartedError:
                 await workflow.sleep(CONFLICT_PAUSE, summary="another recovery still holds the id")
         raise ApplicationError(f"workflow id {self.id} is held by somebody else")
+
+    def _links(self) -> tuple[NodeLinks, ...]:
+        """That it moves; a mode that follows moves none."""
+        asked = self._case.request.request if self._case.request else None
+        return asked.links if asked and asked.mode is self.mode else ()
 
     def _attributes(self) -> TypedSearchAttributes:
         faults = self._case.faults

@@ -30,6 +30,7 @@ async def front(mode: Mode, given: object) -> Verdict:
     request = ModeRequest(
         mode=mode,
         pod_rank=asked.pod_rank,
+        links=asked.links,
         force=asked.force,
         requested_by=asked.requested_by or info.workflow_id,
         front=info.workflow_id,

@@ -21,6 +21,9 @@ from workflows import attachments, faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
+STAND = (About.RANKS, About.LINKS)
+"""What such modes are about: where training stands, they go to their end."""
+
 GIVEN = 64
 """Faults that a mode is given; more of them lead to the same procedure."""
 
@@ -84,7 +87,7 @@ class IncidentRun:
         """The job ends: whatever runs is cancelled, and nothing comes after it."""
         self._ending = True
         if self._child:
-            if row_of(self._child.mode).about is About.RANKS:  # which go to their end where training stands: it does so no more
+            if row_of(self._child.mode).about in STAND:  # it does so no more
                 self._child.tell(Signals.MANAGER_LOST, ManagerGone(how="the job has ended"))
             self._child.cancel("the job ends")
 

@@ -12,7 +12,7 @@ from rekindle.ids import incident_of, recovery_workflow, runs_mode
 from rekindle.model.activity_values import RecoveryEnd
 from rekindle.model.state import JobState
 from rekindle.policy import cases
-from rekindle.policy.modes import LADDER
+from rekindle.policy.modes import MODES
 from workflows import memory, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.incident import Memory, look
@@ -71,7 +71,7 @@ async def _last_of(noted: str, known: Memory, end: RecoveryEnd) -> tuple[str, Re
 
 def _perhaps_running(noted: str, state: JobState) -> list[str]:
     """That recovery, and those that may have followed it: a mode is noted behind its start, when the cluster takes the note."""
-    modes = [row.mode for row in LADDER]
+    modes = [row.mode for row in MODES]
     first = next(place for place, mode in enumerate(modes) if runs_mode(noted, mode))
     rest = [(incident_of(noted), mode) for mode in modes[first:]]
     of_the_next = _of_incident(state, incident_of(noted) + 1) if incident_of(noted) <= state.incidents else []
@@ -79,7 +79,7 @@ def _perhaps_running(noted: str, state: JobState) -> list[str]:
 
 
 def _of_incident(state: JobState, incident: int) -> list[str]:
-    return [recovery_workflow(state.job, incident, row.mode) for row in LADDER]
+    return [recovery_workflow(state.job, incident, row.mode) for row in MODES]
 
 
 async def _end_of(recovery: str, known: Memory) -> RecoveryEnd | None:

@@ -12,6 +12,7 @@ from rekindle.model.activity_values import Survey
 from rekindle.model.fault import EXPECTED_HOLDER, WATCHER, Fault, FaultKind, FaultReport, Sighting
 from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
+from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Attachment, Incident, Outcome, PodRef, Progress, Switched, Verdict
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.state import (
@@ -25,9 +26,10 @@ from rekindle.model.state import (
     Registration,
     Remembered,
 )
+from rekindle.policy import links
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
-from rekindle.policy.modes import LADDER, LAST
+from rekindle.policy.modes import LAST, MODES
 from workflows import attachments, faults
 
 KEPT_WHOLE = 3
@@ -69,13 +71,14 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
     known = registration.remembered
     restarts = tuple(moment for moment in known.restarts if moment <= now)[-RESTARTS:]
     had_another = bool(known.job or registration.holders)
-    perhaps = recovery_workflow(state.job, known.incidents + 1, LADDER[0].mode) if had_another else ""
+    perhaps = recovery_workflow(state.job, known.incidents + 1, MODES[0].mode) if had_another else ""
     recovery = known.recovery if is_recovery_of(state.job, known.recovery) else perhaps
     state = state.with_(
         incidents=known.incidents,
         restarts=restarts,
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
+        links=known.links[: links.MOST_PODS],
         misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
@@ -100,6 +103,7 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
         policy_before=down.before if down else SubHealthStrategy.HOT_SWITCH,
         restarts=state.restarts,
         left_behind=state.left_behind,
+        links=state.links,
         moved=tuple(one for incident in state.history[-1:] for verdict in incident.ladder for one in verdict.switched),
     )
 
@@ -197,6 +201,15 @@ def withdrawn(state: JobState, request_id: str) -> JobState:
 
 def answer_of(state: JobState, request_id: str) -> Verdict | None:
     return next((answer.verdict for answer in state.answers if answer.id == request_id), None)
+
+
+# ---- links
+
+
+def without_reset_links(state: JobState) -> JobState:
+    """Pods that followed others have begun on their first links."""
+    over = links.reset(state)
+    return state.with_(links=tuple(one for one in state.links if one not in over)) if over else state
 
 
 # ---- the sub-health policy
@@ -318,6 +331,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),
+        links=_links(state, case, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -344,6 +358,11 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
         if one.pod_rank in lost or holders[one.pod_rank] == faults.short(one.before.uid):
             holders[one.pod_rank] = faults.short(one.after.uid)
     return tuple(holders)
+
+
+def _links(state: JobState, case: Case, verdicts: Iterable[Verdict]) -> tuple[OnBackup, ...]:
+    moved = (one for verdict in verdicts for one in verdict.moved_links)
+    return links.moved(state.links, moved, case.request.request.front if case.request else "")
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:

@@ -3,17 +3,13 @@
 The base class of their workflows. A mode that fails leads to the next of the ladder, which goes on where training stands.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from temporalio import workflow
-
 from rekindle.model.fault import TRAINING_SIDE, WATCHER
-from rekindle.model.recovery import Handled, Mode, ModeRequest, Order, Outcome, Report, ReportKind, Strategy, Verdict
+from rekindle.model.recovery import Handled, Mode, Order, Outcome, Report, ReportKind, Strategy, Verdict
 from rekindle.policy import faulty, opening
-from workflows.front import front
-from workflows.mode import Ends, ModeWorkflow, seconds, shielded
+from workflows.concluding import Concluding
+from workflows.mode import Ends, seconds
 from workflows.opening import open_recovery
 
 NEWS = timedelta(seconds=1)
@@ -24,7 +20,7 @@ TRY_AGAIN = 405
 """The code with which a MindIO client bears another strategy: the faults are announced anew. Source: tried with the real one."""
 
 
-class ProcessLevel(ModeWorkflow):
+class ProcessLevel(Concluding):
     """One of them. Its `carried_out` is the procedure behind the opening."""
 
     went_on_at: datetime | None = None
@@ -37,41 +33,6 @@ class ProcessLevel(ModeWorkflow):
     """So much comes between the opening and the order that training has to be known to stand, and to bear the order."""
 
     EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRATEGIES, ReportKind.STATUS)
-
-    async def conclude(self, request: ModeRequest, procedure: Callable[[], Awaitable[str]]) -> Verdict:
-        """Runs a procedure to its verdict; a client that started the mode by itself gets that of the real one.
-
-        Args:
-            procedure: answers in words what was done.
-        """
-        if self._context is None:
-            return await front(self.MODE, request)
-        work, was_cancelled = asyncio.create_task(self._verdict_of(procedure)), False
-        try:
-            verdict = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            was_cancelled = True
-            verdict = await self._cancelled(work)
-        await shielded(self.heard())
-        await shielded(workflow.wait_condition(workflow.all_handlers_finished))
-        return await self.close(verdict, cancelled=was_cancelled)
-
-    async def _verdict_of(self, procedure: Callable[[], Awaitable[str]]) -> Verdict:
-        try:
-            return self.recovered(await procedure())
-        except Ends as end:
-            await self.compensate()
-            return Verdict(mode=self.MODE, outcome=end.outcome, reason=end.reason, next_mode=end.next_mode)
-
-    async def _cancelled(self, work: asyncio.Task[Verdict]) -> Verdict:
-        """Training that was stopped would stand, also where an earlier mode has stopped it, and so would training whose faults
-        nobody knows any more but this mode: the recovery goes to its end."""
-        if self.touched or self.situation.stopped or work.done() or await shielded(self.is_orphaned()):
-            return await work
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-        reason = "cancelled by request, before training was stopped"
-        return Verdict(mode=self.MODE, outcome=Outcome.CANCELLED, reason=reason)
 
     # ---- the procedure's parts
 

@@ -25,6 +25,7 @@ from rekindle.model.activity_values import (
     Held,
     JobLook,
     JobRequest,
+    LinkTargets,
     MadeAnew,
     MadeAnewRequest,
     NewPodsRequest,
@@ -35,6 +36,7 @@ from rekindle.model.activity_values import (
     RecoveryEnd,
     RememberRequest,
     Replacement,
+    ResolveLinksRequest,
     Restart,
     Scheduled,
     StandbysNow,
@@ -159,6 +161,12 @@ async def end_session(queue: str, request: EndSession) -> None:
 async def ensure_backup(request: BackupRequest) -> Backup:
     return await workflow.execute_activity_method(
         PodActivities.ensure_backup, request, **named(WRITE, f"start backup pod for pod rank {request.pod_rank}")
+    )
+
+
+async def resolve_links(request: ResolveLinksRequest) -> LinkTargets:
+    return await workflow.execute_activity_method(
+        PodActivities.resolve_links, request, **named(READ, "find the ranks of the devices")
     )
 
 
@@ -324,6 +332,10 @@ async def remember(request: RememberRequest) -> None:
 
 async def find_job(job: str) -> str:
     return await workflow.execute_activity_method(JobActivities.find_job, job, **named(READ, f"find job {job}"))
+
+
+async def ask(request: AskRequest) -> None:
+    return await workflow.execute_activity_method(JobActivities.ask, request, **named(READ, f"ask for a {request.request.mode}"))
 
 
 async def hold_request(request: AskRequest) -> Verdict:

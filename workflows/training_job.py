@@ -17,9 +17,10 @@ from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
+from rekindle.model.links import LinksReset
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.policy import cases, eligibility, faulty, observing, requests
+from rekindle.policy import cases, eligibility, faulty, links, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
@@ -200,6 +201,7 @@ class TrainingJob:
         finally:
             telling.cancel()
             self.incident = None
+            self._tell_reset_links()
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
@@ -264,6 +266,7 @@ class TrainingJob:
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._standbys.tell()
         self._tell_faults()
+        self._tell_reset_links()
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -375,6 +378,23 @@ class TrainingJob:
             self.incident.tell(signal, payload)
         elif self.state.lost_recovery:
             self.journal.soon(_signalled(self.state.lost_recovery, signal, payload))
+
+    def _tell_reset_links(self) -> None:
+        """A maintenance hears that devices of its have other pods, which began on their first links."""
+        before = self.state
+        over = links.reset(before)
+        if not over:
+            return
+        self.known.state = memory.without_reset_links(before)
+        for maintenance in dict.fromkeys(one.maintenance for one in over):
+            mine = tuple(one for one in over if one.maintenance == maintenance)
+            words = "; ".join(f"{one.node} devices {','.join(one.devices)}" for one in mine)
+            self.journal.soon(self._links_were_reset(f"on their first links again, in new pods: {words}"))
+            if maintenance:
+                self.journal.soon(_signalled(maintenance, Signals.LINKS_RESET, LinksReset(links=mine)))
+
+    async def _links_were_reset(self, words: str) -> None:
+        await self.journal.record(self.state, "LinksReset", words, warning=True)
 
     # ---- people and platforms
 

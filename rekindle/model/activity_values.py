@@ -6,6 +6,8 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
+from rekindle.model.links import MovedLinks, NodeLinks
+from rekindle.model.ranks import Ranks
 from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
 from rekindle.model.standby import Standby
 from rekindle.model.state import Remembered
@@ -37,6 +39,28 @@ class Replacement(Value):
 
     standby: bool = False
     """See `Backup.standby`."""
+
+
+class ResolveLinksRequest(Value):
+    job_id: str
+    links: tuple[NodeLinks, ...]
+
+
+class LinkTarget(Value):
+    """Devices of one pod that go to the same link."""
+
+    moved: MovedLinks
+    ranks: Ranks
+
+    @property
+    def backup(self) -> bool:
+        return self.moved.backup
+
+
+class LinkTargets(Value):
+    pods: tuple[LinkTarget, ...] = ()
+    problem: Text = ""
+    """The entry that the job has no such device for, and what it has; empty: it has all of them."""
 
 
 class StandbysRequest(Value):

@@ -34,6 +34,8 @@ class Capability(StrEnum):
     WATCHDOG = "watchdog"
     SINGLE_OPERATOR = "single_operator"
     MEGATRON = "megatron"
+    TASKD_PROCESS = "taskd_process"
+    """`TASKD_PROCESS_ENABLE=on` stands in its pods."""
 
 
 class SubHealthStrategy(StrEnum):

@@ -74,6 +74,17 @@ class Limits(Written):
     """Process rescheduling: from the creation of a new pod until it has a node, while training stands. Beyond it: no spare.
     Source: ClusterD, 30 to 270 s."""
 
+    pause_train: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Link switch, stress test: from `pause_train` until the report that all ranks stand behind one step. Source: ClusterD, 15
+    minutes."""
+
+    link_switch: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Link switch: from the list of ranks until the report that all of them use their other link. Source: ClusterD, 15
+    minutes."""
+
+    continue_train: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Link switch, stress test: from `continue` until the report that training goes on. Source: ClusterD, 15 minutes."""
+
     report_lost: timedelta = Field(default=timedelta(seconds=3), gt=timedelta(0))
     """MindIO: after an outage in which a report of the opening may have been lost, until it goes on without it. Source: ours; the
     client answers within 0.2 s, and an outage of 15 s has cost 18 s of its patience."""

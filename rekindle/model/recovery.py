@@ -10,6 +10,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.links import MovedLinks, NodeLinks, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 
 
@@ -21,6 +22,7 @@ class Mode(StrEnum):
     IN_PLACE = "in-place recovery"
     PROCESS_RESCHEDULING = "process rescheduling"
     JOB_RESCHEDULING = "job rescheduling"
+    LINK_SWITCH = "link switch"
 
 
 class Outcome(StrEnum):
@@ -80,6 +82,9 @@ class Order(Value):
     session: str = ""
     """The subscription that it is for: a newer one gets the orders of the attempt in turn. Empty: whichever is there."""
 
+    links: RankLinks | None = None
+    """For the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
+
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
 
@@ -93,6 +98,7 @@ class ReportKind(StrEnum):
     STOP_COMPLETE = "stop complete"
     STRATEGIES = "strategies"
     STATUS = "status"
+    LINKS = "links"
 
 
 class Report(Value):
@@ -318,6 +324,9 @@ class Verdict(Value):
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
+    moved_links: tuple[MovedLinks, ...] = ()
+    """Devices that are on another link than before."""
+
     handled: tuple[Handled, ...] = ()
     """The faults that the mode has dealt with, beyond those that it was started for."""
 
@@ -379,6 +388,9 @@ class ModeRequest(Value):
     """Which mode, for the update; a mode's workflow knows its own."""
 
     pod_rank: int | None = None
+    links: tuple[NodeLinks, ...] = ()
+    """Link switch: the devices that it moves."""
+
     force: bool = False
     """Hot switch: also a pod that nobody reported as sub-healthy."""
 

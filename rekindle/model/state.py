@@ -9,6 +9,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, Sighting
 from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.links import OnBackup
 from rekindle.model.ranks import Ranks
 from rekindle.model.recovery import Attachment, Incident, Mode, ModeRequest, PodRef, Progress, Switched, Verdict
 from rekindle.model.standby import Standby, Upkeep
@@ -65,6 +66,8 @@ class Remembered(Value):
     moved: tuple[Switched, ...] = ()
     """Pods that took over in the last incident: the watcher may not have told of them yet."""
 
+    links: tuple[OnBackup, ...] = ()
+
 
 class Registration(Value):
     """Update `register`: a job as the watcher sees it."""
@@ -119,6 +122,7 @@ class JobStateChanges(TypedDict, total=False):
     restarts: tuple[datetime, ...]
     repairs: tuple[datetime, ...]
     left_behind: tuple[PodRef, ...]
+    links: tuple[OnBackup, ...]
     standbys: tuple[Standby, ...]
     upkeep: Upkeep
     lost_recovery: str
@@ -181,6 +185,9 @@ class JobState(Value):
 
     left_behind: tuple[PodRef, ...] = ()
     """Pods that recoveries could not delete."""
+
+    links: tuple[OnBackup, ...] = ()
+    """Devices that are on their backup links; all others are on their first ones."""
 
     standbys: tuple[Standby, ...] = ()
     """As they were seen last."""

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text, numbered
 from rekindle.model.fault import WATCHER, Fault, FaultKind
+from rekindle.model.links import describe as describe_links
 from rekindle.model.recovery import Mode
 from rekindle.model.state import JobState, Pending, Standing
 from rekindle.policy import ladder, requests
@@ -116,6 +117,8 @@ def _request(state: JobState, pending: Pending) -> Case:
     refused = requests.refused(state, request)  # something may have come before it since it was accepted
     plan = ladder.Plan(refused=refused) if refused else ladder.for_request(state, request.mode, request.pod_rank)
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
+    if request.links:
+        what = f"{what} of {describe_links(request.links)}"
     concerned = [one.fault for one in state.faults if about_pod and request.pod_rank in one.fault.pod_ranks]
     return Case(
         plan=plan,

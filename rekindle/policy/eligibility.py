@@ -129,6 +129,26 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
     return tuple(reason for check in checks if (reason := check(job, pod_rank, ready)))
 
 
+# ---- operations on a job that trains
+
+
+def link_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why no device can be moved to another link now; empty: they can. Source: the limits of link failover, and ClusterD's."""
+    job = state.job
+    checks = {
+        RECOVERY_OFF: not recovery_is_on(job),
+        "MindSpore needs TASKD_PROCESS_ENABLE=on in its pods (capability taskd_process)": (
+            job.framework is Framework.MINDSPORE and not job.can(Capability.TASKD_PROCESS)
+        ),
+    }
+    return (*(reason for reason, holds in checks.items() if holds), *_not_ready(state))
+
+
+def _not_ready(state: JobState) -> tuple[str, ...]:
+    ready = readiness(state)
+    return tuple(reason for check in READY_CHECKS if (reason := check(state.job, 0, ready)))
+
+
 # ---- recovery of processes
 
 

@@ -1,7 +1,7 @@
 """Every mode in one row: what it is for, whether it may be tried, how it is asked for, what it may take, and its procedure.
 
-The order is the ladder: for one fault, what stands further up is tried first. A new mode is a row here, its word in
-`rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
+The order of `LADDER` is that in which modes are tried for one fault; `OPERATIONS` are begun by people and platforms alone. A new
+mode is a row here, its word in `rekindle.model.recovery.Mode`, its waits in `Limits`, and one file with its procedure.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ class About(Enum):
     POD = "one pod rank, which a request must name"
     RANKS = "the ranks that are faulty, of which the faults tell"
     JOB = "the whole job"
+    LINKS = "devices and their links, which a request must name"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,21 @@ LADDER: tuple[ModeRow, ...] = (
 
 LAST = LADDER[-1]
 
+OPERATIONS: tuple[ModeRow, ...] = (
+    ModeRow(  # devices are moved to their other link while training pauses
+        mode=Mode.LINK_SWITCH,
+        workflow="LinkSwitch",
+        procedure="workflows.link_switch",
+        begins="devices are found",
+        about=About.LINKS,
+        serves=(),
+        reasons_against=eligibility.link_switch,
+        limits=("look", "order", "pause_train", "order", "link_switch", "order", "continue_train"),
+    ),
+)
+
+MODES = (*OPERATIONS, *LADDER)  # a fault in an operation leads to the ladder
+
 
 def row_of(mode: Mode) -> ModeRow:
-    return next(row for row in LADDER if row.mode is mode)
+    return next(row for row in MODES if row.mode is mode)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from rekindle.model.fault import FaultType
+from rekindle.model.links import RankLinks
 from rekindle.model.recovery import FaultRank, Order, Strategy
 
 MINDIO_PACE = timedelta(seconds=1)
@@ -12,7 +13,7 @@ MINDIO_PACE = timedelta(seconds=1)
 keeps the newest only. Source: tried with the real client, on a busy machine."""
 
 CONTINUE = "continue"
-"""Our training side, in its answer to `migration`: it goes on where it was, since the backup died."""
+"""Training goes on where it was paused. Our training side says so, too, in its answer to `migration`, where the backup died."""
 
 ROUTES = 33
 """Seconds of `globalFault` with a network fault: 3 s for new routes and 30 s of a step that is tried again. Source: ClusterD."""
@@ -56,6 +57,28 @@ def migrate(job_id: str, uuid: str) -> Order:
     return Order(
         job_id=job_id, uuid=uuid, signal_type="changeStrategy", actions=("change_strategy",), change_strategy="migration"
     )
+
+
+# ---- operations on a job that trains
+
+
+def pause_train(job_id: str, uuid: str, timeout: int = 0) -> Order:
+    """`pause_train`: all ranks stand behind one step, with what they have.
+
+    Args:
+        timeout: seconds after which who is paused may leave; 0: its own. Source: 900 for a stress test, ClusterD.
+    """
+    return Order(job_id=job_id, uuid=uuid, signal_type="stopTrain", actions=("pause_train",), timeout=timeout)
+
+
+def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
+    """Which ranks use which link from now on: a `SwitchRankList` on a stream of its own."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="switchNic", actions=("switch links",), links=links)
+
+
+def continue_train(job_id: str, uuid: str) -> Order:
+    """`continue`: training goes on where it was paused."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="changeStrategy", actions=("change_strategy",), change_strategy=CONTINUE)
 
 
 # ---- fault recovery

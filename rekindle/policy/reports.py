@@ -10,6 +10,8 @@ KEPT = 20
 
 ANSWERS = {
     "stop_train": ReportKind.STOP_COMPLETE,
+    "pause_train": ReportKind.STOP_COMPLETE,
+    "switch links": ReportKind.LINKS,
     "on_global_rank": ReportKind.STRATEGIES,
     "hot switch": ReportKind.STRATEGIES,
     "change_strategy": ReportKind.STATUS,

@@ -1,6 +1,7 @@
 """What is wrong with a request or a fault, before anything is started. Used by the validators of `TrainingJob`."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -8,10 +9,11 @@ from rekindle.errors import BadInput
 from rekindle.model.bounds import cut
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
+from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
-from rekindle.policy import ladder, observing
+from rekindle.policy import ladder, links, observing
 from rekindle.policy.modes import About, row_of
 
 LONGEST_ID = 1_000
@@ -43,7 +45,13 @@ def invalid(state: JobState, given: object) -> str:
         return str(error)
     if request.mode is None:
         return f"mode: missing, accepted are {', '.join(Mode)}"
-    if (about := row_of(request.mode).about) is not About.POD:
+    about = row_of(request.mode).about
+    problem = links_problem(request.links) if about is About.LINKS else _no_links(request)
+    return problem or _pod_rank_problem(state, request, about)
+
+
+def _pod_rank_problem(state: JobState, request: ModeRequest, about: About) -> str:
+    if about is not About.POD:
         return "" if request.pod_rank is None else f"pod_rank: not accepted, since {request.mode} concerns {about.value}"
     last = state.job.pods - 1
     if request.pod_rank is None:
@@ -51,6 +59,21 @@ def invalid(state: JobState, given: object) -> str:
     if not 0 <= request.pod_rank <= last:
         return f"pod_rank: {request.pod_rank} is not a pod rank of job {state.job.name}, accepted are 0 to {last}"
     return ""
+
+
+def _no_links(request: ModeRequest) -> str:
+    return f"links: not accepted, since a {request.mode} moves none" if request.links else ""
+
+
+def links_problem(links: Sequence[NodeLinks]) -> str:
+    """What is wrong with a list of devices, whatever the job is; empty: nothing."""
+    if not links:
+        return 'links: missing, accepted are 1 or more nodes, such as {"node": "node-1", "devices": ["0"], "backup": true}'
+    if len({one.node for one in links}) > MOST_NODES:
+        return f"links: {len(links)} entries, accepted are at most {MOST_NODES} nodes at once"
+    named = Counter((one.node, device) for one in links for device in one.devices)
+    twice = next((name for name, count in named.items() if count > 1), None)
+    return f"links: device {twice[1]} of {twice[0]} is named twice, accepted is each device once" if twice else ""
 
 
 def withdrawal_problem(request_id: str) -> str:
@@ -67,6 +90,8 @@ def refused(state: JobState, request: ModeRequest) -> str:
         return blocker
     if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
         return f"pod rank {request.pod_rank} is healthy: nobody reported it as sub-healthy (force moves it all the same)"
+    if taken := links.taken(state, request.links, request.front):
+        return taken
     return ladder.for_request(state, request.mode, request.pod_rank).refused
 
 

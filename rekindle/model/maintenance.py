@@ -1,0 +1,77 @@
+"""A maintenance of links: from the failover of a job's devices to their switchback, days later."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Self, TypedDict, Unpack
+
+from rekindle.model.base import Value
+from rekindle.model.bounds import Text
+from rekindle.model.links import NodeLinks
+from rekindle.model.recovery import Outcome
+
+KEPT_MOVES = 20
+
+
+class Stage(StrEnum):
+    """Where a maintenance is; what people read."""
+
+    FAILING_OVER = "failing over"
+    ON_BACKUP = "on the backup link"
+    SWITCHING_BACK = "switching back"
+    OVER = "over"
+
+
+class FailoverRequest(Value):
+    """First argument of `LinkFailover`."""
+
+    job: Text = ""
+    """Id or name of the job."""
+
+    links: tuple[NodeLinks, ...] = ()
+    requested_by: Text = ""
+
+
+class SwitchBack(Value):
+    """The devices that are to return to their first link; none: all that are on their backup link by this maintenance."""
+
+    links: tuple[NodeLinks, ...] = ()
+    requested_by: Text = ""
+
+
+class Move(Value):
+    """One movement of links, or what else became of them."""
+
+    at: datetime
+    what: Text
+    outcome: Outcome | None = None
+    reason: Text = ""
+
+
+class MaintenanceChanges(TypedDict, total=False):
+    """The fields of `Maintenance`, for `with_`."""
+
+    job_id: str
+    stage: Stage
+    on_backup: tuple[NodeLinks, ...]
+    asked: int
+    moves: tuple[Move, ...]
+
+
+class Maintenance(Value):
+    """Where a maintenance is, and what it did: its status, its result, and its memory from run to run."""
+
+    job_id: str = ""
+    job: str = ""
+    stage: Stage = Stage.FAILING_OVER
+    on_backup: tuple[NodeLinks, ...] = ()
+    """Devices that it has moved, and that have not returned."""
+
+    asked: int = 0
+    """So many movements were asked for."""
+
+    moves: tuple[Move, ...] = ()
+    """The last ones."""
+
+    def with_(self, **changes: Unpack[MaintenanceChanges]) -> Self:
+        """It with these fields changed."""
+        return self.model_copy(update=dict(changes))

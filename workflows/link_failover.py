@@ -1,0 +1,269 @@
+"""A maintenance of links: devices of a job are moved to their backup link, and back again days later.
+
+Begun by a person or a platform. It holds the job's one recovery only while links are being moved: it asks the `TrainingJob` for a link switch, as any client does,
+so that a fault in the days between is recovered as always. It moves to a newer version of the code while it waits.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
+from rekindle.model import bounds
+from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
+from rekindle.model.links import LinksReset, NodeLinks, describe
+from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
+from rekindle.policy import links, requests
+from rekindle.temporal import Attributes
+from workflows import steps
+from workflows.mode import shielded
+
+TRIES = 3
+"""Of one movement, which faults of the job interrupt."""
+
+BUSY = timedelta(seconds=5)
+"""Before a job is asked again that is being recovered."""
+
+PATIENCE = timedelta(hours=1)
+"""How long such a job is waited for."""
+
+
+class _NotMoved(Exception):
+    """Devices were not moved; says why."""
+
+    def __init__(self, reason: str, kind: str = ErrorTypes.REQUEST_REFUSED) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+@workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
+class LinkFailover:
+    @workflow.init
+    def __init__(self, request: FailoverRequest, known: Maintenance | None = None) -> None:
+        self.request = request
+        self.known = known or Maintenance(job=request.job)
+        self._began = known is not None
+        """The job does it, or has done it."""
+        self._refusal: _NotMoved | None = None
+        self._wanted: list[SwitchBack] = []
+        self._answers: list[Receipt | _NotMoved] = []
+        self._job_is_over = ""
+
+    @workflow.run
+    async def run(self, request: FailoverRequest, known: Maintenance | None = None) -> Maintenance:
+        """Raises ApplicationError with the reason where nothing was moved."""
+        living = asyncio.create_task(self._live())
+        try:
+            return await asyncio.shield(living)
+        except asyncio.CancelledError:
+            self._wanted.append(SwitchBack(requested_by="a cancellation of the maintenance"))
+            await shielded(workflow.wait_condition(living.done))
+            raise
+
+    async def _live(self) -> Maintenance:
+        self._show()
+        if self.known.stage is Stage.FAILING_OVER:
+            await self._fail_over()
+        while self.known.on_backup and not self._job_is_over:
+            await workflow.wait_condition(
+                lambda: bool(self._wanted or self._job_is_over or self._moves_on()) or not self.known.on_backup
+            )
+            if self._wanted:
+                await self._switch_back(self._wanted[0])
+            elif self.known.on_backup and self._moves_on() and workflow.all_handlers_finished():
+                workflow.continue_as_new(
+                    args=[self.request, self.known],
+                    initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+                )
+        self._becomes(Stage.OVER)
+        self._wanted.clear()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self.known
+
+    @staticmethod
+    def _moves_on() -> bool:
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+
+    # ---- movements
+
+    async def _fail_over(self) -> None:
+        try:
+            job_id = await self._found()
+            self.known = self.known.with_(job_id=job_id)
+            await self._moved(self.request.links, patience=timedelta(0))
+        except _NotMoved as error:
+            self._refusal = error
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
+        self._becomes(Stage.ON_BACKUP)
+
+    async def _found(self) -> str:
+        if problem := requests.links_problem(self.request.links):
+            raise _NotMoved(problem, ErrorTypes.REQUEST_INVALID)
+        if not any(one.backup for one in self.request.links):
+            raise _NotMoved("links: nothing is to be moved to a backup link", ErrorTypes.REQUEST_INVALID)
+        try:
+            job_id = await steps.find_job(self.request.job)
+            targets = await steps.resolve_links(ResolveLinksRequest(job_id=job_id, links=self.request.links))
+        except ActivityError as error:
+            raise _said(error) from error
+        if targets.problem:
+            raise _NotMoved(targets.problem, ErrorTypes.REQUEST_INVALID)
+        return job_id
+
+    async def _moved(self, moves: Sequence[NodeLinks], patience: timedelta) -> Verdict:
+        """Asks the job to move these devices, again where a fault of the job came first.
+
+        Args:
+            patience: how long a job is waited for that is busy.
+
+        Raises:
+            _NotMoved: it did not, and goes on as before, or was restarted.
+        """
+        for _ in range(TRIES):
+            verdict = await self._asked(moves, patience)
+            if verdict.outcome is not Outcome.CANCELLED:
+                break
+            patience = PATIENCE
+        done = verdict.outcome is Outcome.RECOVERED and verdict.mode is Mode.LINK_SWITCH
+        self._note(
+            describe(moves), verdict.outcome if done or verdict.mode is Mode.LINK_SWITCH else Outcome.ESCALATE, verdict.reason
+        )
+        if not done:
+            raise _NotMoved(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+        self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
+        self._show()
+        return verdict
+
+    async def _asked(self, moves: Sequence[NodeLinks], patience: timedelta) -> Verdict:
+        info, until = workflow.info(), workflow.now() + patience
+        while True:
+            self.known = self.known.with_(asked=self.known.asked + 1)
+            request = ModeRequest(
+                mode=Mode.LINK_SWITCH,
+                links=tuple(moves),
+                requested_by=self.request.requested_by or info.workflow_id,
+                front=info.workflow_id,
+            )
+            asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
+            try:
+                await steps.ask(asked)
+                self._began = True
+                return await steps.hold_request(asked)
+            except ActivityError as error:
+                said = _said(error)
+                if said.kind != ErrorTypes.JOB_BUSY or workflow.now() >= until:
+                    raise said from error
+            self._note("waits for the job", None, str(said))
+            await workflow.sleep(BUSY, summary="the job is being recovered")
+
+    async def _switch_back(self, wanted: SwitchBack) -> None:
+        self._becomes(Stage.SWITCHING_BACK)
+        back = links.back(self.known.on_backup, wanted.links)
+        answer: Receipt | _NotMoved
+        try:
+            verdict = await self._moved(back, PATIENCE) if back else None
+            answer = Receipt(info=verdict.reason if verdict else "they are on their first links already")
+        except _NotMoved as error:
+            answer = error
+            if error.kind in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.JOB_ENDED):
+                self._job_is_over = str(error)
+        self._wanted.pop(0)
+        self._answers.append(answer)
+        self._becomes(Stage.ON_BACKUP)
+
+    # ---- what others tell
+
+    @workflow.update(name=FailoverUpdates.BEGUN)
+    async def begun(self) -> Receipt:
+        await workflow.wait_condition(lambda: self._began or self._refusal is not None)
+        if self._refusal:
+            raise ApplicationError(str(self._refusal), type=self._refusal.kind)
+        return Receipt(info="switching operation was successfully distributed")
+
+    @workflow.update(name=FailoverUpdates.SWITCH_BACK)
+    async def switch_back(self, wanted: SwitchBack) -> Receipt:
+        """Answers when the devices are on their first links again."""
+        place = len(self._answers) + len(self._wanted)
+        self._wanted.append(wanted)
+        await workflow.wait_condition(lambda: len(self._answers) > place or self.known.stage is Stage.OVER)
+        answer = self._answers[place] if len(self._answers) > place else Receipt(info="the maintenance is over")
+        if isinstance(answer, _NotMoved):
+            raise ApplicationError(str(answer), type=answer.kind)
+        return answer
+
+    @switch_back.validator
+    def _may_be_switched_back(self, wanted: SwitchBack) -> None:
+        if self.known.stage is Stage.FAILING_OVER:
+            raise ApplicationError(
+                "its links are being failed over: switch them back when that is done", type=ErrorTypes.JOB_BUSY
+            )
+        if self.known.stage is Stage.OVER or not self.known.on_backup:
+            raise ApplicationError("its links are on their first link already", type=ErrorTypes.REQUEST_REFUSED)
+        if self._wanted:
+            raise ApplicationError("its links are being switched back already", type=ErrorTypes.JOB_BUSY)
+        if problem := links.back_problem(self.known.on_backup, wanted.links):
+            raise ApplicationError(problem, type=ErrorTypes.REQUEST_INVALID)
+
+    @workflow.signal(name=Signals.SWITCHBACK)
+    def switchback(self, wanted: SwitchBack | None = None) -> None:
+        """As the update, for who does not wait. Before the failover is done it is kept in mind; what means nothing is noted."""
+        wanted = wanted or SwitchBack()
+        if problem := links.back_problem(self.known.on_backup, wanted.links):
+            self._note("a switchback was refused", None, problem)
+        elif not self._wanted:
+            self._wanted.append(wanted)
+
+    @workflow.signal(name=Signals.LINKS_RESET)
+    def links_reset(self, reset: LinksReset) -> None:
+        """Their pods were followed by others, which began on their first links."""
+        gone = tuple(NodeLinks(node=one.node, devices=one.devices, backup=False) for one in reset.links)
+        self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
+        self._note(f"on their first links in new pods: {describe(gone)}", None, "")
+        self._show()
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes it: with its next task the server says whether another version is current."""
+
+    @workflow.query(name=Queries.STATUS)
+    def status(self) -> Maintenance:
+        return self.known
+
+    # ---- what people see
+
+    def _becomes(self, stage: Stage) -> None:
+        self.known = self.known.with_(stage=stage)
+        self._show()
+
+    def _note(self, what: str, outcome: Outcome | None, reason: str) -> None:
+        move = Move(at=workflow.now(), what=what, outcome=outcome, reason=reason)
+        self.known = self.known.with_(moves=(*self.known.moves, move)[-KEPT_MOVES:])
+        self._show()
+
+    def _show(self) -> None:
+        row = {Attributes.JOB: self.known.job, Attributes.PHASE: self.known.stage.value}
+        known = workflow.info().typed_search_attributes
+        changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
+        if changes:
+            workflow.upsert_search_attributes(changes)
+        lines = [f"**{self.known.job}**: {self.known.stage}", f"- asked for: {describe(self.request.links)}"]
+        if self.known.on_backup:
+            lines.append(f"- on the backup link: {describe(self.known.on_backup)}")
+        lines += [
+            f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
+            for one in reversed(self.known.moves)
+        ]
+        workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _said(error: ActivityError) -> _NotMoved:
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type:
+        return _NotMoved(cause.message, cause.type)
+    return _NotMoved(str(cause or error))

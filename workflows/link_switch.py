@@ -1,0 +1,87 @@
+"""Moves devices to their other link while training pauses. Child of `TrainingJob`, or a front of a client.
+
+Training pauses at a step boundary, every device that is named is switched, all of them are waited for, and training goes on. Ours
+undoes a switch that fails on one rank, and goes on with the links of before. Of MindIO nobody knows then where its ranks stand:
+training has stopped, and the ladder takes over. A real fault meanwhile comes first.
+"""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.ids import Workflows
+from rekindle.model.activity_values import LinkTargets, ResolveLinksRequest
+from rekindle.model.links import RankLinks
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.policy import orders
+from workflows import steps
+from workflows.mode import NOTHING, Ends, seconds
+from workflows.operation import Operation
+
+
+@workflow.defn(name=Workflows.LINK_SWITCH, failure_exception_types=[Exception])
+class LinkSwitch(Operation):
+    MODE = Mode.LINK_SWITCH
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.LINKS, ReportKind.STATUS)
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+        self.targets = LinkTargets()
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        async with self.phase("devices are found"):
+            await self._find()
+        async with self.phase("training pauses"):
+            await self.pause()
+        async with self.phase("links are switched"):
+            failure = await self._switch()
+        async with self.phase("training goes on"):
+            info = await self.go_on()
+        if failure:
+            raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
+        return f"{len(self._links().ranks)} devices use their other link: {info}"
+
+    async def _find(self) -> None:
+        """Which ranks have these devices, in which pods. A device that the job has not is refused."""
+        request = ResolveLinksRequest(job_id=self.context.job.id, links=self.request.links)
+        try:
+            self.targets = await steps.resolve_links(request)
+        except ActivityError as error:
+            raise Ends(Outcome.REFUSED, f"the cluster does not say who has these devices: {error.cause}") from error
+        if self.targets.problem:
+            raise Ends(Outcome.REFUSED, self.targets.problem)
+
+    def _links(self) -> RankLinks:
+        backup, first = (
+            tuple(rank for target in self.targets.pods for rank in target.ranks if target.backup is to_backup)
+            for to_backup in (True, False)
+        )
+        return RankLinks(backup=tuple(sorted(backup)), first=tuple(sorted(first)))
+
+    async def _switch(self) -> str:
+        """Why no device was switched; empty: all were."""
+        limits = self.context.job.limits
+        if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self._links()), limits.order):
+            return self.undone(self.lost_manager or "its ranks could not be told in time")
+        await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
+        self.stop_for_a_fault()
+        if report := self.next_report(ReportKind.LINKS):
+            return self.undone(report.info or "a device could not be switched") if report.code else ""
+        return self.undone(self.said_instead() or f"no report of the switch within {seconds(limits.link_switch)}")
+
+    def is_answered(self) -> bool:
+        return self.has_report(ReportKind.LINKS) or self.is_over()
+
+    def undone(self, why: str) -> str:
+        """Ours is on the links of before then, and says in its next answer whether it can go on."""
+        if self._speaks_mindio:
+            raise Ends(Outcome.ESCALATE, f"the links were not switched, and training has stopped: {why}")
+        return why
+
+    def recovered(self, reason: str) -> Verdict:
+        moved = tuple(target.moved for target in self.targets.pods)
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, moved_links=moved)

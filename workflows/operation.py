@@ -1,0 +1,93 @@
+"""Operations on a job that trains: training pauses with all that it has, something is done, and it goes on.
+
+The base class of their modes. A real fault meanwhile comes first: the operation ends, and what mends it follows.
+"""
+
+from temporalio import workflow
+
+from rekindle.model.recovery import Mode, Outcome, Report, ReportKind
+from rekindle.policy import cases, orders
+from workflows.concluding import Concluding
+from workflows.mode import Ends, seconds
+
+
+class Operation(Concluding):
+    uuid = ""
+    """Of the pause."""
+
+    async def pause(self, timeout: int = 0) -> None:
+        """All ranks stand behind one step.
+
+        Args:
+            timeout: seconds after which who is paused may leave; 0: its own.
+
+        Raises:
+            Ends: they do not.
+        """
+        job, self.uuid = self.context.job, self.new_attempt()
+        if not await self.order(orders.pause_train(job.id, self.uuid, timeout), job.limits.order):
+            why = self.lost_manager or "the training side could not be reached"
+            if not self.touched:
+                raise Ends(Outcome.REFUSED, f"{why}; nothing was touched")
+            raise self.cannot_go_on(f"{why}, and may have been told to pause")
+        await self.until(
+            lambda: self.has_report(ReportKind.STOP_COMPLETE) or self.is_over(), job.limits.pause_train, "wait for the pause"
+        )
+        self.stop_for_a_fault()
+        report = self.next_report(ReportKind.STOP_COMPLETE)
+        if report is None:
+            raise self.cannot_go_on(self.said_instead() or f"no report of the pause within {seconds(job.limits.pause_train)}")
+        if report.code and self._speaks_mindio:
+            raise self.cannot_go_on(f"training could not be paused: {report.code} {report.info}".rstrip())
+        if report.code:
+            raise Ends(Outcome.IGNORED, f"training could not be paused, and goes on: {report.info}")
+        self.asked.append(ReportKind.STATUS)  # who is paused for too long says so
+
+    async def go_on(self) -> str:
+        """What the training side says when it goes on.
+
+        Raises:
+            Ends: it does not.
+        """
+        job = self.context.job
+        if not await self.order(orders.continue_train(job.id, self.uuid), job.limits.order):
+            self.stop_for_a_fault()
+            raise self.cannot_go_on(self.lost_manager or "the order `continue` could not be delivered in time")
+        await self.until(self.is_over, job.limits.continue_train, "wait until training goes on")
+        if report := self.next_report(ReportKind.STATUS):
+            if not report.code:
+                return report.info
+            await self.until(lambda: bool(self.felt_faults()), job.limits.pause_crossing, "a fault may be the reason")
+            self.stop_for_a_fault()
+            raise self.cannot_go_on(f"training did not go on: {report.code} {report.info}".rstrip())
+        self.stop_for_a_fault()
+        raise self.cannot_go_on(
+            self.lost_manager or f"no report that training goes on within {seconds(job.limits.continue_train)}"
+        )
+
+    def is_over(self) -> bool:
+        """There is nothing more to be done in this pause."""
+        return self.has_report(ReportKind.STATUS) or bool(self.felt_faults() or self.lost_manager)
+
+    def said_instead(self) -> str:
+        """Why an answer does not come, in words; empty: nobody says."""
+        if self.lost_manager:
+            return self.lost_manager
+        early = self.next_report(ReportKind.STATUS)
+        return f"training does not wait any longer: {early.code} {early.info}".rstrip() if early else ""
+
+    def stop_for_a_fault(self) -> None:
+        """Raises Ends where there is one: our training side has given the pause up for it, and stands."""
+        if faults := self.felt_faults():
+            reason = f"a fault comes first: {cases.describe(faults[0])}"
+            raise Ends(Outcome.CANCELLED, reason, next_mode=Mode.JOB_RESCHEDULING)
+
+    def cannot_go_on(self, reason: str) -> Ends:
+        """Nobody knows where training stands: what is faulty is mended, and if nothing is, the job starts again."""
+        workflow.logger.warning("training does not go on", extra={"reason": reason})
+        return Ends(Outcome.ESCALATE, reason)
+
+    def is_no_answer(self, report: Report) -> str:
+        if report.attempt and report.attempt != self.uuid:
+            return "it answers an order of an earlier attempt"
+        return ""
