@@ -1,6 +1,8 @@
 """What a workflow cannot do itself: ask a `TrainingJob` by an update, and terminate a recovery that does not even cancel."""
 
 import asyncio
+from contextlib import suppress
+from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import (
@@ -65,13 +67,15 @@ class JobActivities:
         handle = self._client.get_workflow_handle(job_workflow(asked.job_id))
         async with heartbeating():
             try:
-                await handle.start_update(
+                update = await handle.start_update(
                     Updates.RECOVER,
                     asked.request,
                     id=asked.request_id,
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                     result_type=Verdict,
                 )
+                with suppress(WorkflowUpdateRPCTimeoutOrCancelledError):  # it was accepted: its verdict takes longer
+                    await update.result(rpc_timeout=KNOWN)
             except WorkflowUpdateFailedError as error:
                 raise refusal(error) from error
             except RPCError as error:
@@ -145,6 +149,9 @@ class JobActivities:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
 
+
+KNOWN = timedelta(milliseconds=1)
+"""For an answer that came with the acceptance: the reason of a refusal."""
 
 NAMED = 5
 """Ids that an answer names."""

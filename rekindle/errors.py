@@ -3,6 +3,7 @@
     RekindleError
     |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
     |-- Refused              a request that cannot be served now; the reason says when it can. Nothing was touched.
+    |   `-- Busy             something else has to end first
     |-- Unavailable          Temporal, the cluster or the gateway did not answer. Trying again may help.
     |-- NotAttached          the job's stream is not at this gateway. Trying again may help.
     `-- ClusterError         the cluster's answer to one request
@@ -35,6 +36,12 @@ class Refused(RekindleError):
     """A request was refused; nothing was touched."""
 
     type = "request.refused"
+
+
+class Busy(Refused):
+    """Something else has to end first: the same request may be served then."""
+
+    type = "request.busy"
 
 
 class Unavailable(RekindleError):

@@ -11,6 +11,9 @@ from rekindle.model.recovery import Mode
 CONTROL_QUEUE = "rekindle"
 """Task queue of workflows and of the activities of the control worker."""
 
+LINK_FAILOVER = "link-failover/"
+"""How ids of maintenances begin."""
+
 LONGEST_DEVICES = 40
 """Characters of devices in the id of a maintenance."""
 
@@ -53,7 +56,7 @@ def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
     more = sha256("|".join(f"{one.node}/{device}" for one in links for device in sorted(one.devices)).encode()).hexdigest()[:8]
     named = "+".join(first.devices)
     short = f"{first.node}.{named}" if len(links) == 1 and len(named) <= LONGEST_DEVICES else f"{first.node}.and-more.{more}"
-    return f"link-failover/{job.namespace}.{job.name}/{short}/{job.id[:8]}"
+    return f"{LINK_FAILOVER}{job.namespace}.{job.name}/{short}/{job.id[:8]}"
 
 
 def request_workflow(job_id: str, request: str) -> str:
@@ -99,6 +102,8 @@ class FailoverUpdates:
     BEGUN = "begun"
     """Answered when the links are being moved, or rejected with the reason why they are not."""
     SWITCH_BACK = "switch_back"
+    SETTLED = "settled"
+    """Answered when nothing is being moved."""
 
 
 class Signals:

@@ -4,6 +4,7 @@ Address, namespace, mTLS and API key of Temporal are not here: `temporalio.envco
 """
 
 import re
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,6 +68,10 @@ class Settings(BaseSettings):
     check_senders: bool = True
     """On Kubernetes: the gateway listens to a job's own pods only, told by their addresses. Not possible where a pod's calls
     arrive from another address than its own (a proxy in the pod, masquerading)."""
+
+    platforms: tuple[IPv4Network | IPv6Network, ...] = ()
+    """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`), such
+    as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of Temporal."""
 
     gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
     """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""

@@ -144,7 +144,7 @@ class IncidentRun:
         if self._ending or self._known.state.ended or not (last.outcome is Outcome.ESCALATE or last.was_interrupted):
             return None
         left = [mode for mode in (*self._mending(), *self.case.plan.modes) if mode not in self._situation.tried]
-        named = None if last.mode is Mode.HOT_SWITCH and last.was_interrupted else last.next_mode
+        named = None if last.was_interrupted else last.next_mode
         return named if named in left else next(iter(left), None)
 
     def _mending(self) -> tuple[Mode, ...]:

@@ -1,7 +1,8 @@
 """A maintenance of links: devices of a job are moved to their backup link, and back again days later.
 
-Begun by a person or a platform. It holds the job's one recovery only while links are being moved: it asks the `TrainingJob` for a link switch, as any client does,
-so that a fault in the days between is recovered as always. It moves to a newer version of the code while it waits.
+Begun by a person or a platform. It holds the job's one recovery only while links are being moved: it asks the `TrainingJob` for a
+link switch, as any client does, so that a fault in the days between is recovered as always. It moves to a newer version of the
+code while it waits.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from rekindle.model.links import LinksReset, NodeLinks, describe
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.policy import links, requests
+from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import shielded
@@ -43,10 +45,10 @@ class _NotMoved(Exception):
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
 class LinkFailover:
     @workflow.init
-    def __init__(self, request: FailoverRequest, known: Maintenance | None = None) -> None:
+    def __init__(self, request: FailoverRequest) -> None:
         self.request = request
-        self.known = known or Maintenance(job=request.job)
-        self._began = known is not None
+        self.known = request.known or Maintenance(job=request.name or request.job)
+        self._began = request.known is not None
         """The job does it, or has done it."""
         self._refusal: _NotMoved | None = None
         self._wanted: list[SwitchBack] = []
@@ -54,7 +56,7 @@ class LinkFailover:
         self._job_is_over = ""
 
     @workflow.run
-    async def run(self, request: FailoverRequest, known: Maintenance | None = None) -> Maintenance:
+    async def run(self, request: FailoverRequest) -> Maintenance:
         """Raises ApplicationError with the reason where nothing was moved."""
         living = asyncio.create_task(self._live())
         try:
@@ -76,7 +78,7 @@ class LinkFailover:
                 await self._switch_back(self._wanted[0])
             elif self.known.on_backup and self._moves_on() and workflow.all_handlers_finished():
                 workflow.continue_as_new(
-                    args=[self.request, self.known],
+                    self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
                 )
         self._becomes(Stage.OVER)
@@ -125,17 +127,16 @@ class LinkFailover:
         Raises:
             _NotMoved: it did not, and goes on as before, or was restarted.
         """
-        for _ in range(TRIES):
-            verdict = await self._asked(moves, patience)
-            if verdict.outcome is not Outcome.CANCELLED:
+        verdict = await self._asked(moves, patience)
+        for _ in range(TRIES - 1):
+            if not _was_interrupted(verdict):
                 break
-            patience = PATIENCE
-        done = verdict.outcome is Outcome.RECOVERED and verdict.mode is Mode.LINK_SWITCH
-        self._note(
-            describe(moves), verdict.outcome if done or verdict.mode is Mode.LINK_SWITCH else Outcome.ESCALATE, verdict.reason
-        )
-        if not done:
-            raise _NotMoved(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+            verdict = await self._asked(moves, PATIENCE)
+        if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
+            verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+        self._note(describe(moves), verdict.outcome, verdict.reason)
+        if verdict.outcome is not Outcome.RECOVERED:
+            raise _NotMoved(verdict.reason)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
         self._show()
         return verdict
@@ -186,6 +187,16 @@ class LinkFailover:
             raise ApplicationError(str(self._refusal), type=self._refusal.kind)
         return Receipt(info="switching operation was successfully distributed")
 
+    @workflow.update(name=FailoverUpdates.SETTLED)
+    async def settled(self) -> Maintenance:
+        await workflow.wait_condition(lambda: self._refusal is not None or self._is_at_rest())
+        if self._refusal:
+            raise ApplicationError(str(self._refusal), type=self._refusal.kind)
+        return self.known
+
+    def _is_at_rest(self) -> bool:
+        return not self._wanted and self.known.stage in (Stage.ON_BACKUP, Stage.OVER)
+
     @workflow.update(name=FailoverUpdates.SWITCH_BACK)
     async def switch_back(self, wanted: SwitchBack) -> Receipt:
         """Answers when the devices are on their first links again."""
@@ -221,10 +232,10 @@ class LinkFailover:
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
-        """Their pods were followed by others, which began on their first links."""
+        """Devices are on their backup links no more, and there is nothing to move back."""
         gone = tuple(NodeLinks(node=one.node, devices=one.devices, backup=False) for one in reset.links)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
-        self._note(f"on their first links in new pods: {describe(gone)}", None, "")
+        self._note(f"{reset.why}: {describe(gone)}", None, "")
         self._show()
 
     @workflow.signal(name=Signals.UPGRADED)
@@ -260,6 +271,12 @@ class LinkFailover:
             for one in reversed(self.known.moves)
         ]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _was_interrupted(verdict: Verdict) -> bool:
+    """By a fault of the job, which was mended, or is none any more. What has started all pods anew would come to that again."""
+    mended = verdict.outcome is Outcome.RECOVERED and verdict.mode not in (Mode.LINK_SWITCH, LAST.mode)
+    return mended or verdict.outcome is Outcome.CANCELLED
 
 
 def _said(error: ActivityError) -> _NotMoved:

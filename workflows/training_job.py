@@ -17,7 +17,7 @@ from rekindle.ids import ErrorTypes, Queries, Signals, Updates, Workflows
 from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
-from rekindle.model.links import LinksReset
+from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.policy import cases, eligibility, faulty, links, observing, requests
@@ -84,6 +84,7 @@ class TrainingJob:
             else:
                 await self._wait()
         await self._dismiss_request()
+        self._tell_maintenances(self.state.links, self.state.ended)
         await self._standbys.end()
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
@@ -386,15 +387,14 @@ class TrainingJob:
         if not over:
             return
         self.known.state = memory.without_reset_links(before)
-        for maintenance in dict.fromkeys(one.maintenance for one in over):
-            mine = tuple(one for one in over if one.maintenance == maintenance)
-            words = "; ".join(f"{one.node} devices {','.join(one.devices)}" for one in mine)
-            self.journal.soon(self._links_were_reset(f"on their first links again, in new pods: {words}"))
-            if maintenance:
-                self.journal.soon(_signalled(maintenance, Signals.LINKS_RESET, LinksReset(links=mine)))
+        words = f"on their first links again, in new pods: {links.described(over)}"
+        self.journal.soon(self.journal.record(self.state, "LinksReset", words, warning=True))
+        self._tell_maintenances(over, "on their first links, in new pods")
 
-    async def _links_were_reset(self, words: str) -> None:
-        await self.journal.record(self.state, "LinksReset", words, warning=True)
+    def _tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
+        for maintenance in dict.fromkeys(one.maintenance for one in over if one.maintenance):
+            mine = tuple(one for one in over if one.maintenance == maintenance)
+            self.journal.soon(_signalled(maintenance, Signals.LINKS_RESET, LinksReset(links=mine, why=why)))
 
     # ---- people and platforms
 
@@ -496,11 +496,11 @@ class TrainingJob:
         return JobStatus(state=self.state, running=mode, recovery=self._running(), request=request, front=front)
 
 
-async def _signalled(recovery: str, signal: str, payload: Value) -> None:
+async def _signalled(workflow_id: str, signal: str, payload: Value) -> None:
     try:
-        await workflow.get_external_workflow_handle(recovery).signal(signal, payload)
+        await workflow.get_external_workflow_handle(workflow_id).signal(signal, payload)
     except FailureError as error:
-        workflow.logger.info("the recovery has ended", extra={"signal": signal, "error": str(error)})
+        workflow.logger.info("it has ended", extra={"workflow": workflow_id, "signal": signal, "error": str(error)})
 
 
 def _update_id() -> str:

@@ -50,9 +50,10 @@ class OnBackup(Value):
 
 
 class LinksReset(Value):
-    """Signal `links_reset` to a maintenance: these devices have other pods, which began on their first links."""
+    """Signal `links_reset` to a maintenance: these devices are on their backup links no more."""
 
     links: tuple[OnBackup, ...]
+    why: Text
 
 
 class RankLinks(Value):

@@ -21,16 +21,6 @@ class Stage(StrEnum):
     OVER = "over"
 
 
-class FailoverRequest(Value):
-    """First argument of `LinkFailover`."""
-
-    job: Text = ""
-    """Id or name of the job."""
-
-    links: tuple[NodeLinks, ...] = ()
-    requested_by: Text = ""
-
-
 class SwitchBack(Value):
     """The devices that are to return to their first link; none: all that are on their backup link by this maintenance."""
 
@@ -44,7 +34,13 @@ class Move(Value):
     at: datetime
     what: Text
     outcome: Outcome | None = None
+    """None: no movement of ours."""
+
     reason: Text = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.outcome in (None, Outcome.RECOVERED)
 
 
 class MaintenanceChanges(TypedDict, total=False):
@@ -75,3 +71,18 @@ class Maintenance(Value):
     def with_(self, **changes: Unpack[MaintenanceChanges]) -> Self:
         """It with these fields changed."""
         return self.model_copy(update=dict(changes))
+
+
+class FailoverRequest(Value):
+    """Argument of `LinkFailover`."""
+
+    job: Text = ""
+    """Id or name of the job."""
+
+    name: Text = ""
+    """The job's, as it is shown; empty: as it was given."""
+
+    links: tuple[NodeLinks, ...] = ()
+    requested_by: Text = ""
+    known: Maintenance | None = None
+    """What an earlier run of it knew; None: it begins."""

@@ -87,6 +87,10 @@ def _has_another_holder(state: JobState, one: OnBackup) -> bool:
     return now == EXPECTED_HOLDER or now not in ("", UNKNOWN_HOLDER, one.holder)
 
 
+def described(links: Iterable[OnBackup]) -> str:
+    return few([f"{one.node} devices {','.join(one.devices)}" for one in links], between="; ")
+
+
 def taken(state: JobState, links: Iterable[NodeLinks], maintenance: str) -> str:
     """Which of these devices somebody else has moved to its backup link already, in words; empty: none."""
     for one in links:

@@ -20,6 +20,7 @@ from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.elsewhere import Elsewhere
 from tests.support.fault_dialogue import FaultDialogue
+from tests.support.link_dialogue import LinkDialogue
 
 LOOP = 0.1
 """Seconds of one turn of the manager's loop, which takes one order."""
@@ -67,6 +68,17 @@ class Script:
     """What it offers for faults, beside `exit` and `dump`, and `retry` where that may help."""
     finds: tuple[int, ...] = ()
     """Ranks that it finds faulty between the stop and the announcement."""
+    holds: bool = True
+    """Reports that all ranks stand, when it is paused for an operation."""
+    pause_code: int = 0
+    switches: bool = True
+    """Reports that links are switched."""
+    switch_results: list[bool] = field(default_factory=list)
+    """Of its first switches; then they succeed."""
+    continues: bool = True
+    """Reports that training goes on behind an operation."""
+    continue_codes: list[int] = field(default_factory=list)
+    """Of its first ones; then 0."""
     patience: float = 30.0
     """Seconds that it waits for an order after a report (MINDIO_WAIT_MINDX_TIME); then it leaves."""
     on_order: Callable[[str], object] = lambda order: None
@@ -85,11 +97,12 @@ class Pods(Protocol):
         ...
 
 
-class ScriptedPeer(FaultDialogue):
+class ScriptedPeer(FaultDialogue, LinkDialogue):
     """One manager of one job, of our own training side."""
 
     def __init__(self, address: str, job_id: str, script: Script | None = None) -> None:
-        super().__init__()
+        FaultDialogue.__init__(self)
+        LinkDialogue.__init__(self)
         self.address, self.job_id = address, job_id
         self.script = script or Script()
         self.received: list[wire.ProcessManageSignal] = []
@@ -121,6 +134,12 @@ class ScriptedPeer(FaultDialogue):
 
     async def __aenter__(self) -> Self:
         await self.attach()
+        return self
+
+    async def with_links(self) -> Self:
+        """Subscribes to link switches as well."""
+        self._spawn(self.listen_for_links())
+        await asyncio.wait_for(self.links_subscribed.wait(), 20)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -248,6 +267,10 @@ class ScriptedPeer(FaultDialogue):
             self._stop_switching()
         elif order == "migration":
             await self._migrate()
+        elif order == "pause_train":
+            await self.pause_training(signal)
+        elif order == "continue":
+            await self.continue_training()
         elif order != "new pod running":
             await self.answer(order, signal)
 

@@ -20,6 +20,9 @@ PROCESS_RECOVER_OFF = 403
 UNINITIALIZED = 408
 INVALID_PARAMETER = 409
 OM_IS_RUNNING = 411
+PARAMETERS = 413
+"""Of an operation: something of it is not as the job is."""
+
 OUT_OF_MAX_JOBS = 500
 POD_GROUP = 502
 

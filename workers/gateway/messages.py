@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from rekindle.errors import BadInput
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
+from rekindle.model.links import MOST_DEVICES, MOST_NODES, NodeLinks, RankLinks
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
 from rekindle_wire import recover_pb2 as wire
@@ -18,6 +19,9 @@ MAX_RANKS = MOST_RANKS
 
 MAX_INFO = 1_000
 """Characters of free text that are kept."""
+
+NOT_SWITCHED = 1
+"""Code of a report of links that were not switched; the contract has a bool."""
 
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
@@ -47,6 +51,13 @@ def signal_of(order: Order) -> wire.ProcessManageSignal:
         nodeRankIds=[str(rank) for rank in order.node_rank_ids],
         extraParams=order.extra_params,
     )
+
+
+def switch_list(job: str, links: RankLinks) -> wire.SwitchRankList:
+    """Ranks and the links that they are to use, as it goes onto the stream of link switches."""
+    ranks = links.ranks
+    to_backup = set(links.backup)
+    return wire.SwitchRankList(jobId=job, rankID=[str(rank) for rank in ranks], op=[rank in to_backup for rank in ranks])
 
 
 def keep_alive(job: str, uuid: str) -> wire.ProcessManageSignal:
@@ -82,6 +93,44 @@ def status(message: wire.RecoverStatusRequest, attempt: str = "") -> Report:
             _rank(text, f"isolateRankIds[{i}]") for i, text in enumerate(_at_most(message.isolateRankIds, "isolateRankIds"))
         ),
     )
+
+
+def links_switched(message: wire.SwitchResult, attempt: str = "", info: str = "") -> Report:
+    """The contract says whether all ranks have switched, and no more; ours says why one has not."""
+    return Report(
+        kind=ReportKind.LINKS, code=0 if message.result else NOT_SWITCHED, info=info[:MAX_INFO], attempt=attempt[:MAX_STRATEGY]
+    )
+
+
+def node_links(message: wire.SwitchNics) -> tuple[NodeLinks, ...]:
+    """What a platform asks for: devices by node, each with its direction.
+
+    Raises:
+        BadInput: what is wrong, by field.
+    """
+    if not message.nicOps:
+        raise BadInput("nicOps: empty, accepted are 1 or more nodes with their devices")
+    if len(message.nicOps) > MOST_NODES:
+        raise BadInput(f"nicOps: {len(message.nicOps)} nodes, accepted are at most {MOST_NODES}")
+    return tuple(one for node, devices in sorted(message.nicOps.items()) for one in _of_node(node, devices))
+
+
+def _of_node(node: str, devices: wire.DeviceList) -> list[NodeLinks]:
+    where = f"nicOps[{node[:MAX_STRATEGY]!r}]"
+    if not devices.dev:
+        raise BadInput(f"{where}.dev: empty, accepted are 1 or more devices of the node")
+    if len(devices.dev) != len(devices.op):
+        raise BadInput(f"{where}.op: {len(devices.op)} entries for {len(devices.dev)} devices, accepted is one for each")
+    if len(devices.dev) > MOST_DEVICES:
+        raise BadInput(f"{where}.dev: {len(devices.dev)} entries, accepted are at most {MOST_DEVICES}")
+    pairs = [(device.removeprefix("device"), backup) for device, backup in zip(devices.dev, devices.op, strict=True)]
+    if wrong := next((device for device, _ in pairs if not device or len(device) > MAX_STRATEGY), None):
+        raise BadInput(f"{where}.dev: {wrong[:40]!r} is not accepted: ids of devices such as 0")
+    return [
+        NodeLinks(node=node, devices=of, backup=direction)
+        for direction in (True, False)
+        if (of := tuple(device for device, backup in pairs if backup is direction))
+    ]
 
 
 def process_fault(message: wire.ProcessFaultRequest, session: str, seen_at: datetime) -> Fault:

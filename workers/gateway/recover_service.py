@@ -15,23 +15,31 @@ from rekindle.errors import BadInput
 from rekindle.ids import Updates
 from rekindle.model.fault import FaultReport
 from rekindle.model.recovery import Progress, Receipt, Report
-from rekindle_wire import ATTEMPT, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import ATTEMPT, INFO, protocol_problem, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.attachments import Attachments
 from workers.gateway.desk import JOB_NOT_EXIST, OK, OM_IS_RUNNING, POD_GROUP, UNREGISTERED, Context, Desk
-from workers.gateway.idle import IdleStreams
 from workers.gateway.introductions import Introductions
 from workers.gateway.job_workflows import Jobs
+from workers.gateway.operations import Operations
 from workers.gateway.senders import address_of
+from workers.gateway.side_streams import Side
 
 logger = logging.getLogger("gateway")
 
 
 class RecoverService(recover_pb2_grpc.RecoverServicer):
-    def __init__(self, jobs: Jobs, introductions: Introductions, attachments: Attachments, idle: IdleStreams, desk: Desk) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        introductions: Introductions,
+        attachments: Attachments,
+        operations: Operations,
+        desk: Desk,
+    ) -> None:
         self._jobs, self._introductions, self._attachments = jobs, introductions, attachments
-        self._idle, self._desk = idle, desk
+        self._operations, self._desk = operations, desk
 
     async def Init(self, request: wire.ClientInfo, context: Context) -> wire.Status:
         job_id = request.jobId
@@ -63,7 +71,7 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         return await self._report(context, request.jobId, lambda: messages.strategies(request))
 
     async def ReportRecoverStatus(self, request: wire.RecoverStatusRequest, context: Context) -> wire.Status:
-        attempt = str(dict(context.invocation_metadata() or ()).get(ATTEMPT, ""))
+        attempt = _metadata(context, ATTEMPT)
         return await self._report(context, request.jobId, lambda: messages.status(request, attempt))
 
     async def _report(self, context: Context, job_id: str, read: Callable[[], Report]) -> wire.Status:
@@ -87,13 +95,23 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
 
         return _status(await self._desk.answer(context, request.jobId, stored, UNREGISTERED))
 
-    # ---- maintenance of links and stress tests: not possible now, whoever asks
+    # ---- maintenance of links
 
     async def SwitchNicTrack(self, request: wire.SwitchNics, context: Context) -> wire.Status:
-        return _not_possible_now("link switching")
+        return _status(await self._operations.switch_links(context, request.jobID, lambda: messages.node_links(request)))
+
+    async def SubscribeSwitchNicSignal(self, request: wire.SwitchNicRequest, context: Context) -> None:  # type: ignore[override]
+        words = await self._operations.switched(context, request.jobID)
+        await context.write(wire.SwitchNicResponse(jobID=request.jobID, msg=words))
+
+    async def SubscribeNotifySwitch(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
+        await self._operations.sides.hold(context, request.jobId, Side.LINKS)
 
     async def ReplySwitchNicResult(self, request: wire.SwitchResult, context: Context) -> wire.Status:
-        return _not_possible_now("link switching")
+        attempt, info = _metadata(context, ATTEMPT), _metadata(context, INFO)
+        return await self._report(context, request.jobId, lambda: messages.links_switched(request, attempt, info))
+
+    # ---- stress tests: not possible now, whoever asks
 
     async def StressTest(self, request: wire.StressTestParam, context: Context) -> wire.Status:
         return _not_possible_now("the stress test")
@@ -101,17 +119,11 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
     async def ReplyStressTestResult(self, request: wire.StressTestResult, context: Context) -> wire.Status:
         return _not_possible_now("the stress test")
 
-    async def SubscribeSwitchNicSignal(self, request: wire.SwitchNicRequest, context: Context) -> None:  # type: ignore[override]
-        await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={request.jobID} is not swtiching nic")
-
     async def SubscribeStressTestResponse(self, request: wire.StressTestRequest, context: Context) -> None:  # type: ignore[override]
         await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={request.jobID} is not stress testing")
 
-    async def SubscribeNotifySwitch(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
-        await self._idle.hold(context, request.jobId)
-
     async def SubscribeNotifyExecStressTest(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
-        await self._idle.hold(context, request.jobId)
+        await self._operations.sides.hold(context, request.jobId, Side.STRESS_TEST)
 
 
 class ProgressService(training_pb2_grpc.ProgressServicer):
@@ -149,6 +161,12 @@ class _Writer:
 
 def _status(receipt: Receipt) -> wire.Status:
     return wire.Status(code=receipt.code, info=receipt.info)
+
+
+def _metadata(context: Context, key: str) -> str:
+    """What ours says besides the contract; empty: nothing."""
+    said = dict(context.invocation_metadata() or ()).get(key, "")
+    return said.decode(errors="replace") if isinstance(said, bytes) else said
 
 
 def _not_possible_now(what: str) -> wire.Status:

@@ -20,11 +20,12 @@ from rekindle.settings import Settings
 from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
 from workers.gateway.desk import Desk
-from workers.gateway.idle import DATA_TRACE, IdleStreams, data_trace
 from workers.gateway.introductions import Introductions
 from workers.gateway.job_workflows import Jobs
+from workers.gateway.operations import Operations
 from workers.gateway.recover_service import ProgressService, RecoverService
 from workers.gateway.senders import Senders
+from workers.gateway.side_streams import DATA_TRACE, SideStreams, data_trace
 from workers.gateway.streams import KEEP_ALIVE, Streams
 
 MAX_STREAMS = 10_000
@@ -60,21 +61,23 @@ class Gateway:
         senders: who may speak for a job; None: everybody.
         offer_again: seconds in which each job's workflow is told of its stream again.
         """
-        self._streams = Streams(MAX_STREAMS, keep_alive)
+        desk = Desk(senders)
+        self._sides = SideStreams(desk)
+        self._streams = Streams(MAX_STREAMS, keep_alive, self._sides)
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=OPTIONS)
         self._jobs = jobs = Jobs(client)
-        desk, queue = Desk(senders), gateway_queue(settings.gateway_instance)
+        queue = gateway_queue(settings.gateway_instance)
         self._introductions = introductions = Introductions(jobs, PATIENCE, self._streams.wanted)
         self._attachments = Attachments(jobs, self._streams, introductions, queue, offer_again)
-        self._idle = IdleStreams(desk)
-        recover = RecoverService(jobs, introductions, self._attachments, self._idle, desk)
+        operations = Operations(client, settings, self._sides)
+        recover = RecoverService(jobs, introductions, self._attachments, operations, desk)
         recover_pb2_grpc.add_RecoverServicer_to_server(recover, self._server)
         training_pb2_grpc.add_ProgressServicer_to_server(
             ProgressService(jobs, introductions, self._attachments, desk), self._server
         )
-        self._server.add_generic_rpc_handlers((data_trace(self._idle),))
+        self._server.add_generic_rpc_handlers((data_trace(self._sides),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
         names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, DATA_TRACE, reflection.SERVICE_NAME]
@@ -114,6 +117,6 @@ class Gateway:
                 task.cancel()
             self._attachments.stop()
             self._streams.end_all(SHUTDOWN)
-            self._idle.end_all(SHUTDOWN)
+            self._sides.end_all(SHUTDOWN)
             await self._server.stop(GRACE)
             await self._jobs.settle(GRACE)

@@ -9,7 +9,8 @@ from typing import Protocol
 from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
 from rekindle_wire import recover_pb2 as wire
-from workers.gateway.messages import keep_alive, signal_of
+from workers.gateway.messages import keep_alive, signal_of, switch_list
+from workers.gateway.side_streams import Side, SideStreams
 
 KEEP_ALIVE = 5.0
 """Seconds between keep-alives. Source: the wire contract."""
@@ -101,8 +102,8 @@ class Stream:
 class Streams:
     """All streams of this gateway."""
 
-    def __init__(self, limit: int, keep_alive: float = KEEP_ALIVE) -> None:
-        self._limit, self._keep_alive = limit, keep_alive
+    def __init__(self, limit: int, keep_alive: float = KEEP_ALIVE, sides: SideStreams | None = None) -> None:
+        self._limit, self._keep_alive, self._sides = limit, keep_alive, sides
         self._streams: dict[str, Stream] = {}
         self._slots: list[set[Stream]] = [set() for _ in range(SLOTS)]
         self._opened = 0
@@ -166,6 +167,11 @@ class Streams:
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         if order.session and order.session != stream.session:
             raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
+        if order.links is not None and self._sides:
+            stream.recovery = recovery
+            await self._sides.deliver(order.job_id, Side.LINKS, switch_list(order.job_id, order.links))
+            logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
+            return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.outbox.put_nowait((order, recovery, written))
         await written

@@ -1,0 +1,184 @@
+"""Maintenances of links, for platforms: fail a job's devices over to their backup links, and switch them back days later.
+
+    maintenances = Maintenances(await Rekindle.connect())
+    maintenance = await maintenances.fail_over("gpt", (NodeLinks(node="node-1", devices=("0", "8"), backup=True),))
+    await maintenances.switch_back(maintenance)
+
+Imports no workflow. Errors are those of `rekindle.errors`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio.client import (
+    WithStartWorkflowOperation,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateStage,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from rekindle import ids
+from rekindle.client import INVALID, Rekindle
+from rekindle.errors import BadInput, Busy, Refused, Unavailable
+from rekindle.model.links import NodeLinks, describe
+from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
+from rekindle.model.recovery import Receipt
+from rekindle.policy import requests
+from rekindle.temporal import TASK_TIMEOUT, Attributes
+
+LISTED = 1_000
+"""Maintenances that a list names, the newest."""
+
+
+class Maintenances:
+    """They are named by the id of their workflow, `link-failover/...`; a job that has one only, by its id or name as well."""
+
+    def __init__(self, rekindle: Rekindle) -> None:
+        self._rekindle = rekindle
+
+    async def fail_over(self, job: str, links: Sequence[NodeLinks], *, requested_by: str = "") -> str:
+        """Begins a maintenance; returns its id when the job is moving the links. `settled` waits until it has moved them.
+
+        Raises:
+            BadInput: unknown job, node or device. Busy: the job is being recovered, or these links are failed over already.
+            Refused: it cannot be done as the job is now; the reason says when it can.
+        """
+        if problem := requests.links_problem(links):
+            raise BadInput(problem)
+        job_id = await self._rekindle.find(job)
+        known = (await self._rekindle.status(job_id)).state.job
+        workflow_id = ids.failover_workflow(known, links)
+        begin: WithStartWorkflowOperation[Any, Maintenance] = WithStartWorkflowOperation(
+            ids.Workflows.LINK_FAILOVER,
+            FailoverRequest(job=job_id, name=known.name, links=tuple(links), requested_by=requested_by),
+            id=workflow_id,
+            task_queue=ids.CONTROL_QUEUE,
+            task_timeout=TASK_TIMEOUT,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"{known.name}: {describe(links)}"[:200],
+        )
+        temporal = self._rekindle.temporal
+        try:
+            await temporal.execute_update_with_start_workflow(
+                ids.FailoverUpdates.BEGUN, start_workflow_operation=begin, result_type=Receipt
+            )
+        except WorkflowUpdateFailedError as error:
+            raise _said(error.cause) from error
+        except WorkflowAlreadyStartedError as error:
+            raise Busy(f"these links are failed over already, by {workflow_id}") from error
+        except RPCError as error:
+            raise self._rekindle.unanswered(error) from error
+        return workflow_id
+
+    async def switch_back(
+        self, maintenance: str, links: Sequence[NodeLinks] = (), *, requested_by: str = "", wait: bool = True
+    ) -> str:
+        """Moves devices back to their first links; returns what was done.
+
+        Args:
+            maintenance: its id, or a job that has one only.
+            links: these devices only; none: all that are on their backup link.
+            wait: until it is done; otherwise until it is accepted.
+
+        Raises:
+            BadInput: no such maintenance, or a device that is not on its backup link by it. Busy: it is failing over, or
+            switching back already. Refused: it is over, or the devices could not be moved: the reason says why.
+        """
+        handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
+        wanted = SwitchBack(links=tuple(links), requested_by=requested_by)
+        try:
+            update = await handle.start_update(
+                ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
+            )
+            return str((await update.result()).info) if wait else "accepted"
+        except WorkflowUpdateFailedError as error:
+            raise _said(error.cause) from error
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise Refused(f"maintenance {maintenance} is over") from error
+            raise self._rekindle.unanswered(error) from error
+
+    async def settled(self, maintenance: str) -> Maintenance:
+        """Waits until nothing is being moved.
+
+        Raises:
+            Refused: its links could not be failed over; the reason says why.
+        """
+        handle = self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance)
+        try:
+            found: Maintenance = await handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+        except WorkflowUpdateFailedError as error:
+            raise _said(error.cause) from error
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise self._rekindle.unanswered(error) from error
+            return await self._result(maintenance)
+        return found
+
+    async def _result(self, maintenance: str) -> Maintenance:
+        try:
+            found: Maintenance = await self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance).result()
+        except WorkflowFailureError as error:
+            raise _said(error.cause) from error
+        except RPCError as error:
+            raise BadInput(f"maintenance: {maintenance!r} is not known: {error.message}") from error
+        return found
+
+    async def status(self, maintenance: str) -> Maintenance:
+        """Where it is; also of one that is over, as long as the server keeps it."""
+        handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
+        try:
+            found: Maintenance = await handle.query(ids.Queries.STATUS, result_type=Maintenance)
+        except (RPCError, WorkflowQueryFailedError) as error:
+            raise Unavailable(f"no control worker answered: {error}") from error
+        return found
+
+    async def find(self, maintenance: str) -> str:
+        """The id of a maintenance that is given by its id, or by a job that has one only.
+
+        Raises:
+            BadInput: there is none, or there are several.
+        """
+        if maintenance.startswith(ids.LINK_FAILOVER):
+            return maintenance
+        job_id = await self._rekindle.find(maintenance)
+        name = (await self._rekindle.status(job_id)).state.job.name
+        running = [run.id for run in await self.list(name) if run.id.endswith(f"/{job_id[:8]}") and _runs(run)]
+        if not running:
+            raise BadInput(f"maintenance: job {maintenance} has none: no device of it is on its backup link by a maintenance")
+        if len(running) > 1:
+            raise BadInput(f"maintenance: job {maintenance} has several, name one: {', '.join(sorted(running))}")
+        return running[0]
+
+    async def list(self, job: str = "") -> list[WorkflowExecution]:
+        """Newest first: those that run, and those that are over as long as the server keeps them.
+
+        Args:
+            job: name of a job; empty: of all.
+        """
+        query = f"WorkflowType = '{ids.Workflows.LINK_FAILOVER}' AND ExecutionStatus != 'ContinuedAsNew'"
+        if job:
+            query += f" AND {Attributes.JOB.name} = '{job}'"
+        try:
+            return [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
+        except RPCError as error:
+            raise self._rekindle.unanswered(error) from error
+
+
+def _runs(run: WorkflowExecution) -> bool:
+    return run.status is WorkflowExecutionStatus.RUNNING
+
+
+def _said(cause: BaseException | None) -> BadInput | Refused:
+    """What a maintenance, or the job, answered."""
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    words = cause.message if isinstance(cause, ApplicationError) else str(cause)
+    if kind in INVALID:
+        return BadInput(words)
+    return Busy(words) if kind == ids.ErrorTypes.JOB_BUSY else Refused(words)

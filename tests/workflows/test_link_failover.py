@@ -1,0 +1,278 @@
+"""A maintenance of links, from the failover to the switchback days later, asked for on the wire, by a client or by a signal."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import grpc
+import pytest
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, Busy, Refused
+from rekindle.maintenances import Maintenances
+from rekindle.model.job import Job
+from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import Maintenance, Stage
+from rekindle.model.recovery import Mode, Outcome
+from rekindle_wire import recover_pb2 as wire
+from rekindle_wire.recover_pb2_grpc import RecoverStub
+from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.peer import Script, ScriptedPeer
+
+OVER = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
+
+
+@asynccontextmanager
+async def linked(env: WorkflowEnvironment, job: Job, script: Script | None = None) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
+    async with training(env, job, script) as (world, peer):
+        await peer.with_links()
+        yield world, peer
+
+
+def of(world: Harness) -> Maintenances:
+    return Maintenances(Rekindle(world.client))
+
+
+async def nic_ops(world: Harness, *devices: tuple[str, bool], node: str = "node-1") -> wire.Status:
+    """As a platform asks."""
+    message = wire.SwitchNics(jobID=world.job.id)
+    message.nicOps[node].dev.extend(device for device, _ in devices)
+    message.nicOps[node].op.extend(op for _, op in devices)
+    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+        status: wire.Status = await RecoverStub(channel).SwitchNicTrack(message)
+    return status
+
+
+async def told(world: Harness) -> str:
+    """The one message of the platform's stream."""
+    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+        stream = RecoverStub(channel).SubscribeSwitchNicSignal(wire.SwitchNicRequest(jobID=world.job.id))
+        (words,) = [message.msg async for message in stream]
+        return str(words)
+
+
+async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: WorkflowEnvironment) -> None:
+    """One workflow, under an id that says which job and which links; the job is free in between."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenances = of(world)
+        maintenance = await maintenances.fail_over(world.job.id, OVER, requested_by="ada")
+        assert maintenance == f"link-failover/default.{world.job.name}/node-1.0+1/{world.job.id[:8]}"
+        known = await maintenances.settled(maintenance)
+        assert (known.stage, known.on_backup, peer.on_backup) == (Stage.ON_BACKUP, OVER, {2, 3})
+        (link,) = (await world.status()).state.links
+        assert link.maintenance == maintenance
+        assert await maintenances.find(world.job.id) == maintenance
+        assert "2 devices" in await maintenances.switch_back(world.job.id)
+        assert peer.on_backup == set()
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
+        ended = await handle.result()
+        assert (ended.stage, ended.on_backup, [move.outcome for move in ended.moves]) == (
+            Stage.OVER,
+            (),
+            [Outcome.RECOVERED, Outcome.RECOVERED],
+        )
+
+
+async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: WorkflowEnvironment) -> None:
+    """Where it takes another pod, that one begins on its first link, and the maintenance hears of it: it is over."""
+    async with linked(temporal, a_job()) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await world.fault(sub_health())
+        assert (await world.incident(2)).ladder[0].mode is Mode.HOT_SWITCH
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
+        ended = await handle.result()
+        assert ended.stage is Stage.OVER
+        assert "on their first links, in new pods: node-1 devices 0,1" in ended.moves[-1].what
+        assert (await world.status()).state.links == ()
+        assert "devices 0,1" in (await world.event("LinksReset")).message
+
+
+async def test_three_days_and_two_upgrades_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:
+    """A signal is enough, from any client of Temporal."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
+        for _ in range(2):
+            await world.skip(timedelta(days=1.5), of=handle)
+            await world.control.stop()
+            await world.control.start()
+        await handle.signal(ids.Signals.SWITCHBACK)
+        assert (await handle.result()).stage is Stage.OVER
+        assert peer.on_backup == set()
+
+
+async def test_devices_return_one_after_the_other(temporal: WorkflowEnvironment) -> None:
+    """What is still on its backup link is waited for."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await of(world).switch_back(maintenance, (NodeLinks(node="node-1", devices=("0",), backup=False),))
+        known = await of(world).status(maintenance)
+        assert (known.stage, peer.on_backup) == (Stage.ON_BACKUP, {3})
+        with pytest.raises(BadInput, match="device: 0 of node-1 is not on its backup link"):
+            await of(world).switch_back(maintenance, (NodeLinks(node="node-1", devices=("0",), backup=False),))
+        await of(world).switch_back(maintenance)
+        assert peer.on_backup == set()
+
+
+async def test_the_same_links_are_not_failed_over_twice(temporal: WorkflowEnvironment) -> None:
+    """Neither under the same list nor under another one that has some of them."""
+    async with linked(temporal, a_job()) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        with pytest.raises(Busy, match="failed over already, by link-failover"):
+            await of(world).fail_over(world.job.id, OVER)
+        with pytest.raises(Refused, match="device 1 of node-1 is on its backup link already"):
+            await of(world).fail_over(world.job.id, (NodeLinks(node="node-1", devices=("1",), backup=True),))
+
+
+async def test_a_job_that_is_being_recovered_is_not_failed_over(temporal: WorkflowEnvironment) -> None:
+    """It is said with what it is busy, and nothing is left behind."""
+    async with linked(temporal, a_job(), Script(pauses=False)) as (world, _):
+        await world.fault(sub_health())
+        await world.running()
+        with pytest.raises(Busy, match="is busy with hot switch"):
+            await of(world).fail_over(world.job.id, OVER)
+        assert (await nic_ops(world, ("0", True))).code == 411
+
+
+async def test_a_maintenance_whose_links_cannot_be_moved_has_failed_with_the_reason(temporal: WorkflowEnvironment) -> None:
+    """Training goes on, on the links of before."""
+    async with linked(temporal, a_job(), Script(switch_results=[False])) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        with pytest.raises(Refused, match="rank 3: eth1 is down"):
+            await of(world).settled(maintenance)
+        with pytest.raises(WorkflowFailureError):
+            await world.client.get_workflow_handle(maintenance).result()
+
+
+async def test_a_fault_that_interrupts_a_failover_is_mended_and_it_is_tried_again(temporal: WorkflowEnvironment) -> None:
+    """It is the job's business first; nobody has to ask again."""
+    async with linked(temporal, a_job(annotations={}), Script(switches=False)) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await peer.until(lambda: bool(peer.lists))
+        peer.script.switches = True
+        peer.paused_by = ""
+        await peer.report_fault(3)
+        known = await of(world).settled(maintenance)
+        assert (known.stage, peer.on_backup) == (Stage.ON_BACKUP, {2, 3})
+        assert (await world.incident(1)).ladder[-1].mode is Mode.IN_PLACE
+
+
+async def test_a_switchback_that_fails_can_be_asked_for_again(temporal: WorkflowEnvironment) -> None:
+    """The devices stay where they are, and the maintenance stands."""
+    async with linked(temporal, a_job(), Script(switch_results=[True, False])) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        with pytest.raises(Refused, match="eth1 is down"):
+            await of(world).switch_back(maintenance)
+        assert peer.on_backup == {2, 3}
+        await of(world).switch_back(maintenance)
+        assert peer.on_backup == set()
+
+
+async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: WorkflowEnvironment) -> None:
+    """And one for no maintenance, and for one that is over."""
+    async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
+        with pytest.raises(BadInput, match="has none"):
+            await of(world).switch_back(world.job.id)
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await peer.until(lambda: bool(peer.lists))
+        with pytest.raises(Busy, match="are being failed over"):
+            await of(world).switch_back(maintenance)
+        await peer.report_switched()
+        await of(world).settled(maintenance)
+        peer.script.switches = True
+        await of(world).switch_back(maintenance)
+        with pytest.raises((Refused, BadInput), match=r"over|first link"):
+            await of(world).switch_back(maintenance)
+
+
+async def test_a_maintenance_that_is_cancelled_moves_its_links_back(temporal: WorkflowEnvironment) -> None:
+    """Nobody would wait for them."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        handle = world.client.get_workflow_handle(maintenance)
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert peer.on_backup == set()
+
+
+async def test_a_maintenance_ends_with_its_job(temporal: WorkflowEnvironment) -> None:
+    """There is nothing to move back."""
+    async with linked(temporal, a_job()) as (world, _):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await world.tell(ids.Updates.END, "the job succeeded")
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
+        assert (await asyncio.wait_for(handle.result(), 20)).stage is Stage.OVER
+
+
+# ---- on the wire
+
+
+async def test_a_platform_moves_links_and_hears_that_they_are_moved(temporal: WorkflowEnvironment) -> None:
+    """By the contract's codes and words, over and back."""
+    async with linked(temporal, a_job()) as (world, peer):
+        status = await nic_ops(world, ("0", True), ("1", True))
+        assert (status.code, status.info) == (0, "switching operation was successfully distributed")
+        assert await told(world) == "switch nic finish"
+        assert peer.on_backup == {2, 3}
+        status = await nic_ops(world, ("0", False), ("1", False))
+        assert status.code == 0, status.info
+        assert await told(world) == "switch nic finish"
+        assert peer.on_backup == set()
+
+
+@pytest.mark.parametrize(
+    ("dev", "op", "node", "words"),
+    [
+        ((), (), "node-1", "nicOps['node-1'].dev: empty"),
+        (("0", "1"), (True,), "node-1", "nicOps['node-1'].op: 1 entries for 2 devices"),
+        (("9",), (True,), "node-1", "device: 9 of node-1 is none of the job's"),
+        (("0",), (True,), "node-8", "node: node-8 has no pod of the job"),
+        (("0",), (False,), "node-1", "device 0 of node-1 is on its first link already"),
+    ],
+)
+async def test_a_platform_that_names_no_device_of_the_job_gets_413(
+    temporal: WorkflowEnvironment, dev: tuple[str, ...], op: tuple[bool, ...], node: str, words: str
+) -> None:
+    """With the field, and nothing is touched."""
+    async with linked(temporal, a_job()) as (world, peer):
+        message = wire.SwitchNics(jobID=world.job.id)
+        message.nicOps[node].dev.extend(dev)
+        message.nicOps[node].op.extend(op)
+        async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+            status = await RecoverStub(channel).SwitchNicTrack(message)
+        assert status.code == 413
+        assert words in status.info
+        assert peer.received == []
+
+
+async def test_a_platform_that_asks_for_no_switch_hears_of_none(temporal: WorkflowEnvironment) -> None:
+    """As the contract has it: a gRPC error."""
+    async with linked(temporal, a_job()) as (world, _):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await told(world)
+        assert "is not swtiching nic" in str(refused.value.details())
+
+
+async def test_an_input_that_means_nothing_fails_with_the_field(temporal: WorkflowEnvironment) -> None:
+    """Of a client that starts the workflow by itself."""
+    async with linked(temporal, a_job()) as (world, _):
+        handle = await world.client.start_workflow(
+            ids.Workflows.LINK_FAILOVER, {"job": world.job.id}, id=f"failover-{world.job.id}", task_queue=ids.CONTROL_QUEUE
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert "links: missing" in failed.value.cause.message

@@ -1,0 +1,115 @@
+"""Streams beside a job's main one: a manager subscribes at its start to what a person may ask of its job, and seldom does.
+
+Links that are to be switched, a stress test, another level of tracing. Each is held open until the client leaves: one that could
+not hold them would ask for them again every other second. At most one a job and kind, the newest.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from rekindle.errors import NotAttached
+from rekindle_wire import recover_pb2 as wire
+from workers.gateway.desk import Context, Desk
+
+DATA_TRACE = "TrainingDataTrace"
+
+
+class Side(StrEnum):
+    LINKS = "links"
+    STRESS_TEST = "stress test"
+    DATA_TRACE = "data trace"
+    """Nothing is ever sent on it."""
+
+
+@dataclass(eq=False)
+class _Held:
+    ended: str = ""
+    """Why the gateway ended it; empty: it lives."""
+    outbox: asyncio.Queue[tuple[Message, asyncio.Future[None]] | None] = field(default_factory=asyncio.Queue)
+    """What is to be written; None: nothing more."""
+
+    def end(self, reason: str) -> None:
+        self.ended = self.ended or reason
+        self.outbox.put_nowait(None)
+
+    async def serve(self, context: Context) -> None:
+        try:
+            while (delivery := await self.outbox.get()) is not None:
+                message, written = delivery
+                try:
+                    await context.write(message)
+                except BaseException:
+                    _refuse(written)
+                    raise
+                if not written.done():
+                    written.set_result(None)
+        finally:
+            self.end("the stream broke")
+            while not self.outbox.empty():
+                if delivery := self.outbox.get_nowait():
+                    _refuse(delivery[1])
+
+
+def _refuse(written: asyncio.Future[None]) -> None:
+    if not written.done():
+        written.set_exception(NotAttached("the stream broke"))
+
+
+class SideStreams:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._held: dict[tuple[str, Side], _Held] = {}
+        self._over = ""
+
+    async def hold(self, context: Context, job_id: str, side: Side) -> None:
+        """Keeps a stream open. Who subscribes need not be registered yet: managers come here before Init."""
+        async with self._desk.subscription(context, job_id):
+            key, held = (job_id, side), _Held()
+            if older := self._held.get(key):
+                older.end("another subscriber took over")
+            self._held[key] = held
+            if self._over:
+                held.end(self._over)
+            try:
+                await context.send_initial_metadata(())
+                await held.serve(context)
+            finally:
+                if self._held.get(key) is held:
+                    del self._held[key]
+            await context.abort(grpc.StatusCode.ABORTED, held.ended)
+
+    async def deliver(self, job_id: str, side: Side, message: Message) -> None:
+        """Returns when the message is written.
+
+        Raises:
+            NotAttached: no such stream of the job is here, or it broke.
+        """
+        held = self._held.get((job_id, side))
+        if held is None or held.ended:
+            raise NotAttached(f"job {job_id} has not subscribed to {side} at this gateway")
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        held.outbox.put_nowait((message, written))
+        await written
+
+    def end_all(self, reason: str) -> None:
+        self._over = reason
+        for held in self._held.values():
+            held.end(reason)
+
+
+def data_trace(sides: SideStreams) -> grpc.GenericRpcHandler:
+    """The method of ClusterD's service `TrainingDataTrace` that managers call. Its request is a `ClientInfo` on the wire."""
+
+    async def subscribe(request: wire.ClientInfo, context: Context) -> None:
+        await sides.hold(context, request.jobId, Side.DATA_TRACE)
+
+    behaviour: Any = subscribe  # writes through its context, which grpc.aio allows and its types do not know
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+        behaviour, request_deserializer=wire.ClientInfo.FromString
+    )
+    return grpc.method_handlers_generic_handler(DATA_TRACE, {"SubscribeDataTraceSwitch": handler})
