@@ -1,6 +1,7 @@
 """Nodes with networks of their own: real namespaces, real traffic, cables that are really pulled."""
 
 import asyncio
+import json
 import socket as sockets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -9,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rekindle.cli import jobs
+from rekindle.cli.output import Format
 from rekindle.cli.stack import free_ports
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Invalid
@@ -180,6 +183,22 @@ async def test_a_link_that_is_down_has_no_cable(client: ClusterClient) -> None:
     await until(client, lambda view: not view.nodes[node].status.links[0].up)
     await client.set_link(node, FIRST, up=True)
     await until_said(client, "demo-worker-0", "eth1 runs\neth1 has no cable\neth1 runs\n")
+
+
+async def test_links_are_seen_and_pulled_on_the_command_line(
+    client: ClusterClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fault inject --link` pulls a cable, `nodes` shows it, `fault clear` plugs it in again."""
+    monkeypatch.setenv("REKINDLE_CLUSTER_SOCKET", str(client.socket))
+    await jobs.inject("node-2", link=FIRST)
+    await jobs.nodes()
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("node-2")]
+    assert f"{FIRST} DOWN" in row
+    assert f"{BACKUP} up" in row
+    await jobs.clear("node-2")
+    await jobs.nodes(output=Format.JSON)
+    (_, _, node) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(link["name"], link["up"]) for link in node["links"]] == [(FIRST, True), (BACKUP, True)]
 
 
 async def test_a_leaf_takes_the_links_of_all_nodes_with_it(client: ClusterClient) -> None:
