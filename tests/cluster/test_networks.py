@@ -24,6 +24,9 @@ HUB = "10.77.0.1"
 NOISE = 2000
 """Bytes that the ends of a link may say to each other: who has which address."""
 
+TORCH_LIMIT = 100.0
+"""Seconds: two pods, which give way to all others, import torch."""
+
 TELLS = ("sh", "-c", "env; exec sleep 1000")
 
 LOOKS = """
@@ -86,10 +89,10 @@ async def links_of(client: ClusterClient, node: str) -> dict[str, Link]:
     return {link.name: link for link in (await client.node(node)).status.links}
 
 
-async def until_said(client: ClusterClient, pod: str, words: str) -> None:
+async def until_said(client: ClusterClient, pod: str, words: str, limit: float = WAIT_LIMIT) -> None:
     """Waits until the pod has written these words."""
     said = ""
-    async with asyncio.timeout(WAIT_LIMIT):
+    async with asyncio.timeout(limit):
         async for piece in client.logs(pod, follow=True):
             said += piece
             if words in said:
@@ -157,7 +160,7 @@ async def test_traffic_of_ranks_leaves_by_the_first_link_and_ends_with_it(client
     pods = await until_running(client, "demo-worker-0", "demo-worker-1")
     before = {pod.spec.node_name: await links_of(client, pod.spec.node_name) for pod in pods}
     for pod in pods:
-        await until_said(client, pod.metadata.name, "together 3.0")
+        await until_said(client, pod.metadata.name, "together 3.0", TORCH_LIMIT)
     for node, then in before.items():
         now = await links_of(client, node)
         assert min(now[FIRST].sent - then[FIRST].sent, now[FIRST].received - then[FIRST].received) > 1_900_000
@@ -213,6 +216,7 @@ async def test_a_link_that_a_node_does_not_have_is_named(client: ClusterClient) 
     """With the field, and the links that there are."""
     with pytest.raises(Invalid, match=r"links\.0\.name: 'eth7' is no link of node-1 \(accepted: eth1, eth2\)"):
         await client.set_link("node-1", "eth7", up=False)
+    assert all(link.up for link in (await client.node("node-1")).status.links)
 
 
 # ---- what is left

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from rekindle.errors import MALFORMED, ClusterError, Invalid
@@ -74,8 +74,9 @@ class Machine:
 
     # ---- nodes
 
-    def patch_node(self, name: str, patch: NodePatch) -> Node:
+    def patch_node(self, name: str, patch: NodePatch) -> None:
         """Conditions replace those of their type; a node that is no longer ready takes its pods with it."""
+        self._plug(name, patch.links)
         node = self.store.node(name)
         conditions = node.status.conditions
         for condition in patch.conditions:
@@ -87,36 +88,37 @@ class Machine:
         node = self.store.put(_with_status(node, accelerators=capacity, conditions=conditions))
         if not ready(node):
             self._lose_pods(node)
-        return node
 
-    async def plug(self, name: str, patches: Sequence[LinkPatch]) -> None:
+    def _plug(self, name: str, patches: Sequence[LinkPatch]) -> None:
         """Plugs links of a node in, or pulls them. All of them are known, or nothing is done.
 
         Raises:
             Invalid: the node has no link of this name.
         """
-        known = {link.name: link.up for link in self.store.node(name).status.links}
+        known = [link.name for link in self.store.node(name).status.links]
         for number, patch in enumerate(patches):
             if patch.name not in known:
                 accepted = ", ".join(known) or "none, nodes have links where the cluster was started with --links"
                 raise Invalid(f"links.{number}.name: {patch.name[:40]!r} is no link of {name} (accepted: {accepted})")
         for patch in patches:
-            if patch.up == known[patch.name]:
-                continue
             assert self._networks
-            await self._networks.plug(name, patch.name, up=patch.up)
-            words = f"link {patch.name} is {'up' if patch.up else 'down'}"
-            self.store.record(ClusterEvent(name=name, kind="Node", reason="LinkUp" if patch.up else "LinkDown", message=words))
-            logger.info("node", extra={"node": name, "condition": words})
-        (node,) = await self.counted([self.store.node(name)])
-        self.store.put(node)
+            self._networks.plug(name, patch.name, up=patch.up)
+            self._plugged(self.store.node(name), patch)
 
-    async def counted(self, nodes: Sequence[Node]) -> list[Node]:
-        """The same with their links as they are now."""
-        if not self._networks:
-            return list(nodes)
-        links = await self._networks.links()
-        return [_with_status(node, links=links[node.metadata.name]) for node in nodes]
+    def _plugged(self, node: Node, patch: LinkPatch) -> None:
+        before = node.status.links
+        links = tuple(link.model_copy(update={"up": patch.up}) if link.name == patch.name else link for link in before)
+        if links == before:
+            return
+        name, words = node.metadata.name, f"link {patch.name} is {'up' if patch.up else 'down'}"
+        self.store.put(_with_status(node, links=links))
+        self.store.record(ClusterEvent(name=name, kind="Node", reason="LinkUp" if patch.up else "LinkDown", message=words))
+        logger.info("node", extra={"node": name, "condition": words})
+
+    def counted(self, nodes: Sequence[Node]) -> list[Node]:
+        """The same with what their links have carried until now."""
+        carried = self._networks.carried() if self._networks else {}
+        return [_counted(node, carried) if node.status.links else node for node in nodes]
 
     def _lose_pods(self, node: Node) -> None:
         for pod in list(self.store.pods.values()):
@@ -151,6 +153,12 @@ class Machine:
 
 def _with_status(node: Node, **changes: object) -> Node:
     return node.model_copy(update={"status": node.status.model_copy(update=changes)})
+
+
+def _counted(node: Node, carried: Mapping[tuple[str, str], tuple[int, int]]) -> Node:
+    name = node.metadata.name
+    bytes_of = {link.name: dict(zip(("sent", "received"), carried[name, link.name], strict=True)) for link in node.status.links}
+    return _with_status(node, links=tuple(link.model_copy(update=bytes_of[link.name]) for link in node.status.links))
 
 
 def _node(name: str, accelerators: int, links: Iterable[str]) -> Node:

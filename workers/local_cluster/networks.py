@@ -13,17 +13,20 @@ machine's network is touched, and nothing is left when the cluster ends, however
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 
 from rekindle.errors import Unavailable
 from rekindle.model import keys
-from rekindle.model.cluster import JobObject, Link, Pod, PodRole
+from rekindle.model.cluster import JobObject, Pod, PodRole
 from workers.local_cluster import namespaces, relay
 from workers.local_cluster.options import Options
 from workers.own_jobs import over, role_of
@@ -37,6 +40,12 @@ INTERFACES = {MANAGEMENT: IPv4Address("10.77.0.0"), LINKS[0]: IPv4Address("10.78
 
 HUB = str(INTERFACES[MANAGEMENT] + 1)
 """The cluster's own address on the management network."""
+
+RECEIVED, SENT = 1, 9
+"""Columns of `/proc/net/dev`: bytes of an interface, whose name is the first."""
+
+GET_FLAGS, SET_FLAGS, IS_UP = 0x8913, 0x8914, 0x1
+"""SIOCGIFFLAGS, SIOCSIFFLAGS and IFF_UP."""
 
 BACKLOG = 1024
 
@@ -78,8 +87,8 @@ class Networks:
                 _up(own, "lo")
                 for interface in INTERFACES:
                     own.link("add", ifname=_leaf(interface), kind="bridge")
-                    _up(own, _leaf(interface))
-                own.addr("add", index=_index(own, _leaf(MANAGEMENT)), address=HUB, prefixlen=16)
+                    own.link("set", index=socket.if_nametoindex(_leaf(interface)), state="up")
+                own.addr("add", index=socket.if_nametoindex(_leaf(MANAGEMENT)), address=HUB, prefixlen=16)
                 for node in self._numbers:
                     self._connect(own, node)
         except NetlinkError as error:
@@ -98,7 +107,8 @@ class Networks:
             for interface in INTERFACES:
                 port = self._port(node, interface)
                 own.link("add", ifname=port, kind="veth", peer={"ifname": interface, "net_ns_fd": namespace})
-                own.link("set", index=_index(own, port), master=_index(own, _leaf(interface)), state="up")
+                leaf = socket.if_nametoindex(_leaf(interface))
+                own.link("set", index=socket.if_nametoindex(port), master=leaf, state="up")
                 its.addr("add", index=_index(its, interface), address=self.address(node, interface), prefixlen=16)
                 _up(its, interface)
 
@@ -132,20 +142,19 @@ class Networks:
 
     # ---- links
 
-    async def links(self) -> Mapping[str, tuple[Link, ...]]:
-        """Of each node, as they are now."""
-        from pyroute2 import AsyncIPRoute
+    def carried(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Bytes that a node has sent and received so far, by node and link. What the node sends comes in at the leaf's end."""
+        lines = [line.replace(":", " ").split() for line in Path("/proc/thread-self/net/dev").read_text().splitlines()]
+        ports = {fields[0]: (int(fields[RECEIVED]), int(fields[SENT])) for fields in lines[2:]}
+        return {(node, link): ports[self._port(node, link)] for node in self._numbers for link in LINKS}
 
-        async with AsyncIPRoute() as own:
-            ports = {port.get("ifname"): port async for port in await own.get_links()}
-        return {node: tuple(_link(name, ports[self._port(node, name)]) for name in LINKS) for node in self._numbers}
-
-    async def plug(self, node: str, link: str, *, up: bool) -> None:
-        from pyroute2 import AsyncIPRoute
-
-        async with AsyncIPRoute() as own:
-            (index,) = await own.link_lookup(ifname=self._port(node, link))
-            await own.link("set", index=index, state="up" if up else "down")
+    def plug(self, node: str, link: str, *, up: bool) -> None:
+        """Not by pyroute2, which needs an event loop of its own, or an await: half of it must never be done."""
+        port = self._port(node, link).encode()
+        with socket.socket() as any_one:
+            (flags,) = struct.unpack_from("16xH", fcntl.ioctl(any_one, GET_FLAGS, struct.pack("16sH14x", port, 0)))
+            flags = flags | IS_UP if up else flags & ~IS_UP
+            fcntl.ioctl(any_one, SET_FLAGS, struct.pack("16sH14x", port, flags))
 
     # ---- the way out
 
@@ -179,12 +188,6 @@ def _index(netlink: Any, interface: str) -> int:
 
 def _up(netlink: Any, interface: str) -> None:
     netlink.link("set", index=_index(netlink, interface), state="up")
-
-
-def _link(name: str, port: Any) -> Link:
-    """As the node sees it, whose bytes come in at the port."""
-    counted = port.get("stats64")
-    return Link(name=name, up=port.get("state") == "up", sent=counted["rx_bytes"], received=counted["tx_bytes"])
 
 
 def _first(pods: Iterable[Pod], own: Pod) -> Pod:
