@@ -21,6 +21,7 @@ from rekindle.model.cluster import (
     Condition,
     GenerationRequest,
     JobObject,
+    LinkPatch,
     MetadataChange,
     MetadataPatch,
     Node,
@@ -173,6 +174,18 @@ class ClusterClient:
     async def set_capacity(self, name: str, accelerators: int) -> Node:
         """What runs stays; new pods find so many accelerators in all."""
         return await self._send("PATCH", _path("node", name), NodePatch(accelerators=accelerators), Node)
+
+    async def set_link(self, node: str, link: str, *, up: bool) -> Node:
+        """Pulls the cable of a node's link, such as `eth1`, or plugs it in again.
+
+        Raises:
+            Invalid: the node has no such link.
+        """
+        return await self._send("PATCH", _path("node", node), NodePatch(links=(LinkPatch(name=link, up=up),)), Node)
+
+    async def set_leaf(self, link: str, *, up: bool) -> list[Node]:
+        """The same for the links of this name of all nodes, which one leaf switch connects."""
+        return [await self.set_link(node.metadata.name, link, up=up) for node in await self.nodes()]
 
     async def _condition(self, name: str, condition: Condition) -> Node:
         return await self._send("PATCH", _path("node", name), NodePatch(conditions=(condition,)), Node)

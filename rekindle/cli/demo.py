@@ -174,7 +174,7 @@ async def _run(options: Asked, scenario: type[Scenario[Asked]], title: str, comm
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     output = common.output
     with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
-        machine = Machine(options.nodes, RANKS // options.pods, common.cluster)
+        machine = Machine(options.nodes, RANKS // options.pods, common.cluster, options.links)
         async with running(directory, machine, tell=lambda text: tell(Step(text=text))) as stack:
             result = await scenario(options, stack, directory, tell).run()
             _show(result, title, output)

@@ -26,6 +26,9 @@ async def dev(
     cluster: Annotated[
         ClusterKind, Parameter(help="kubernetes: a real control plane, with kubelets that run processes.")
     ] = LOCAL,
+    links: Annotated[
+        bool, Parameter(negative="", help="Each node is a network namespace with two links, eth1 and eth2.")
+    ] = False,
     temporal_port: Annotated[UInt16, Parameter(help="0: any free port.")] = 7233,
     ui_port: UInt16 = 8233,
     gateway_port: UInt16 = 8899,
@@ -38,7 +41,7 @@ async def dev(
     stop = asyncio.Event()
     status = console.status("starting ...")
     status.start()
-    machine = Machine(nodes, accelerators, cluster)
+    machine = Machine(nodes, accelerators, cluster, links)
     try:
         with interruptible():
             async with running(state_dir.resolve(), machine, ports=ports, tell=status.update) as started:

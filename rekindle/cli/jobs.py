@@ -1,8 +1,9 @@
 """Commands about jobs, nodes and faults of a cluster."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -124,7 +125,7 @@ async def delete(job: str) -> None:
 
 
 async def nodes(*, output: Output = Format.TEXT) -> None:
-    """List the nodes of the local cluster, with their health.
+    """List the nodes of the local cluster, with their health, and the links of those that have any, with the bytes they sent.
 
     Example: rekindle nodes
     """
@@ -135,10 +136,29 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
         node.metadata.name: [pod.metadata.name for pod in pods if pod.spec.node_name == node.metadata.name] for node in found
     }
     if output is Format.JSON:
-        print_json([{"name": n.metadata.name, "health": _health(n), "pods": on_node[n.metadata.name]} for n in found])
+        print_json([_node_json(node, on_node[node.metadata.name]) for node in found])
         return
-    rows = [(n.metadata.name, _health(n), str(n.status.accelerators), ", ".join(on_node[n.metadata.name]) or "-") for n in found]
-    print_columns(("node", "health", "accelerators", "pods"), rows)
+    with_links = any(node.status.links for node in found)
+    rows = [
+        (
+            node.metadata.name,
+            _health(node),
+            str(node.status.accelerators),
+            *([_links(node)] if with_links else []),
+            ", ".join(on_node[node.metadata.name]) or "-",
+        )
+        for node in found
+    ]
+    print_columns(("node", "health", "accelerators", *(["links, bytes sent"] if with_links else []), "pods"), rows)
+
+
+def _node_json(node: Node, pods: Sequence[str]) -> dict[str, Any]:
+    links = [link.model_dump() for link in node.status.links]
+    return {"name": node.metadata.name, "health": _health(node), "pods": pods, "links": links}
+
+
+def _links(node: Node) -> str:
+    return ", ".join(f"{link.name} {'up' if link.up else 'DOWN'} {link.sent}" for link in node.status.links)
 
 
 def _health(node: Node) -> str:
@@ -156,25 +176,34 @@ async def inject(
     node: str,
     *,
     down: Annotated[bool, Parameter(negative="", help="The node is lost, instead of sub-healthy.")] = False,
+    link: Annotated[str, Parameter(help="Pull the cable of this link instead, such as eth1 (`rekindle dev --links`).")] = "",
     code: Annotated[str, Parameter(help="Fault code of the sub-health.")] = "80E18005",
     message: str = "NPU link is degraded",
 ) -> None:
-    """Make NODE sub-healthy, or lose it with --down.
+    """Make NODE sub-healthy, or lose it with --down, or a link of it with --link.
 
     Example: rekindle fault inject node-1
     """
+    if link and down:
+        raise BadInput("--down, --link: use one of them, a node that is lost has no links")
     async with local_cluster() as cluster:
+        if link:
+            await cluster.set_link(node, link, up=False)
+            console.print(f"link {link} of {node} is down", markup=False)
+            return
         await (cluster.take_down(node, message) if down else cluster.degrade(node, code, message))
     console.print(f"{node} is {'down' if down else f'sub-healthy ({code} {message})'}", markup=False)
 
 
 @fault_app.command
 async def clear(node: str) -> None:
-    """Make NODE healthy and ready again.
+    """Make NODE healthy and ready again, with all of its links.
 
     Example: rekindle fault clear node-1
     """
     async with local_cluster() as cluster:
         await cluster.heal(node)
-        await cluster.bring_up(node)
+        found = await cluster.bring_up(node)
+        for link in found.status.links:
+            await cluster.set_link(node, link.name, up=True)
     console.print(f"{node} is healthy")

@@ -64,6 +64,11 @@ class Options(Value, ABC):
         return self.pods + self.spare_nodes + int(self.standby)
 
     @property
+    def links(self) -> bool:
+        """Whether nodes have networks of their own, with two links each."""
+        return False
+
+    @property
     def spares(self) -> int:
         """Loaded processes that wait for a rank in each pod."""
         return 0

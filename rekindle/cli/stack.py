@@ -84,6 +84,9 @@ class Machine:
     cluster: ClusterKind = ClusterKind.LOCAL
     """Ours, or a real Kubernetes control plane with played kubelets."""
 
+    links: bool = False
+    """Nodes have networks of their own, with two links each; of our own cluster alone."""
+
 
 @dataclass(frozen=True)
 class Addresses:
@@ -314,6 +317,8 @@ async def running(
     """
     read_settings()
     checked_socket(state_dir / SOCKET)
+    if machine.links and machine.cluster is not ClusterKind.LOCAL:
+        raise BadInput("--links: nodes have links of their own with --cluster local alone")
     with _locked(state_dir):
         ports.ensure_free()
         async with _started(state_dir, machine, ports, tell) as stack:
@@ -404,6 +409,7 @@ def _commands(addresses: Addresses, state_dir: Path, machine: Machine) -> dict[s
         return {"cluster": [*python, "workers.local_kubernetes", *cluster], **ours, "operator": [*python, "workers.operator"]}
     host, port = addresses.gateway.rsplit(":", 1)
     cluster += [f"--state-dir={state_dir}", f"--gateway-host={host}", f"--gateway-port={port}"]
+    cluster += ["--links"] if machine.links else []
     return {"cluster": [*python, "workers.local_cluster", *cluster], **ours}
 
 

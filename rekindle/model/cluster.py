@@ -87,12 +87,27 @@ class Pod(Resource):
     status: PodStatus = PodStatus()
 
 
+class Link(Resource):
+    """A network interface of a node that carries the traffic of ranks. A node's first one is in use, the next one its backup."""
+
+    name: str
+    up: bool = True
+    """Whether its cable is plugged in."""
+
+    sent: int = 0
+    received: int = 0
+    """Bytes since the node is there, when the node was asked for."""
+
+
 class NodeStatus(Resource):
     accelerators: int
     """Capacity."""
 
     conditions: tuple[Condition, ...] = ()
     """`Ready`, and `SubHealthy` (status True: degraded; reason is the fault code)."""
+
+    links: tuple[Link, ...] = ()
+    """Of a local cluster whose nodes have networks of their own; elsewhere none are known."""
 
 
 class Node(Resource):
@@ -205,11 +220,18 @@ class MetadataPatch(Resource):
     metadata: MetadataChange
 
 
+class LinkPatch(Resource):
+    name: str
+    up: bool
+    """Plugs its cable in, or pulls it."""
+
+
 class NodePatch(Resource):
     conditions: tuple[Condition, ...] = ()
     """Each replaces the condition of its type."""
 
     accelerators: int | None = Field(default=None, ge=0)
+    links: tuple[LinkPatch, ...] = ()
 
 
 class GenerationRequest(Resource):

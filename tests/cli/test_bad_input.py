@@ -161,6 +161,7 @@ def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
     [
         (["--nodes", "0"], ["--nodes", ">= 1"]),
         (["--accelerators", "1025"], ["--accelerators", "<= 1024"]),
+        (["--links", "--cluster", "kubernetes"], ["--links", "--cluster local"]),
         (["--state-dir", "a-file"], ["--state-dir", "a-file cannot be used", "a directory"]),
         (["--state-dir", "a-file/below"], ["--state-dir", "a-file/below cannot be used", "a directory"]),
         (["--state-dir", "/proc/nowhere"], ["--state-dir", "/proc/nowhere cannot be used", "a directory"]),

@@ -28,3 +28,5 @@ async def client(socket: Path) -> AsyncIterator[ClusterClient]:
             await client.heal(node.metadata.name)
             await client.bring_up(node.metadata.name)
             await client.set_capacity(node.metadata.name, 2)
+            for link in node.status.links:
+                await client.set_link(node.metadata.name, link.name, up=True)

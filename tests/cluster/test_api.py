@@ -314,3 +314,10 @@ async def test_a_name_stays_a_name_whatever_is_in_it(client: ClusterClient, name
     with pytest.raises(NotFound, match=r"^no node is named "):
         await client.degrade(name, "code", "words")
     assert [job.metadata.name for job in await client.jobs()] == ["demo"]
+
+
+async def test_nodes_without_networks_have_no_links(client: ClusterClient) -> None:
+    """Whoever sets one down is told how to have them."""
+    assert (await client.node("node-0")).status.links == ()
+    with pytest.raises(Invalid, match=r"links\.0\.name: .* \(accepted: none, .* started with --links\)"):
+        await client.set_link("node-0", "eth1", up=False)

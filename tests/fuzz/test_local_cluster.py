@@ -76,7 +76,7 @@ class Cluster:
         pod = self.pods.create(read(json.dumps(body).encode(), Pod))
         job = self.store.job(pod.metadata.owner_uid)
         place(pod, job, self.store.nodes.values(), self.store.pods.values())
-        environment_of(pod, job, self.options)
+        environment_of(pod, job, self.options, {})
         assert self.directory in log_of(pod, job).resolve().parents
         self.pods.delete(pod.metadata.name, pod.metadata.uid, None)
 

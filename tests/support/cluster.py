@@ -41,13 +41,16 @@ class RunningCluster:
         await self.process.wait()
 
 
-def command_line(socket: Path, state_dir: Path, nodes: int, accelerators_per_node: int, gateway_port: int = 8899) -> list[str]:
+def command_line(
+    socket: Path, state_dir: Path, nodes: int, accelerators_per_node: int, gateway_port: int = 8899, *, links: bool = False
+) -> list[str]:
     command = [sys.executable, "-P", "-m", "workers.local_cluster", f"--socket={socket}", f"--state-dir={state_dir}"]
     return [
         *command,
         f"--nodes={nodes}",
         f"--accelerators-per-node={accelerators_per_node}",
         f"--gateway-port={gateway_port}",
+        *(["--links"] if links else []),
     ]
 
 
@@ -56,11 +59,13 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def shared_cluster(state_dir: Path, *, nodes: int, accelerators_per_node: int) -> Iterator[Path]:
+def shared_cluster(
+    state_dir: Path, *, nodes: int, accelerators_per_node: int, gateway_port: int = 8899, links: bool = False
+) -> Iterator[Path]:
     """The socket of a local cluster for several tests, whatever their event loops are."""
     with tempfile.TemporaryDirectory(prefix="rk-") as short:
         socket = Path(short) / "cluster.sock"
-        command = command_line(socket, state_dir, nodes, accelerators_per_node)
+        command = command_line(socket, state_dir, nodes, accelerators_per_node, gateway_port, links=links)
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"ready")
@@ -72,12 +77,18 @@ def shared_cluster(state_dir: Path, *, nodes: int, accelerators_per_node: int) -
 
 @asynccontextmanager
 async def cluster_process(
-    state_dir: Path, *, nodes: int = 3, accelerators_per_node: int = 8, gateway_port: int = 8899, socket: Path | None = None
+    state_dir: Path,
+    *,
+    nodes: int = 3,
+    accelerators_per_node: int = 8,
+    gateway_port: int = 8899,
+    socket: Path | None = None,
+    links: bool = False,
 ) -> AsyncIterator[RunningCluster]:
     """A local cluster in a process of its own; told to stop at the end."""
     with tempfile.TemporaryDirectory(prefix="rk-") as short:  # pytest's own directories are too long for a socket
         path = socket or Path(short) / "cluster.sock"
-        command = command_line(path, state_dir, nodes, accelerators_per_node, gateway_port)
+        command = command_line(path, state_dir, nodes, accelerators_per_node, gateway_port, links=links)
         process = await asyncio.create_subprocess_exec(*command, env=environment(), stdout=asyncio.subprocess.PIPE)
         try:
             await _ready(process)

@@ -17,13 +17,14 @@ from rekindle.settings import read_settings
 from rekindle.telemetry import configure_logging
 from workers.local_cluster.api import application
 from workers.local_cluster.machine import Machine
+from workers.local_cluster.networks import Networks
 from workers.local_cluster.options import Options, parse
 from workers.process import ready
 
 logger = logging.getLogger("cluster")
 
 
-async def main(options: Options) -> None:
+async def main(options: Options, networks: Networks | None) -> None:
     """Serves until it is told to stop; told twice, it stops at once.
 
     Raises:
@@ -35,7 +36,9 @@ async def main(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _told, stop, at_once)
     _claim(options)
-    machine = Machine(options)
+    machine = Machine(options, networks)
+    if networks:
+        networks.when_cut_off(stop.set)
     runner = web.AppRunner(application(machine), shutdown_timeout=1, access_log=None, handler_cancellation=True)
     await runner.setup()
     machine.start()
@@ -74,6 +77,6 @@ if __name__ == "__main__":
     arguments = parse()
     try:
         configure_logging("cluster", read_settings())
-        asyncio.run(main(arguments))
+        asyncio.run(main(arguments, Networks(arguments) if arguments.links else None))
     except (BadInput, Unavailable) as error:
         sys.exit(f"error: {error}")

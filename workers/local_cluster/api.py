@@ -99,14 +99,19 @@ class Api:
         return one(self._machine.pods.delete(request.match_info["pod"], uid, grace))
 
     async def list_nodes(self, request: web.Request) -> web.Response:
-        return list_of(list(self._store.nodes.values()))
+        return list_of(self._machine.counted(list(self._store.nodes.values())))
 
     async def get_node(self, request: web.Request) -> web.Response:
-        return one(self._store.node(request.match_info["node"]))
+        return self._node(request.match_info["node"])
+
+    def _node(self, name: str) -> web.Response:
+        (node,) = self._machine.counted([self._store.node(name)])
+        return one(node)
 
     async def patch_node(self, request: web.Request) -> web.Response:
-        patch = await body_of(request, NodePatch)
-        return one(self._machine.patch_node(request.match_info["node"], patch))
+        name, patch = request.match_info["node"], await body_of(request, NodePatch)
+        self._machine.patch_node(name, patch)
+        return self._node(name)
 
     async def list_events(self, request: web.Request) -> web.Response:
         name = request.query.get("name")

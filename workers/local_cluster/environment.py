@@ -50,9 +50,9 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def environment_of(pod: Pod, job: JobObject, options: Options, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The cluster's own environment, then the contract's, then the template's."""
-    search = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)])
+def environment_of(pod: Pod, job: JobObject, options: Options, network: Mapping[str, str]) -> dict[str, str]:
+    """The cluster's own environment, then the contract's, then that of the node's network, then the template's."""
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     contract = {
         "PATH": search,
         keys.ENV_JOB_ID: job.metadata.uid,
@@ -68,4 +68,4 @@ def environment_of(pod: Pod, job: JobObject, options: Options, inherited: Mappin
         keys.ENV_GENERATION: pod.metadata.labels.get(keys.GENERATION, "0"),
     }
     rank = pod.metadata.annotations.get(keys.RANK_INDEX)
-    return {**inherited, **contract, **({keys.ENV_POD_RANK: rank} if rank else {}), **pod.spec.env}
+    return {**os.environ, **contract, **network, **({keys.ENV_POD_RANK: rank} if rank else {}), **pod.spec.env}

@@ -3,14 +3,26 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from rekindle.errors import MALFORMED, ClusterError
-from rekindle.model.cluster import ClusterEvent, Condition, JobObject, Node, NodePatch, NodeStatus, ObjectMeta, Pod
+from rekindle.errors import MALFORMED, ClusterError, Invalid
+from rekindle.model.cluster import (
+    ClusterEvent,
+    Condition,
+    JobObject,
+    Link,
+    LinkPatch,
+    Node,
+    NodePatch,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+)
 from rekindle.policy.pod_ranks import is_standby
 from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.jobs import Jobs
+from workers.local_cluster.networks import LINKS, Networks
 from workers.local_cluster.options import Options
 from workers.local_cluster.pods import Pods
 from workers.local_cluster.scheduling import ready
@@ -29,17 +41,18 @@ logger = logging.getLogger("cluster")
 
 
 class Machine:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, networks: Networks | None) -> None:
         self.store = Store(self._changed)
-        self.pods = Pods(self.store, options, uuid.uuid4().hex)
+        self.pods = Pods(self.store, options, uuid.uuid4().hex, networks)
         self.jobs = Jobs(self.store, self.pods, options)
         self._due = False
         self._options = options
+        self._networks = networks
 
     def start(self) -> None:
         self.pods.processes.start()
         for index in range(self._options.nodes):
-            self.store.put(_node(f"node-{index}", self._options.accelerators_per_node))
+            self.store.put(_node(f"node-{index}", self._options.accelerators_per_node, LINKS if self._networks else ()))
 
     async def stop(self, at_once: asyncio.Event) -> None:
         """Ends all pods, each with a short grace, or at once when the event is set; then breaks the watches."""
@@ -61,8 +74,9 @@ class Machine:
 
     # ---- nodes
 
-    def patch_node(self, name: str, patch: NodePatch) -> Node:
+    def patch_node(self, name: str, patch: NodePatch) -> None:
         """Conditions replace those of their type; a node that is no longer ready takes its pods with it."""
+        self._plug(name, patch.links)
         node = self.store.node(name)
         conditions = node.status.conditions
         for condition in patch.conditions:
@@ -71,11 +85,40 @@ class Machine:
             self.store.record(ClusterEvent(name=name, kind="Node", reason=condition.type, message=words))
             logger.info("node", extra={"node": name, "condition": words})
         capacity = node.status.accelerators if patch.accelerators is None else patch.accelerators
-        status = NodeStatus(accelerators=capacity, conditions=conditions)
-        node = self.store.put(node.model_copy(update={"status": status}))
+        node = self.store.put(_with_status(node, accelerators=capacity, conditions=conditions))
         if not ready(node):
             self._lose_pods(node)
-        return node
+
+    def _plug(self, name: str, patches: Sequence[LinkPatch]) -> None:
+        """Plugs links of a node in, or pulls them. All of them are known, or nothing is done.
+
+        Raises:
+            Invalid: the node has no link of this name.
+        """
+        known = [link.name for link in self.store.node(name).status.links]
+        for number, patch in enumerate(patches):
+            if patch.name not in known:
+                accepted = ", ".join(known) or "none, nodes have links where the cluster was started with --links"
+                raise Invalid(f"links.{number}.name: {patch.name[:40]!r} is no link of {name} (accepted: {accepted})")
+        for patch in patches:
+            assert self._networks
+            self._networks.plug(name, patch.name, up=patch.up)
+            self._plugged(self.store.node(name), patch)
+
+    def _plugged(self, node: Node, patch: LinkPatch) -> None:
+        before = node.status.links
+        links = tuple(link.model_copy(update={"up": patch.up}) if link.name == patch.name else link for link in before)
+        if links == before:
+            return
+        name, words = node.metadata.name, f"link {patch.name} is {'up' if patch.up else 'down'}"
+        self.store.put(_with_status(node, links=links))
+        self.store.record(ClusterEvent(name=name, kind="Node", reason="LinkUp" if patch.up else "LinkDown", message=words))
+        logger.info("node", extra={"node": name, "condition": words})
+
+    def counted(self, nodes: Sequence[Node]) -> list[Node]:
+        """The same with what their links have carried until now."""
+        carried = self._networks.carried() if self._networks else {}
+        return [_counted(node, carried) if node.status.links else node for node in nodes]
 
     def _lose_pods(self, node: Node) -> None:
         for pod in list(self.store.pods.values()):
@@ -108,10 +151,21 @@ class Machine:
             self.store.record(ClusterEvent(name=name, kind=kind, reason="NotServed", message=message, type="Warning"))
 
 
-def _node(name: str, accelerators: int) -> Node:
+def _with_status(node: Node, **changes: object) -> Node:
+    return node.model_copy(update={"status": node.status.model_copy(update=changes)})
+
+
+def _counted(node: Node, carried: Mapping[tuple[str, str], tuple[int, int]]) -> Node:
+    name = node.metadata.name
+    bytes_of = {link.name: dict(zip(("sent", "received"), carried[name, link.name], strict=True)) for link in node.status.links}
+    return _with_status(node, links=tuple(link.model_copy(update=bytes_of[link.name]) for link in node.status.links))
+
+
+def _node(name: str, accelerators: int, links: Iterable[str]) -> Node:
     conditions = (
         Condition(type="Ready", status="True", last_transition_time=now()),
         Condition(type="SubHealthy", status="False", last_transition_time=now()),
     )
     metadata = ObjectMeta(name=name, uid=str(uuid.uuid4()), creation_timestamp=now())
-    return Node(metadata=metadata, status=NodeStatus(accelerators=accelerators, conditions=conditions))
+    status = NodeStatus(accelerators=accelerators, conditions=conditions, links=tuple(Link(name=link) for link in links))
+    return Node(metadata=metadata, status=status)

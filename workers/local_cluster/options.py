@@ -18,7 +18,10 @@ class Options:
     accelerators_per_node: int
     gateway_host: str
     gateway_port: int
-    """Where pods find the gateway."""
+    """Where the gateway listens, and where pods find it unless they have networks of their own."""
+
+    links: bool = False
+    """Nodes have networks of their own, with two links each."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -27,8 +30,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--state-dir", type=Path, required=True, help="where jobs keep checkpoints and logs")
     parser.add_argument("--nodes", type=_between(1, 1000), default=3, help="number of nodes, named node-0, node-1, ...")
     parser.add_argument("--accelerators-per-node", type=_between(0, 1024), default=8)
-    parser.add_argument("--gateway-host", default="127.0.0.1", help="where pods find the gateway")
+    parser.add_argument("--gateway-host", default="127.0.0.1", help="where the gateway listens")
     parser.add_argument("--gateway-port", type=_between(1, 65535), default=8899)
+    parser.add_argument("--links", action="store_true", help="each node is a network namespace with two links for its ranks")
     return Options(**vars(parser.parse_args(arguments)))
 
 

@@ -23,6 +23,7 @@ from rekindle.model.cluster import (
 from rekindle.model.keys import REPLICA_TYPE
 from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.environment import environment_of, log_of
+from workers.local_cluster.networks import Networks
 from workers.local_cluster.options import Options
 from workers.local_cluster.processes import Processes
 from workers.local_cluster.scheduling import free_devices, in_the_way, place
@@ -40,10 +41,11 @@ logger = logging.getLogger("cluster")
 
 
 class Pods:
-    def __init__(self, store: Store, options: Options, instance: str) -> None:
+    def __init__(self, store: Store, options: Options, instance: str, networks: Networks | None = None) -> None:
         self.processes = Processes(instance, self._ended)
         self._store = store
         self._options = options
+        self._networks = networks
         self._kills: dict[str, asyncio.TimerHandle] = {}
         self._lost: dict[str, str] = {}
         self._completed: set[str] = set()
@@ -124,9 +126,13 @@ class Pods:
             self.delete(standby.metadata.name, standby.metadata.uid, 0)
 
     def _start(self, pod: Pod, job: JobObject) -> None:
-        environment = environment_of(pod, job, self._options)
+        network, addresses = None, dict[str, str]()
+        if self._networks:
+            network = self._networks.namespace(pod)
+            addresses = self._networks.environment(pod, job, self._store.pods_of(job.metadata.uid))
+        environment = environment_of(pod, job, self._options, addresses)
         try:
-            pid = self.processes.spawn(pod.metadata.uid, pod.spec.command, environment, log_of(pod, job))
+            pid = self.processes.spawn(pod.metadata.uid, pod.spec.command, environment, log_of(pod, job), network)
         except (OSError, ValueError) as error:
             message = f"cannot start {pod.spec.command[0]!r}: {error}"
             self._record(pod, "Failed", message, "Warning")

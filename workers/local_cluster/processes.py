@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rekindle.model.keys import ENV_POD_UID
-from workers.local_cluster import guardian
+from workers.local_cluster import guardian, namespaces
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -71,8 +71,13 @@ class Processes:
             self._guardian.stdin.close()
             await self._guardian_ended.wait()
 
-    def spawn(self, uid: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    def spawn(
+        self, uid: str, command: Sequence[str], environment: Mapping[str, str], log: Path, network: int | None = None
+    ) -> int:
         """Starts a pod's first process.
+
+        Args:
+            network: descriptor of the network namespace that it runs in, unless it is the cluster's own.
 
         Raises:
             OSError: the command cannot be started.
@@ -88,7 +93,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: _settle(parent),  # noqa: PLW1509  (no other thread runs Python here)
+                preexec_fn=lambda: _settle(parent, network),  # noqa: PLW1509  (no other thread runs Python here)
             )
         self._leaders[leader.pid] = (uid, leader)
         self._pids[uid] = leader.pid
@@ -147,8 +152,10 @@ def _peek() -> int | None:
     return found.si_pid if found else None
 
 
-def _settle(parent: int) -> None:
+def _settle(parent: int, network: int | None) -> None:
     """Runs in the child before its program starts."""
+    if network is not None:
+        namespaces.enter(network)
     os.nice(NICE)
     with contextlib.suppress(OSError):  # a kernel that groups sessions compares these first, and may have none
         Path("/proc/self/autogroup").write_text(str(NICE))
