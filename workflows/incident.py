@@ -191,6 +191,8 @@ class IncidentRun:
             avoid_nodes=nodes.to_avoid(everything, state.policy),
             lost_nodes=nodes.lost(everything),
             holders=state.holders,
+            links=state.links,
+            front=self.case.request.request.front if self.case.request else "",
         )
 
     async def _apply(self, verdict: Verdict) -> None:

@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
-from rekindle.model.links import LinksReset, NodeLinks, describe
+from rekindle.model.links import LinksReset, NodeLinks, Placed, describe
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.policy import links, requests
@@ -95,16 +95,15 @@ class LinkFailover:
 
     async def _fail_over(self) -> None:
         try:
-            job_id = await self._found()
-            self.known = self.known.with_(job_id=job_id)
-            await self._moved(self.request.links, patience=timedelta(0))
+            await self._moved(await self._found(), patience=timedelta(0))
         except _NotMoved as error:
             self._refusal = error
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
         self._becomes(Stage.ON_BACKUP)
 
-    async def _found(self) -> str:
+    async def _found(self) -> tuple[Placed, ...]:
+        """The devices with their ranks, of the job that is named."""
         if problem := requests.links_problem(self.request.links):
             raise _NotMoved(problem, ErrorTypes.REQUEST_INVALID)
         if not any(one.backup for one in self.request.links):
@@ -116,9 +115,10 @@ class LinkFailover:
             raise _said(error) from error
         if targets.problem:
             raise _NotMoved(targets.problem, ErrorTypes.REQUEST_INVALID)
-        return job_id
+        self.known = self.known.with_(job_id=job_id)
+        return targets.links
 
-    async def _moved(self, moves: Sequence[NodeLinks], patience: timedelta) -> Verdict:
+    async def _moved(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
         """Asks the job to move these devices, again where a fault of the job came first.
 
         Args:
@@ -141,13 +141,13 @@ class LinkFailover:
         self._show()
         return verdict
 
-    async def _asked(self, moves: Sequence[NodeLinks], patience: timedelta) -> Verdict:
+    async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
         info, until = workflow.info(), workflow.now() + patience
         while True:
             self.known = self.known.with_(asked=self.known.asked + 1)
             request = ModeRequest(
                 mode=Mode.LINK_SWITCH,
-                links=tuple(moves),
+                links=tuple(NodeLinks(node=one.node, devices=one.devices, backup=one.backup) for one in moves),
                 requested_by=self.request.requested_by or info.workflow_id,
                 front=info.workflow_id,
             )
@@ -233,7 +233,7 @@ class LinkFailover:
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
-        gone = tuple(NodeLinks(node=one.node, devices=one.devices, backup=False) for one in reset.links)
+        gone = links.of_ranks(self.known.on_backup, reset.ranks)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {describe(gone)}", None, "")
         self._show()

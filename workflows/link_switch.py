@@ -9,10 +9,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
-from rekindle.model.activity_values import LinkTargets, ResolveLinksRequest
+from rekindle.model.activity_values import ResolveLinksRequest
+from rekindle.model.bounds import numbered
 from rekindle.model.links import RankLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
-from rekindle.policy import orders
+from rekindle.policy import links, orders
 from workflows import steps
 from workflows.mode import NOTHING, Ends, seconds
 from workflows.operation import Operation
@@ -26,7 +27,7 @@ class LinkSwitch(Operation):
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
-        self.targets = LinkTargets()
+        self.move = RankLinks()
 
     @workflow.run
     async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
@@ -43,29 +44,23 @@ class LinkSwitch(Operation):
             info = await self.go_on()
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
-        return f"{len(self._links().ranks)} devices use their other link: {info}"
+        return f"{numbered('rank', self.move.ranks)} moved to the other link: {info}"
 
     async def _find(self) -> None:
         """Which ranks have these devices, in which pods. A device that the job has not is refused."""
         request = ResolveLinksRequest(job_id=self.context.job.id, links=self.request.links)
         try:
-            self.targets = await steps.resolve_links(request)
+            targets = await steps.resolve_links(request)
         except ActivityError as error:
             raise Ends(Outcome.REFUSED, f"the cluster does not say who has these devices: {error.cause}") from error
-        if self.targets.problem:
-            raise Ends(Outcome.REFUSED, self.targets.problem)
-
-    def _links(self) -> RankLinks:
-        backup, first = (
-            tuple(rank for target in self.targets.pods for rank in target.ranks if target.backup is to_backup)
-            for to_backup in (True, False)
-        )
-        return RankLinks(backup=tuple(sorted(backup)), first=tuple(sorted(first)))
+        self.move = links.ranks_of(targets.links)
+        if problem := targets.problem or links.taken(self.context.links, self.move, self.context.front):
+            raise Ends(Outcome.REFUSED, problem)
 
     async def _switch(self) -> str:
         """Why no device was switched; empty: all were."""
         limits = self.context.job.limits
-        if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self._links()), limits.order):
+        if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self.move), limits.order):
             return self.undone(self.lost_manager or "its ranks could not be told in time")
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
         self.stop_for_a_fault()
@@ -83,5 +78,4 @@ class LinkSwitch(Operation):
         return why
 
     def recovered(self, reason: str) -> Verdict:
-        moved = tuple(target.moved for target in self.targets.pods)
-        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, moved_links=moved)
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, moved_links=self.move)

@@ -78,7 +78,7 @@ def _remembered(state: JobState, registration: Registration, now: datetime) -> J
         restarts=restarts,
         lost_recovery=recovery,
         left_behind=known.left_behind[-KEPT_PODS:],
-        links=known.links[: links.MOST_PODS],
+        links=known.links,
         misses_stream=had_another and not state.introduced and recovery_is_on(registration.job),
     )
     if reason := known.downgrade or ("" if known.incidents else registration.job.annotations.get(DOWNGRADED, "")):
@@ -206,10 +206,9 @@ def answer_of(state: JobState, request_id: str) -> Verdict | None:
 # ---- links
 
 
-def without_reset_links(state: JobState) -> JobState:
-    """Pods that followed others have begun on their first links."""
-    over = links.reset(state)
-    return state.with_(links=tuple(one for one in state.links if one not in over)) if over else state
+def without_links(state: JobState, over: Iterable[OnBackup]) -> JobState:
+    """Their pods were followed by others, which began on their first links."""
+    return state.with_(links=links.without(state.links, (rank for one in over for rank in one.ranks)))
 
 
 # ---- the sub-health policy
@@ -361,8 +360,11 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
 
 
 def _links(state: JobState, case: Case, verdicts: Iterable[Verdict]) -> tuple[OnBackup, ...]:
-    moved = (one for verdict in verdicts for one in verdict.moved_links)
-    return links.moved(state.links, moved, case.request.request.front if case.request else "")
+    now, maintenance = state.links, case.request.request.front if case.request else ""
+    for verdict in verdicts:
+        if verdict.moved_links:
+            now = links.moved(now, verdict.moved_links, maintenance)
+    return now
 
 
 def _left_behind(state: JobState, verdicts: Iterable[Verdict]) -> tuple[PodRef, ...]:
@@ -387,7 +389,7 @@ def _bounded(incident: Incident) -> Incident:
 def _brief(verdict: Verdict) -> Verdict:
     """Its phases with the beginning of what went wrong in them: the reason says all of it."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=(), situation=None)
+    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None)
 
 
 def _outline(incident: Incident) -> Incident:
@@ -398,4 +400,6 @@ def _outline(incident: Incident) -> Incident:
 def _short(verdict: Verdict, most: int) -> Verdict:
     """How it ended, and why in so many bytes."""
     reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
-    return verdict.with_(reason=reason, look_at=look_at, phases=(), unread=(), situation=None, handled=(), switched=())
+    return verdict.with_(
+        reason=reason, look_at=look_at, phases=(), unread=(), situation=None, handled=(), switched=(), moved_links=None
+    )

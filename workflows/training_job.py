@@ -196,13 +196,13 @@ class TrainingJob:
     async def _recover(self, case: Case) -> None:
         """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
         self.incident = IncidentRun(case, self.known, self.journal, self._show)
-        telling = asyncio.create_task(self._tell_what_comes_due())
+        before, telling = self.state, asyncio.create_task(self._tell_what_comes_due())
         try:
             await self.incident.run()
         finally:
             telling.cancel()
             self.incident = None
-            self._tell_reset_links()
+            self._tell_reset_links(before)
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
@@ -267,7 +267,7 @@ class TrainingJob:
             self._tell(Signals.MANAGER_LOST, ManagerGone(how=self.state.manager_lost))
         self._standbys.tell()
         self._tell_faults()
-        self._tell_reset_links()
+        self._tell_reset_links(before)
 
     def _restarts_pods(self) -> bool:
         return self.incident is not None and self.incident.restarts_pods
@@ -380,21 +380,21 @@ class TrainingJob:
         elif self.state.lost_recovery:
             self.journal.soon(_signalled(self.state.lost_recovery, signal, payload))
 
-    def _tell_reset_links(self) -> None:
-        """A maintenance hears that devices of its have other pods, which began on their first links."""
-        before = self.state
-        over = links.reset(before)
+    def _tell_reset_links(self, before: JobState) -> None:
+        """A maintenance hears that ranks of its have other pods, which began on their first links."""
+        over = links.reset(before, self.state)
         if not over:
             return
-        self.known.state = memory.without_reset_links(before)
+        self.known.state = memory.without_links(self.state, over)
         words = f"on their first links again, in new pods: {links.described(over)}"
         self.journal.soon(self.journal.record(self.state, "LinksReset", words, warning=True))
         self._tell_maintenances(over, "on their first links, in new pods")
 
     def _tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
-        for maintenance in dict.fromkeys(one.maintenance for one in over if one.maintenance):
-            mine = tuple(one for one in over if one.maintenance == maintenance)
-            self.journal.soon(_signalled(maintenance, Signals.LINKS_RESET, LinksReset(links=mine, why=why)))
+        for one in over:
+            if one.maintenance:
+                reset = LinksReset(ranks=one.ranks, why=why)
+                self.journal.soon(_signalled(one.maintenance, Signals.LINKS_RESET, reset))
 
     # ---- people and platforms
 

@@ -6,8 +6,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.fault import Sighting
-from rekindle.model.links import MovedLinks, NodeLinks
-from rekindle.model.ranks import Ranks
+from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
 from rekindle.model.standby import Standby
 from rekindle.model.state import Remembered
@@ -46,19 +45,10 @@ class ResolveLinksRequest(Value):
     links: tuple[NodeLinks, ...]
 
 
-class LinkTarget(Value):
-    """Devices of one pod that go to the same link."""
-
-    moved: MovedLinks
-    ranks: Ranks
-
-    @property
-    def backup(self) -> bool:
-        return self.moved.backup
-
-
 class LinkTargets(Value):
-    pods: tuple[LinkTarget, ...] = ()
+    links: tuple[Placed, ...] = ()
+    """What was asked for."""
+
     problem: Text = ""
     """The entry that the job has no such device for, and what it has; empty: it has all of them."""
 

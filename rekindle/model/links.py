@@ -1,58 +1,57 @@
 """Links: which network interface a device uses for its collectives, the first one or the backup."""
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text
+from rekindle.model.bounds import Note, Text
 from rekindle.model.ranks import Ranks
 
-MOST_NODES = 256
+MOST_NODES = 128
 """Nodes whose devices one request moves. Source: ours; a leaf switch has fewer ports."""
 
-MOST_DEVICES = 64
+MOST_DEVICES = 32
 """Devices of one node in a request."""
+
+MOST_ON_BACKUP = 1_024
+"""Ranks of a job that are on their backup links at once. Source: ours; all of them are in the state of its workflow."""
+
+
+NodeName = Annotated[str, Field(min_length=1, max_length=253)]
+DeviceId = Annotated[str, Field(min_length=1, max_length=16)]
+"""As in the job's rank table: `0`, `1`, ..."""
 
 
 class NodeLinks(Value):
     """Devices of one node that are to be moved to one of their two links. Source: `DeviceList` of the wire contract."""
 
-    node: Text
-    devices: tuple[Text, ...] = Field(min_length=1, max_length=MOST_DEVICES)
-    """Ids as in the job's rank table: `0`, `1`, ..."""
-
+    node: NodeName
+    devices: tuple[DeviceId, ...] = Field(min_length=1, max_length=MOST_DEVICES)
     backup: bool
     """To the backup link; otherwise back to the first one."""
 
 
-class MovedLinks(Value):
-    """Devices of one pod that were moved."""
+class Placed(NodeLinks):
+    """Such devices, with the ranks that have them."""
 
-    pod_rank: int
-    holder: str
-    """First characters of the pod's UID, as in `Sighting.holders`: a new pod begins on its first links."""
-
-    node: str
-    devices: tuple[str, ...]
-    backup: bool
+    ranks: tuple[Ranks, ...]
+    """Of each device."""
 
 
 class OnBackup(Value):
-    """Devices of one pod that are on their backup link."""
+    """Ranks whose devices are on their backup links."""
 
-    pod_rank: int
-    holder: str
-    node: str
-    devices: tuple[str, ...]
-    maintenance: str = ""
+    ranks: Ranks
+    maintenance: Note = ""
     """Workflow id of who moved them, and moves them back; empty: nobody waits for it."""
 
 
 class LinksReset(Value):
-    """Signal `links_reset` to a maintenance: these devices are on their backup links no more."""
+    """Signal `links_reset` to a maintenance: these ranks are on their backup links no more."""
 
-    links: tuple[OnBackup, ...]
+    ranks: Ranks
     why: Text
 
 

@@ -6,7 +6,7 @@ from typing import Self, TypedDict, Unpack
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text
-from rekindle.model.links import NodeLinks
+from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.recovery import Outcome
 
 KEPT_MOVES = 20
@@ -48,7 +48,7 @@ class MaintenanceChanges(TypedDict, total=False):
 
     job_id: str
     stage: Stage
-    on_backup: tuple[NodeLinks, ...]
+    on_backup: tuple[Placed, ...]
     asked: int
     moves: tuple[Move, ...]
 
@@ -59,7 +59,7 @@ class Maintenance(Value):
     job_id: str = ""
     job: str = ""
     stage: Stage = Stage.FAILING_OVER
-    on_backup: tuple[NodeLinks, ...] = ()
+    on_backup: tuple[Placed, ...] = ()
     """Devices that it has moved, and that have not returned."""
 
     asked: int = 0

@@ -10,7 +10,7 @@ from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
-from rekindle.model.links import MovedLinks, NodeLinks, RankLinks
+from rekindle.model.links import NodeLinks, OnBackup, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
 
 
@@ -302,6 +302,7 @@ class VerdictChanges(TypedDict, total=False):
     look_at: str
     switched: tuple[Switched, ...]
     handled: tuple[Handled, ...]
+    moved_links: RankLinks | None
     left_behind: tuple[PodRef, ...]
     unread: tuple[Report, ...]
     situation: Situation | None
@@ -324,8 +325,8 @@ class Verdict(Value):
     """Where a person should look."""
 
     switched: tuple[Switched, ...] = ()
-    moved_links: tuple[MovedLinks, ...] = ()
-    """Devices that are on another link than before."""
+    moved_links: RankLinks | None = None
+    """Ranks that use another link than before."""
 
     handled: tuple[Handled, ...] = ()
     """The faults that the mode has dealt with, beyond those that it was started for."""
@@ -376,6 +377,12 @@ class RecoveryContext(Value):
 
     holders: tuple[str, ...] = ()
     """Who held each pod rank before the incident; see `Sighting.holders`."""
+
+    links: tuple[OnBackup, ...] = ()
+    """Who uses a backup link."""
+
+    front: Note = ""
+    """Workflow that asked for it; empty: a client did, or nobody."""
 
 
 class ModeRequest(Value):

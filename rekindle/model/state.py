@@ -187,7 +187,7 @@ class JobState(Value):
     """Pods that recoveries could not delete."""
 
     links: tuple[OnBackup, ...] = ()
-    """Devices that are on their backup links; all others are on their first ones."""
+    """Ranks that use their backup links; all others use their first ones."""
 
     standbys: tuple[Standby, ...] = ()
     """As they were seen last."""

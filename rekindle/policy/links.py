@@ -1,16 +1,14 @@
 """From devices as people name them to the ranks that have them; and what a job remembers of links that were switched. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 
-from rekindle.model.activity_values import LinkTarget, LinkTargets
-from rekindle.model.bounds import few
+from rekindle.model.activity_values import LinkTargets
+from rekindle.model.bounds import few, numbered
 from rekindle.model.fault import EXPECTED_HOLDER, UNKNOWN_HOLDER
-from rekindle.model.links import MovedLinks, NodeLinks, OnBackup
+from rekindle.model.links import MOST_ON_BACKUP, NodeLinks, OnBackup, Placed, RankLinks
 from rekindle.model.state import JobState
 from rekindle.policy.devices import DeviceOfRank
-
-MOST_PODS = 256
-"""Pods of a job that have devices on their backup links at once. Source: ours; all of them are in the state of its workflow."""
 
 
 def resolved(devices: Iterable[DeviceOfRank], links: Sequence[NodeLinks]) -> LinkTargets:
@@ -18,7 +16,7 @@ def resolved(devices: Iterable[DeviceOfRank], links: Sequence[NodeLinks]) -> Lin
     of_nodes: dict[str, dict[str, list[DeviceOfRank]]] = {}
     for device in devices:
         of_nodes.setdefault(device.node, {}).setdefault(device.device, []).append(device)
-    targets: list[LinkTarget] = []
+    found: list[Placed] = []
     for one in links:
         here = of_nodes.get(one.node)
         if here is None:
@@ -26,104 +24,113 @@ def resolved(devices: Iterable[DeviceOfRank], links: Sequence[NodeLinks]) -> Lin
         if wrong := [device for device in one.devices if device not in here]:
             accepted = few(sorted(here, key=_number))
             return LinkTargets(problem=f"device: {wrong[0]} of {one.node} is none of the job's, accepted are {accepted}")
-        targets.extend(_by_pod([row for device in one.devices for row in here[device]], backup=one.backup))
-    return LinkTargets(pods=tuple(targets))
+        ranks = tuple(tuple(sorted(row.rank for row in here[device])) for device in one.devices)
+        found.append(Placed(node=one.node, devices=one.devices, backup=one.backup, ranks=ranks))
+    return LinkTargets(links=tuple(found))
 
 
 def _number(device: str) -> tuple[int, str]:
     return (int(device) if device.isdecimal() else 0, device)
 
 
-def _by_pod(devices: Sequence[DeviceOfRank], *, backup: bool) -> list[LinkTarget]:
-    of_pods: dict[int, list[DeviceOfRank]] = {}
-    for device in devices:
-        of_pods.setdefault(device.pod_rank, []).append(device)
-    return [
-        LinkTarget(
-            moved=MovedLinks(
-                pod_rank=pod_rank,
-                holder=here[0].holder,
-                node=here[0].node,
-                devices=tuple(dict.fromkeys(one.device for one in here)),
-                backup=backup,
-            ),
-            ranks=tuple(sorted({one.rank for one in here})),
-        )
-        for pod_rank, here in sorted(of_pods.items())
-    ]
+def ranks_of(links: Iterable[Placed]) -> RankLinks:
+    """What the training side is told. A rank of two devices that go different ways keeps to its backup link."""
+    listed = list(links)
+    backup = {rank for one in listed if one.backup for ranks in one.ranks for rank in ranks}
+    first = {rank for one in listed for ranks in one.ranks for rank in ranks} - backup
+    return RankLinks(backup=tuple(sorted(backup)), first=tuple(sorted(first)))
 
 
 # ---- what a job remembers
 
 
-def moved(before: Sequence[OnBackup], links: Iterable[MovedLinks], maintenance: str) -> tuple[OnBackup, ...]:
-    """Which devices are on their backup links, when these were moved. The last word on a device holds."""
-    here = {(one.pod_rank, one.maintenance): one for one in before}
-    for link in links:
-        for key, one in list(here.items()):
-            if one.pod_rank == link.pod_rank:
-                left = () if one.holder != link.holder else tuple(device for device in one.devices if device not in link.devices)
-                here[key] = one.model_copy(update={"devices": left})
-        if link.backup:
-            key = (link.pod_rank, maintenance)
-            known = here[key].devices if key in here else ()
-            here[key] = OnBackup(
-                pod_rank=link.pod_rank,
-                holder=link.holder,
-                node=link.node,
-                devices=(*known, *link.devices),
-                maintenance=maintenance,
-            )
-    return tuple(one for _, one in sorted(here.items()) if one.devices)
+def moved(before: Sequence[OnBackup], links: RankLinks, maintenance: str) -> tuple[OnBackup, ...]:
+    """Who uses a backup link, when these ranks were moved."""
+    here = {one.maintenance: set(one.ranks) - set(links.ranks) for one in before}
+    here.setdefault(maintenance, set()).update(links.backup)
+    return _of(here)
 
 
-def reset(state: JobState) -> tuple[OnBackup, ...]:
-    """Those whose pods have been followed by others, which began on their first links."""
-    return tuple(one for one in state.links if _has_another_holder(state, one))
+def without(before: Sequence[OnBackup], ranks: Iterable[int]) -> tuple[OnBackup, ...]:
+    gone = set(ranks)
+    return _of({one.maintenance: set(one.ranks) - gone for one in before})
 
 
-def _has_another_holder(state: JobState, one: OnBackup) -> bool:
-    now = state.holders[one.pod_rank] if one.pod_rank < len(state.holders) else ""
-    return now == EXPECTED_HOLDER or now not in ("", UNKNOWN_HOLDER, one.holder)
+def among(links: Sequence[OnBackup], ranks: Iterable[int]) -> tuple[OnBackup, ...]:
+    """Which of these ranks use a backup link."""
+    named = set(ranks)
+    return _of({one.maintenance: set(one.ranks) & named for one in links})
+
+
+def _of(ranks: Mapping[str, Collection[int]]) -> tuple[OnBackup, ...]:
+    return tuple(OnBackup(ranks=tuple(sorted(of)), maintenance=name) for name, of in sorted(ranks.items()) if of)
+
+
+def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
+    """Ranks whose pods have been followed by others, which began on their first links."""
+    pairs = zip_longest(before.holders, after.holders, fillvalue="")
+    new = [pod_rank for pod_rank, (old, now) in enumerate(pairs) if _is_another(old, now)] if after.links else []
+    return among(after.links, (rank for pod_rank in new for rank in after.job.ranks_of(pod_rank)))
+
+
+def _is_another(before: str, now: str) -> bool:
+    if before in (now, EXPECTED_HOLDER):
+        return False
+    return now == EXPECTED_HOLDER or bool(before and now not in ("", UNKNOWN_HOLDER))
+
+
+def taken(links: Sequence[OnBackup], move: RankLinks, maintenance: str) -> str:
+    """Why these ranks are not moved to their backup links: somebody else has done so, or there are too many; empty: they may."""
+    if others := [one for one in among(links, move.backup) if one.maintenance != maintenance]:
+        by = others[0].maintenance or "a client"
+        return f"on the backup link already: {numbered('rank', others[0].ranks)}, moved by {by}"
+    if sum(len(one.ranks) for one in moved(links, move, maintenance)) > MOST_ON_BACKUP:
+        return f"at most {MOST_ON_BACKUP} ranks of a job use their backup links at once"
+    return ""
 
 
 def described(links: Iterable[OnBackup]) -> str:
-    return few([f"{one.node} devices {','.join(one.devices)}" for one in links], between="; ")
-
-
-def taken(state: JobState, links: Iterable[NodeLinks], maintenance: str) -> str:
-    """Which of these devices somebody else has moved to its backup link already, in words; empty: none."""
-    for one in links:
-        for there in state.links:
-            both = [device for device in one.devices if device in there.devices]
-            if one.backup and both and there.node == one.node and there.maintenance != maintenance:
-                return f"device {both[0]} of {one.node} is on its backup link already, moved by {there.maintenance or 'a client'}"
-    return ""
+    return "; ".join(numbered("rank", one.ranks) for one in links)
 
 
 # ---- what a maintenance remembers
 
 
-def after(before: Sequence[NodeLinks], moves: Iterable[NodeLinks]) -> tuple[NodeLinks, ...]:
+def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ...]:
     """Which devices are on the backup link, behind these movements."""
-    here = {one.node: dict.fromkeys(one.devices) for one in before}
+    here = {one.node: dict(zip(one.devices, one.ranks, strict=True)) for one in before}
     for move in moves:
         devices = here.setdefault(move.node, {})
-        for device in move.devices:
+        for device, ranks in zip(move.devices, move.ranks, strict=True):
             if move.backup:
-                devices[device] = None
+                devices[device] = ranks
             else:
                 devices.pop(device, None)
-    return tuple(NodeLinks(node=node, devices=tuple(devices), backup=True) for node, devices in here.items() if devices)
+    return tuple(_placed(node, devices) for node, devices in here.items() if devices)
 
 
-def back(on_backup: Sequence[NodeLinks], wanted: Sequence[NodeLinks]) -> tuple[NodeLinks, ...]:
+def of_ranks(on_backup: Sequence[Placed], ranks: Iterable[int]) -> tuple[Placed, ...]:
+    """The movement back of the devices of these ranks."""
+    gone = set(ranks)
+    return tuple(
+        _placed(one.node, devices, backup=False)
+        for one in on_backup
+        if (devices := {device: of for device, of in zip(one.devices, one.ranks, strict=True) if gone & set(of)})
+    )
+
+
+def _placed(node: str, devices: Mapping[str, tuple[int, ...]], *, backup: bool = True) -> Placed:
+    return Placed(node=node, devices=tuple(devices), ranks=tuple(devices.values()), backup=backup)
+
+
+def back(on_backup: Sequence[Placed], wanted: Sequence[NodeLinks]) -> tuple[Placed, ...]:
     """The movement back of what is wanted, or of all; of what has returned already, none."""
     named = {(one.node, device) for one in wanted for device in one.devices}
     chosen = (
-        (one.node, tuple(device for device in one.devices if not wanted or (one.node, device) in named)) for one in on_backup
+        (one.node, {d: of for d, of in zip(one.devices, one.ranks, strict=True) if not wanted or (one.node, d) in named})
+        for one in on_backup
     )
-    return tuple(NodeLinks(node=node, devices=devices, backup=False) for node, devices in chosen if devices)
+    return tuple(_placed(node, devices, backup=False) for node, devices in chosen if devices)
 
 
 def back_problem(on_backup: Sequence[NodeLinks], wanted: Sequence[NodeLinks]) -> str:

@@ -13,7 +13,7 @@ from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
-from rekindle.policy import ladder, links, observing
+from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
 
 LONGEST_ID = 1_000
@@ -90,8 +90,6 @@ def refused(state: JobState, request: ModeRequest) -> str:
         return blocker
     if row_of(request.mode).about is About.POD and not request.force and not _is_sub_healthy(state, request.pod_rank):
         return f"pod rank {request.pod_rank} is healthy: nobody reported it as sub-healthy (force moves it all the same)"
-    if taken := links.taken(state, request.links, request.front):
-        return taken
     return ladder.for_request(state, request.mode, request.pod_rank).refused
 
 

@@ -27,7 +27,7 @@ from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStat
 from rekindle.policy import cases, ladder
 from rekindle.policy.cases import Case
 from rekindle.policy.eligibility import MOST_REPAIRS
-from rekindle.policy.modes import LADDER
+from rekindle.policy.modes import MODES
 from workflows import attachments, faults, memory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -464,8 +464,8 @@ def test_a_recovery_is_known_by_its_id_alone() -> None:
 
 def test_a_recovery_that_was_not_noted_is_looked_for_where_an_earlier_workflow_was() -> None:
     """It is noted behind its start only; a job that never had a workflow has none."""
-    perhaps = recovery_workflow(JOB, 4, LADDER[0].mode)
+    perhaps = recovery_workflow(JOB, 4, MODES[0].mode)
     noted = Registration(job=JOB, remembered=Remembered(job=JOB.id, incidents=3))
     held = Registration(job=JOB, holders=("aaaa", "bbbb", "cccc"))
     found = [memory.registered(STATE, one, NOW).lost_recovery for one in (noted, held, Registration(job=JOB))]
-    assert found == [perhaps, recovery_workflow(JOB, 1, LADDER[0].mode), ""]
+    assert found == [perhaps, recovery_workflow(JOB, 1, MODES[0].mode), ""]

@@ -1,6 +1,7 @@
 """A maintenance of links, from the failover to the switchback days later, asked for on the wire, by a client or by a signal."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -63,11 +64,12 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
         maintenance = await maintenances.fail_over(world.job.id, OVER, requested_by="ada")
         assert maintenance == f"link-failover/default.{world.job.name}/node-1.0+1/{world.job.id[:8]}"
         known = await maintenances.settled(maintenance)
-        assert (known.stage, known.on_backup, peer.on_backup) == (Stage.ON_BACKUP, OVER, {2, 3})
+        (there,) = known.on_backup
+        assert (known.stage, there.node, there.devices, peer.on_backup) == (Stage.ON_BACKUP, "node-1", ("0", "1"), {2, 3})
         (link,) = (await world.status()).state.links
-        assert link.maintenance == maintenance
+        assert (link.maintenance, link.ranks) == (maintenance, (2, 3))
         assert await maintenances.find(world.job.id) == maintenance
-        assert "2 devices" in await maintenances.switch_back(world.job.id)
+        assert "ranks 2, 3" in await maintenances.switch_back(world.job.id)
         assert peer.on_backup == set()
         handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
         ended = await handle.result()
@@ -81,6 +83,7 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
 async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: WorkflowEnvironment) -> None:
     """Where it takes another pod, that one begins on its first link, and the maintenance hears of it: it is over."""
     async with linked(temporal, a_job()) as (world, _):
+        await world.look()
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
         await world.fault(sub_health())
@@ -90,7 +93,7 @@ async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: Work
         assert ended.stage is Stage.OVER
         assert "on their first links, in new pods: node-1 devices 0,1" in ended.moves[-1].what
         assert (await world.status()).state.links == ()
-        assert "devices 0,1" in (await world.event("LinksReset")).message
+        assert "ranks 2, 3" in (await world.event("LinksReset")).message
 
 
 async def test_three_days_and_two_upgrades_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:
@@ -129,8 +132,9 @@ async def test_the_same_links_are_not_failed_over_twice(temporal: WorkflowEnviro
         await of(world).settled(maintenance)
         with pytest.raises(Busy, match="failed over already, by link-failover"):
             await of(world).fail_over(world.job.id, OVER)
-        with pytest.raises(Refused, match="device 1 of node-1 is on its backup link already"):
-            await of(world).fail_over(world.job.id, (NodeLinks(node="node-1", devices=("1",), backup=True),))
+        other = await of(world).fail_over(world.job.id, (NodeLinks(node="node-1", devices=("1",), backup=True),))
+        with pytest.raises(Refused, match=re.escape(f"on the backup link already: rank 3, moved by {maintenance}")):
+            await of(world).settled(other)
 
 
 async def test_a_job_that_is_being_recovered_is_not_failed_over(temporal: WorkflowEnvironment) -> None:

@@ -54,7 +54,7 @@ async def test_devices_are_moved_and_moved_back_while_training_pauses(temporal: 
         assert len({order.uuid for order in peer.received}) == 1
         assert (list(peer.lists[0].rankID), list(peer.lists[0].op)) == (["2", "3"], [True, True])
         (link,) = await on_backup(world)
-        assert (link.pod_rank, link.node, link.devices) == (1, "node-1", ("0", "1"))
+        assert (link.ranks, link.maintenance) == (BOTH, "")
         verdict = await moved(world, BACK)
         assert verdict.outcome is Outcome.RECOVERED
         assert peer.on_backup == set()
@@ -72,7 +72,7 @@ async def test_devices_are_moved_and_moved_back_while_training_pauses(temporal: 
     [
         ((), "links: missing"),
         ((*OVER, *OVER), "device 0 of node-1 is named twice"),
-        (tuple(NodeLinks(node=f"n{i}", devices=("0",), backup=True) for i in range(300)), "at most 256 nodes"),
+        (tuple(NodeLinks(node=f"n{i}", devices=("0",), backup=True) for i in range(300)), "at most 128 nodes"),
     ],
 )
 async def test_a_list_that_means_nothing_is_refused(

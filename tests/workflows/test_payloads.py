@@ -35,6 +35,8 @@ from rekindle.model.fault import (
 )
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
+from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
+from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, SwitchBack
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
@@ -50,6 +52,7 @@ from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import MODES, activities_of
 from workflows import faults, memory
 from workflows.incident import LOOKED_AT, IncidentRun, Memory
+from workflows.link_failover import LinkFailover
 from workflows.training_job import TrainingJob
 
 LARGEST = 256 * 1024
@@ -69,6 +72,24 @@ JOBS = {
     "10,000 ranks, 8 a pod": Job(id=JobId("u" * 36), name=a_name(0), pods=MOST_RANKS // 8, ranks_per_pod=8),
     "5,000 pods": Job(id=JobId("u" * 36), name=a_name(0), pods=MOST_PODS),
 }
+
+
+LINKS = tuple(
+    NodeLinks(node=a_name(number), devices=tuple(f"{device:016}" for device in range(MOST_ON_BACKUP // MOST_NODES)), backup=True)
+    for number in range(MOST_NODES)
+)
+
+
+PLACED = tuple(
+    Placed(
+        node=one.node,
+        devices=one.devices,
+        backup=True,
+        ranks=tuple((2 * rank,) for rank in range(place, place + len(one.devices))),
+    )
+    for place, one in enumerate(LINKS)
+)
+EVERY_SECOND = tuple(range(0, 2 * MOST_ON_BACKUP, 2))
 
 
 def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> Fault:
@@ -191,7 +212,7 @@ def worn(job: Job, sighting: Sighting) -> JobState:
         assert case
         found = memory.concluded(memory.begun(found, case), case, incident_of(number, case, found.policy))
         found = memory.answered(found, "r" * 36, answer)
-    found = bad(found, sighting)
+    found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),))
     case = cases.next_case(found.with_(problems=()), NOW)
     assert case
     return memory.judged(found, case, f"given_up: {TEXT}")
@@ -248,7 +269,10 @@ async def examples(job: Job) -> list[Any]:
     everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
     avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
-    sighting, request = sight(worst_view(job)), ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, requested_by=TEXT, front=TEXT)
+    sighting = sight(worst_view(job))
+    request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, requested_by=TEXT, front=TEXT)
+    moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
+    maintenance = Maintenance(job_id=job.id, job=TEXT, on_backup=PLACED, moves=moves)
     found = worn(job, sighting)
     remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
     looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
@@ -263,6 +287,12 @@ async def examples(job: Job) -> list[Any]:
         JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
         Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
+        activity_values.ResolveLinksRequest(job_id=job.id, links=LINKS),
+        activity_values.LinkTargets(links=PLACED, problem=TEXT),
+        maintenance,
+        FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance),
+        SwitchBack(links=LINKS, requested_by=TEXT),
+        LinksReset(ranks=EVERY_SECOND, why=TEXT),
         activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
         activity_values.StandbysNow(standbys=sighting.standbys),
         activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
@@ -315,7 +345,7 @@ async def examples(job: Job) -> list[Any]:
 
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in (TrainingJob, *MODES):
+    for workflow in (TrainingJob, LinkFailover, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):

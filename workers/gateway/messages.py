@@ -23,6 +23,9 @@ MAX_INFO = 1_000
 NOT_SWITCHED = 1
 """Code of a report of links that were not switched; the contract has a bool."""
 
+MAX_NODE, MAX_DEVICE = 253, 16
+"""Characters of the name of a node, and of the id of a device."""
+
 MAX_STRATEGIES = 32
 MAX_STRATEGY = 64
 
@@ -117,6 +120,8 @@ def node_links(message: wire.SwitchNics) -> tuple[NodeLinks, ...]:
 
 def _of_node(node: str, devices: wire.DeviceList) -> list[NodeLinks]:
     where = f"nicOps[{node[:MAX_STRATEGY]!r}]"
+    if not 0 < len(node) <= MAX_NODE:
+        raise BadInput(f"{where}: accepted is the name of a node")
     if not devices.dev:
         raise BadInput(f"{where}.dev: empty, accepted are 1 or more devices of the node")
     if len(devices.dev) != len(devices.op):
@@ -124,7 +129,7 @@ def _of_node(node: str, devices: wire.DeviceList) -> list[NodeLinks]:
     if len(devices.dev) > MOST_DEVICES:
         raise BadInput(f"{where}.dev: {len(devices.dev)} entries, accepted are at most {MOST_DEVICES}")
     pairs = [(device.removeprefix("device"), backup) for device, backup in zip(devices.dev, devices.op, strict=True)]
-    if wrong := next((device for device, _ in pairs if not device or len(device) > MAX_STRATEGY), None):
+    if wrong := next((device for device, _ in pairs if not device or len(device) > MAX_DEVICE), None):
         raise BadInput(f"{where}.dev: {wrong[:40]!r} is not accepted: ids of devices such as 0")
     return [
         NodeLinks(node=node, devices=of, backup=direction)

@@ -59,14 +59,16 @@ class Operations:
     async def _switch_back(self, job_id: str, links: Sequence[NodeLinks]) -> None:
         """Each device by the maintenance that has moved it."""
         state = (await self._rekindle.status(await self._rekindle.find(job_id))).state
-        moved = {(one.node, device): one.maintenance for one in state.links for device in one.devices}
+        moved: dict[tuple[str, str], str] = {}
+        for maintenance in (one.maintenance for one in state.links if one.maintenance):
+            on_backup = (await self._maintenances.status(maintenance)).on_backup
+            moved |= {(one.node, device): maintenance for one in on_backup for device in one.devices}
         by_maintenance: dict[str, list[NodeLinks]] = {}
         for one in links:
             for device in one.devices:
-                maintenance = moved.get((one.node, device))
-                if not maintenance:
+                if (one.node, device) not in moved:
                     raise BadInput(f"device {device} of {one.node} is on its first link already")
-                by_maintenance.setdefault(maintenance, []).append(one.model_copy(update={"devices": (device,)}))
+                by_maintenance.setdefault(moved[one.node, device], []).append(one.model_copy(update={"devices": (device,)}))
         for maintenance, back in by_maintenance.items():
             await self._maintenances.switch_back(maintenance, back, requested_by="SwitchNicTrack", wait=False)
 
