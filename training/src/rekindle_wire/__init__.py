@@ -1,10 +1,14 @@
 """Generated code of the wire contract; `protos/generate.py` writes it."""
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of what `training.proto` says. It rises when an older peer would misunderstand a newer one."""
 
 ATTEMPT = "rekindle-attempt"
-"""Metadata of a status of ours: the uuid of the order that it answers, for which the contract has no field."""
+"""Metadata of a status of ours, and of the result of a maintenance: the uuid of the order that it answers, for which the contract
+has no field."""
+
+INFO = "rekindle-info-bin"
+"""Metadata of such a result of ours: what was done, or which rank failed and why, in words (UTF-8)."""
 
 
 def protocol_problem(spoken: int) -> str:

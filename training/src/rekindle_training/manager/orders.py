@@ -9,12 +9,13 @@ from collections.abc import Collection
 
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.recovery import Kind, Order
-from rekindle_training.manager.reports import EXIT, MIGRATION, RECOVER, RETRY
+from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE = "keep-alive"
+PAUSE = "pause_train"
 
 Key = tuple[str, str, tuple[str, ...], str]
 
@@ -34,7 +35,7 @@ class Orders:
             return
         key: Key = (signal.uuid, signal.signalType, tuple(signal.actions), signal.changeStrategy)
         fields = {"order": signal.signalType, "actions": ",".join(signal.actions), "strategy": signal.changeStrategy}
-        if self._is_repeated(key):
+        if self._is_overtaken(key) or (self._is_repeated(key) and not _is_answered_again(signal)):
             log.info("ignored a repeated order", extra=fields)
             return
         log.info("order", extra={**fields, "uuid": signal.uuid})
@@ -45,7 +46,7 @@ class Orders:
         repeated = key in self._seen if key[0] else key == self._last
         self._seen.add(key)
         self._last = key
-        return repeated or self._is_overtaken(key)
+        return repeated
 
     def _is_overtaken(self, key: Key) -> bool:
         """The strategy comes last in an attempt. It may be the first that a new stream brings, before the whole attempt is told
@@ -65,6 +66,10 @@ class Orders:
                 self._backup_runs(signal)
             case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
                 self._conductor.migrate()
+            case ("stopTrain", action) if action == PAUSE:
+                self._conductor.pause(signal.uuid)
+            case ("changeStrategy", *_) if signal.changeStrategy == CONTINUE:
+                self._conductor.go_on(signal.uuid)
             case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
                 self._conductor.dismiss_all()
             case ("killMaster", *_):
@@ -129,6 +134,11 @@ class Orders:
         if len(set(found.values())) < len(found):
             raise ValueError("extraParams: two standbys are to take one pod rank")
         return found
+
+
+def _is_answered_again(signal: ProcessManageSignal) -> bool:
+    """Whoever carries it out knows what was answered. The answer of other orders is repeated until it has arrived."""
+    return PAUSE in signal.actions or signal.changeStrategy == CONTINUE
 
 
 def _kind(signal: ProcessManageSignal) -> Kind | None:
