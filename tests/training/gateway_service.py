@@ -218,7 +218,8 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             yield signal
 
     async def SubscribeNotifySwitch(self, request: Any, context: Any) -> AsyncIterator[SwitchRankList]:
-        self._switches = switches = asyncio.Queue()
+        switches: asyncio.Queue[SwitchRankList] = asyncio.Queue()
+        self._switches = switches
         self._hear("SubscribeNotifySwitch", request)
         while True:
             yield await switches.get()

@@ -1,8 +1,6 @@
 """The pause of a maintenance, with real processes and a scripted gateway: training stands, and goes on as if nothing had been."""
 
-import pytest
-
-from tests.training.dialogue import fault, kill_rank, opened, status
+from tests.training.dialogue import status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
 

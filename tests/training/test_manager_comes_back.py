@@ -32,7 +32,7 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
     peer = Refusing()  # type: ignore[abstract]
     await peer.start()
     address = f"127.0.0.1:{peer.port}"
-    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None) for number in range(MANAGERS)]
+    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None, {}) for number in range(MANAGERS)]
     running = [asyncio.create_task(manager.run()) for manager in managers]
     try:
         await asyncio.wait_for(peer.twice.wait(), 30)

@@ -120,7 +120,7 @@ def _text(source: Mapping[str, str], name: str) -> str:
 
 def _links(said: str) -> tuple[str, ...]:
     found = tuple(name.strip() for name in said.split(",")) if said else ()
-    if found and (len(found) != 2 or "" in found or found[0] == found[1]):  # noqa: PLR2004  # the first link and its backup
+    if found and (len(found) != 2 or "" in found or found[0] == found[1]):
         raise EnvironmentIncomplete(f"{names.LINKS}={said!r} is not accepted: it is two interfaces, such as eth1,eth2")
     return found
 

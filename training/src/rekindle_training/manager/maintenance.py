@@ -1,4 +1,4 @@
-"""One pause of training for a maintenance, from the order to pause to the order to go on. Started by the conductor, one at a time.
+"""One pause of training for a maintenance, from the order to pause to the order to go on. Started by the conductor.
 
 All ranks stand at one step boundary with the communicator that they have. What is ordered meanwhile is done one task after the
 other. Where no order comes, training goes on by itself. What was answered is answered again to who asks again.

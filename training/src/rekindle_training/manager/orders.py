@@ -35,11 +35,17 @@ class Orders:
             return
         key: Key = (signal.uuid, signal.signalType, tuple(signal.actions), signal.changeStrategy)
         fields = {"order": signal.signalType, "actions": ",".join(signal.actions), "strategy": signal.changeStrategy}
-        if self._is_overtaken(key) or (self._is_repeated(key) and not _is_answered_again(signal)):
+        maintenance = PAUSE in signal.actions or signal.changeStrategy == CONTINUE  # who carries it out knows what was answered
+        if self._is_overtaken(key) or (self._is_repeated(key) and not maintenance):
             log.info("ignored a repeated order", extra=fields)
             return
         log.info("order", extra={**fields, "uuid": signal.uuid})
-        self._carry_out(signal)
+        if signal.changeStrategy == CONTINUE:
+            self._conductor.go_on(signal.uuid)
+        elif maintenance:
+            self._conductor.pause(signal.uuid)
+        else:
+            self._carry_out(signal)
 
     def _is_repeated(self, key: Key) -> bool:
         """Without a uuid, as the original control plane sends a hot switch, only the same order twice in a row is one."""
@@ -66,10 +72,6 @@ class Orders:
                 self._backup_runs(signal)
             case ("changeStrategy", *_) if signal.changeStrategy == MIGRATION:
                 self._conductor.migrate()
-            case ("stopTrain", action) if action == PAUSE:
-                self._conductor.pause(signal.uuid)
-            case ("changeStrategy", *_) if signal.changeStrategy == CONTINUE:
-                self._conductor.go_on(signal.uuid)
             case ("changeStrategy", *_) if signal.changeStrategy == EXIT:
                 self._conductor.dismiss_all()
             case ("killMaster", *_):
@@ -134,11 +136,6 @@ class Orders:
         if len(set(found.values())) < len(found):
             raise ValueError("extraParams: two standbys are to take one pod rank")
         return found
-
-
-def _is_answered_again(signal: ProcessManageSignal) -> bool:
-    """Whoever carries it out knows what was answered. The answer of other orders is repeated until it has arrived."""
-    return PAUSE in signal.actions or signal.changeStrategy == CONTINUE
 
 
 def _kind(signal: ProcessManageSignal) -> Kind | None:

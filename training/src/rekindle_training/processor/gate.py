@@ -162,13 +162,14 @@ class Gate:
         if self.broken:
             stand, self._stand = self._stand, False
             return Stand() if stand else None
-        if self._switch is not None:
-            switch, self._switch = self._switch, None
-            return switch
         if self._limit is None or self._completed < self._limit:
             self._begun = self._completed + 1
             return Go()
+        return self._wish_of_who_stands()
+
+    def _wish_of_who_stands(self) -> Wish | None:
         if self._pause_at == self._completed:
             self._pause_at = None
             return Pause()
-        return None
+        switch, self._switch = self._switch, None
+        return switch

@@ -102,7 +102,7 @@ class Processor:
     def paused(self, step: int, own_state: bytes, replicas: Iterable[int]) -> None:
         self._state(RankMessage(paused=Paused(step=step, own_state=own_state, replicas=replicas)))
 
-    def link_switched(self, problem: str, rebuild: bool) -> None:  # noqa: FBT001  # as it is on the wire
+    def link_switched(self, problem: str, rebuild: bool) -> None:
         switched = LinkSwitched(problem=problem, rebuild=rebuild)
         self._outbox.put(RankMessage(generation=self.generation, link_switched=switched))
 
@@ -200,6 +200,18 @@ class Processor:
             log.warning("ignored a message of an earlier generation", extra={"generation": message.generation})
             return
         match message.WhichOneof("kind"):
+            case "stand":
+                self._gate.stand(message.generation)
+                self._communicator.cut(message.generation)
+            case "rebuild":
+                self._gate.join(Join(message.generation, message.rebuild))
+            case "leave":
+                self._leave(message.leave)
+            case _:
+                self._obey_at_boundary(message)
+
+    def _obey_at_boundary(self, message: ManagerMessage) -> None:
+        match message.WhichOneof("kind"):
             case "hold":
                 step, total = self._gate.hold()
                 self._outbox.put(RankMessage(generation=self.generation, held=Held(step=step, total=total)))
@@ -211,13 +223,6 @@ class Processor:
                 self._gate.switch(Switch(message.switch_link.backup))
             case "resume":
                 self._resume()
-            case "stand":
-                self._gate.stand(message.generation)
-                self._communicator.cut(message.generation)
-            case "rebuild":
-                self._gate.join(Join(message.generation, message.rebuild))
-            case "leave":
-                self._leave(message.leave)
 
     def _resume(self) -> None:
         with self._lock:
