@@ -124,14 +124,11 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     async def go_on(self, uuid: str = "attempt-1") -> None:
         await self.order("changeStrategy", "change_strategy", uuid=uuid, strategy="continue")
 
-    async def switch(self, links: Mapping[int | str, bool]) -> None:
+    async def switch(self, links: Mapping[int, bool]) -> None:
         """`links`: of ranks, whether they are to use the second one of their pods."""
-        await self.switch_ranks(SwitchRankList(rankID=map(str, links), op=links.values(), jobId=JOB))
-
-    async def switch_ranks(self, order: SwitchRankList) -> None:
         await self.until(lambda: self._switches is not None)
         assert self._switches is not None
-        self._switches.put_nowait(order)
+        self._switches.put_nowait(SwitchRankList(rankID=map(str, links), op=links.values(), jobId=JOB))
 
     async def report(self, name: str, number: int = 1) -> Any:
         """The message of the `number`-th call of that name."""

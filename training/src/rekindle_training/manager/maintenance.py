@@ -114,7 +114,8 @@ class Maintenance:
         self._end(RECOVERED, f"training goes on: {reason}", reason)
 
     def stop(self, reason: str) -> None:
-        """For another order."""
+        """Training goes on from here."""
+        log.info("the maintenance ends", extra={"reason": reason})
         self.refuse(reason)
         procedures.release(self._roster)
 
@@ -189,6 +190,8 @@ class Maintenance:
                 await task.run()
                 self._unanswered.remove(task)
                 task.answer(self.attempt)
+                if failure := self._lost_meanwhile():
+                    return failure
             if not self._told_to_go_on:
                 self.stop(f"no order came within {self._means.order_timeout:g} s")
                 return ""
@@ -200,6 +203,12 @@ class Maintenance:
             return f"{type(error).__name__}: {error}"
         self._end(RECOVERED, f"training goes on behind step {step}", "it was ordered to go on")
         return ""
+
+    def _lost_meanwhile(self) -> str:
+        """By a task whose affair it was, and which had no need of that rank any more."""
+        if gone := self._roster.vacant:
+            return f"rank {min(gone)} is gone"
+        return "" if (standing := self._roster.standing) is None else f"rank {standing.rank} stands and waits for another group"
 
     async def _ordered(self) -> Task | None:
         try:
