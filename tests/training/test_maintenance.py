@@ -99,6 +99,19 @@ async def test_an_order_to_stop_ends_the_pause(job: Job, gateway: GatewayPeer, r
     assert job.final() == reference
 
 
+async def test_a_hot_switch_that_is_ordered_in_the_pause_ends_it(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
+    """It prepares while training goes on. An order to migrate is no order of a maintenance."""
+    await paused(job, gateway)
+    await gateway.migrate("attempt-2")
+    assert await status(gateway) == ("migration", 406, "training is paused for a maintenance")
+    await gateway.hot_switch(2, 3, uuid="attempt-3")
+    await gateway.go_on()
+    assert await status(gateway, 2) == ("continue", 0, "training goes on: a hot switch was ordered")
+    await gateway.order("hot-switch", "stop switch", uuid="attempt-3")
+    assert await job.codes() == {0}
+    assert job.final() == reference
+
+
 async def test_another_maintenance_may_follow_in_the_same_pause(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """Who paused training first is away; training goes on with the order of the second, and the first is told so."""
     await paused(job, gateway)

@@ -64,6 +64,8 @@ class Maintenance:
         self._unanswered: list[Task] = []
         self._orders: asyncio.Queue[Task | None] = asyncio.Queue()
         """None: to go on."""
+        self._patience: asyncio.Timeout | None = None
+        """While an order is waited for."""
 
     @property
     def paused(self) -> bool:
@@ -87,11 +89,13 @@ class Maintenance:
 
     def pause(self) -> None:
         self._asked = True
+        self._heard()
         if self._stopped is not None:
             self._means.reports.stop_complete(*self._stopped, {})
 
     def carry_out(self, task: Task) -> None:
         if self._task is not None and self._task.order == task.order:
+            self._heard()
             if self._task not in self._unanswered:
                 self._task.answer(self.attempt)
         elif self.over or self._told_to_go_on:
@@ -108,6 +112,11 @@ class Maintenance:
         elif not self._told_to_go_on:
             self._orders.put_nowait(None)
         self._told_to_go_on = True
+
+    def _heard(self) -> None:
+        """Whoever repeats an order is still there."""
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._means.order_timeout)
 
     def refuse(self, reason: str) -> None:
         """Training goes on as it is."""
@@ -212,7 +221,9 @@ class Maintenance:
 
     async def _ordered(self) -> Task | None:
         try:
-            async with asyncio.timeout(self._means.order_timeout):
+            async with asyncio.timeout(self._means.order_timeout) as self._patience:
                 return await self._orders.get()
         except TimeoutError:
             return None
+        finally:
+            self._patience = None
