@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status
+from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, SwitchRankList
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
 from rekindle_wire.training_pb2_grpc import ProgressServicer, add_ProgressServicer_to_server
@@ -37,7 +37,10 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         """Ranks that were reported and are not recovered, with the types of their faults."""
         self._deciding: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self.metadata: dict[str, list[dict[str, str]]] = {}
+        """Of ours, by the names of calls, in the order of arrival."""
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
+        self._switches: asyncio.Queue[SwitchRankList] | None = None
         self._server: grpc.aio.Server | None = None
 
     # The scene.
@@ -55,7 +58,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             self._deciding.cancel()
         if self._server is not None:
             await self._server.stop(None)
-            self._server, self._orders = None, None
+            self._server, self._orders, self._switches = None, None, None
 
     def cut(self) -> None:
         """Ends the stream of orders."""
@@ -112,6 +115,20 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
 
     async def elsewhere(self, *pods: int | str, uuid: str = "attempt-1", standbys: Mapping[str, Any] | None = None) -> None:
         await self.order("changeStrategy", "change_strategy", uuid=uuid, pods=pods, strategy="recover", standbys=standbys)
+
+    # The orders of a maintenance.
+
+    async def pause(self, uuid: str = "attempt-1") -> None:
+        await self.order("stopTrain", "pause_train", uuid=uuid)
+
+    async def go_on(self, uuid: str = "attempt-1") -> None:
+        await self.order("changeStrategy", "change_strategy", uuid=uuid, strategy="continue")
+
+    async def switch(self, links: Mapping[int, bool]) -> None:
+        """`links`: of ranks, whether they are to use the second one of their pods."""
+        await self.until(lambda: self._switches is not None)
+        assert self._switches is not None
+        self._switches.put_nowait(SwitchRankList(rankID=map(str, links), op=links.values(), jobId=JOB))
 
     async def report(self, name: str, number: int = 1) -> Any:
         """The message of the `number`-th call of that name."""
@@ -197,6 +214,26 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         while (signal := await orders.get()) is not None:
             yield signal
 
+    async def SubscribeNotifySwitch(self, request: Any, context: Any) -> AsyncIterator[SwitchRankList]:
+        switches: asyncio.Queue[SwitchRankList] = asyncio.Queue()
+        self._switches = switches
+        self._hear("SubscribeNotifySwitch", request)
+        while True:
+            yield await switches.get()
+
+    async def ReplySwitchNicResult(self, request: Any, context: Any) -> Status:
+        self._note("ReplySwitchNicResult", context)
+        return self._hear("ReplySwitchNicResult", request)
+
+    def _note(self, name: str, context: Any) -> None:
+        """What ours says beside a message."""
+        found = {
+            key: value.decode() if isinstance(value, bytes) else value
+            for key, value in context.invocation_metadata()
+            if key.startswith("rekindle-")
+        }
+        self.metadata.setdefault(name, []).append(found)
+
     async def ReportStopComplete(self, request: Any, context: Any) -> Status:
         return self._hear("ReportStopComplete", request)
 
@@ -204,6 +241,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         return self._hear("ReportRecoverStrategy", request)
 
     async def ReportRecoverStatus(self, request: Any, context: Any) -> Status:
+        self._note("ReportRecoverStatus", context)
         return self._hear("ReportRecoverStatus", request)
 
     async def ReportProcessFault(self, request: Any, context: Any) -> Status:

@@ -2,11 +2,16 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
+import pytest
+
+from rekindle_training.manager import gateway
 from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, Gateway
 from rekindle_training.manager.reports import Reports
-from rekindle_wire.recover_pb2 import Status
+from rekindle_wire.recover_pb2 import Status, SwitchRankList
 from tests.training.gateway_service import GatewayPeer
 
 MANAGERS = 30
@@ -32,7 +37,7 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
     peer = Refusing()  # type: ignore[abstract]
     await peer.start()
     address = f"127.0.0.1:{peer.port}"
-    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None) for number in range(MANAGERS)]
+    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None, {}) for number in range(MANAGERS)]
     running = [asyncio.create_task(manager.run()) for manager in managers]
     try:
         await asyncio.wait_for(peer.twice.wait(), 30)
@@ -43,3 +48,39 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
         await peer.stop()
     pauses = [times[1] - times[0] for times in peer.came.values()]
     assert min(pauses) < 0.9 * FIRST_RETRY_SECONDS
+
+
+class Older(GatewayPeer):
+    """Knows only the main stream."""
+
+    async def SubscribeNotifySwitch(self, request: Any, context: Any) -> AsyncIterator[SwitchRankList]:  # noqa: N802
+        self._hear("SubscribeNotifySwitch", request)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        yield SwitchRankList()
+
+
+async def test_a_gateway_that_does_not_know_a_stream_is_asked_for_it_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the registration, and not as often as a gateway that is away; the main stream does not notice."""
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def quick(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    peer = Older()  # type: ignore[abstract]
+    await peer.start()
+    monkeypatch.setattr(asyncio, "sleep", quick)
+    manager = Gateway(
+        f"127.0.0.1:{peer.port}", "a-job", Reports("a-job"), lambda _: None, {"SubscribeNotifySwitch": lambda _: None}
+    )
+    running = asyncio.create_task(manager.run())
+    try:
+        await peer.until(lambda: len(peer.all("SubscribeNotifySwitch")) == 3)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await peer.stop()
+    assert slept.count(gateway.NOT_SERVED_SECONDS) >= 2
+    assert [name for name, _ in peer.heard].index("SubscribeNotifySwitch") > [name for name, _ in peer.heard].index("Register")
+    assert peer.subscriptions == 1

@@ -50,6 +50,8 @@ class RankEnvironment:
     """A name that no other process of the job has."""
     own_state: int | None
     """Descriptor of the memory in which it leaves what only it has; None: of no use."""
+    links: tuple[str, ...] = ()
+    """Interfaces of the pod's two links; none: it has one link only."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
@@ -68,6 +70,7 @@ class RankEnvironment:
             tamper=source.get(names.TAMPER, ""),
             process=_text(source, names.PROCESS),
             own_state=_number(source, names.OWN_STATE) if source.get(names.OWN_STATE) else None,
+            links=_links(source.get(names.LINKS, "")),
         )
 
 
@@ -113,6 +116,13 @@ def _text(source: Mapping[str, str], name: str) -> str:
             "on one machine, `rekindle-train --standalone` needs nothing else"
         )
     return source[name]
+
+
+def _links(said: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in said.split(",")) if said else ()
+    if found and (len(found) != 2 or "" in found or found[0] == found[1]):
+        raise EnvironmentIncomplete(f"{names.LINKS}={said!r} is not accepted: it is two interfaces, such as eth1,eth2")
+    return found
 
 
 def _one_of(source: Mapping[str, str], name: str, *accepted: str) -> str:

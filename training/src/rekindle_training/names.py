@@ -30,6 +30,9 @@ PROCESS = "REKINDLE_PROCESS"
 OWN_STATE = "REKINDLE_OWN_STATE"
 """Descriptor of the memory in which a rank leaves what only it has, for the process that follows it; the launcher's."""
 
+LINKS = "REKINDLE_LINKS"
+"""Network interfaces of the pod for collectives: the first link and, behind a comma, the backup; not set: there is no second."""
+
 CHECKPOINT_EVERY = "REKINDLE_CHECKPOINT_EVERY"
 """Steps between two periodic checkpoints; 0 means none."""
 REBUILD_TIMEOUT = "REKINDLE_REBUILD_TIMEOUT"

@@ -1,6 +1,6 @@
 """Generated code of the wire contract; `protos/generate.py` writes it."""
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of what `training.proto` says. It rises when an older peer would misunderstand a newer one."""
 
 ATTEMPT = "rekindle-attempt"

@@ -82,6 +82,7 @@ class RankMessage(google.protobuf.message.Message):
     FAILED_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
     STANDING_FIELD_NUMBER: builtins.int
+    LINK_SWITCHED_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
     @property
@@ -100,6 +101,8 @@ class RankMessage(google.protobuf.message.Message):
     def goodbye(self) -> Global___Goodbye: ...
     @property
     def standing(self) -> Global___Standing: ...
+    @property
+    def link_switched(self) -> Global___LinkSwitched: ...
     def __init__(
         self,
         *,
@@ -112,10 +115,11 @@ class RankMessage(google.protobuf.message.Message):
         failed: Global___Failed | None = ...,
         goodbye: Global___Goodbye | None = ...,
         standing: Global___Standing | None = ...,
+        link_switched: Global___LinkSwitched | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing"] | None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched"] | None: ...
 
 Global___RankMessage: typing_extensions.TypeAlias = RankMessage
 
@@ -131,6 +135,8 @@ class Hello(google.protobuf.message.Message):
     STEP_FIELD_NUMBER: builtins.int
     PAUSED_FIELD_NUMBER: builtins.int
     PROTOCOL_FIELD_NUMBER: builtins.int
+    MAINTENANCE_FIELD_NUMBER: builtins.int
+    BACKUP_LINK_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -141,6 +147,10 @@ class Hello(google.protobuf.message.Message):
     paused: builtins.bool
     protocol: builtins.int
     """Version of this file's protocol: rekindle_wire.PROTOCOL. The manager ends a stream of another one with FAILED_PRECONDITION."""
+    maintenance: builtins.str
+    """As in the PauseAt that it obeyed, while it is paused."""
+    backup_link: builtins.bool
+    """Its collectives use the pod's second link, or will: a process before it in this pod was told so."""
     def __init__(
         self,
         *,
@@ -150,8 +160,12 @@ class Hello(google.protobuf.message.Message):
         step: builtins.int = ...,
         paused: builtins.bool = ...,
         protocol: builtins.int = ...,
+        maintenance: builtins.str | None = ...,
+        backup_link: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello
 
@@ -244,6 +258,28 @@ class Stepped(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["step", b"step", "steps_lost", b"steps_lost"]) -> None: ...
 
 Global___Stepped: typing_extensions.TypeAlias = Stepped
+
+@typing.final
+class LinkSwitched(google.protobuf.message.Message):
+    """Answer to SwitchLink."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROBLEM_FIELD_NUMBER: builtins.int
+    REBUILD_FIELD_NUMBER: builtins.int
+    problem: builtins.str
+    """Why this rank cannot use that link; empty: it can, or does."""
+    rebuild: builtins.bool
+    """It does so in the next generation, for which somebody has to ask; otherwise it does already."""
+    def __init__(
+        self,
+        *,
+        problem: builtins.str = ...,
+        rebuild: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["problem", b"problem", "rebuild", b"rebuild"]) -> None: ...
+
+Global___LinkSwitched: typing_extensions.TypeAlias = LinkSwitched
 
 @typing.final
 class Failed(google.protobuf.message.Message):
@@ -387,6 +423,7 @@ class ManagerMessage(google.protobuf.message.Message):
     REBUILD_FIELD_NUMBER: builtins.int
     LEAVE_FIELD_NUMBER: builtins.int
     STAND_FIELD_NUMBER: builtins.int
+    SWITCH_LINK_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that the message is about; a process of a later one ignores it."""
     @property
@@ -401,6 +438,8 @@ class ManagerMessage(google.protobuf.message.Message):
     def leave(self) -> Global___Leave: ...
     @property
     def stand(self) -> Global___Stand: ...
+    @property
+    def switch_link(self) -> Global___SwitchLink: ...
     def __init__(
         self,
         *,
@@ -411,10 +450,11 @@ class ManagerMessage(google.protobuf.message.Message):
         rebuild: Global___Rebuild | None = ...,
         leave: Global___Leave | None = ...,
         stand: Global___Stand | None = ...,
+        switch_link: Global___SwitchLink | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand"] | None: ...
+    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "switch_link", b"switch_link"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "switch_link", b"switch_link"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand", "switch_link"] | None: ...
 
 Global___ManagerMessage: typing_extensions.TypeAlias = ManagerMessage
 
@@ -437,13 +477,19 @@ class PauseAt(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STEP_FIELD_NUMBER: builtins.int
+    MAINTENANCE_FIELD_NUMBER: builtins.int
     step: builtins.int
+    maintenance: builtins.str
+    """The attempt of the maintenance for which training is paused; it may be empty. Not there: it is a hot switch's."""
     def __init__(
         self,
         *,
         step: builtins.int = ...,
+        maintenance: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___PauseAt: typing_extensions.TypeAlias = PauseAt
 
@@ -485,6 +531,8 @@ class Rebuild(google.protobuf.message.Message):
     TRANSFERS_FIELD_NUMBER: builtins.int
     OWN_STATE_FIELD_NUMBER: builtins.int
     BEGINS_FIELD_NUMBER: builtins.int
+    STANDS_FIELD_NUMBER: builtins.int
+    BACKUP_LINK_FIELD_NUMBER: builtins.int
     store_port: builtins.int
     store_prefix: builtins.str
     """Prefix of every key in the store; never used twice."""
@@ -496,6 +544,10 @@ class Rebuild(google.protobuf.message.Message):
     """For a replacement: the `own_state` of its predecessor. Who has one itself is sent none."""
     begins: builtins.bool
     """All begin here together, from the newest checkpoint if there is one."""
+    stands: builtins.bool
+    """Stand at the boundary, as before: answered with Paused in place of Stepped."""
+    backup_link: builtins.bool
+    """This rank's collectives use the pod's second link in this generation; otherwise its first one."""
     @property
     def transfers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     def __init__(
@@ -509,10 +561,32 @@ class Rebuild(google.protobuf.message.Message):
         transfers: collections.abc.Iterable[Global___Transfer] | None = ...,
         own_state: builtins.bytes = ...,
         begins: builtins.bool = ...,
+        stands: builtins.bool = ...,
+        backup_link: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begins", b"begins", "own_state", b"own_state", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backup_link", b"backup_link", "begins", b"begins", "own_state", b"own_state", "stands", b"stands", "step", b"step", "store_port", b"store_port", "store_prefix", b"store_prefix", "timeout_seconds", b"timeout_seconds", "transfers", b"transfers", "world_size", b"world_size"]) -> None: ...
 
 Global___Rebuild: typing_extensions.TypeAlias = Rebuild
+
+@typing.final
+class SwitchLink(google.protobuf.message.Message):
+    """To a rank that is paused: see whether its collectives can use that link of the pod. Where the script has a function for it, they
+    do so from now on; otherwise a Rebuild brings them there.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BACKUP_FIELD_NUMBER: builtins.int
+    backup: builtins.bool
+    """The second link; otherwise the first one."""
+    def __init__(
+        self,
+        *,
+        backup: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backup", b"backup"]) -> None: ...
+
+Global___SwitchLink: typing_extensions.TypeAlias = SwitchLink
 
 @typing.final
 class Transfer(google.protobuf.message.Message):

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rekindle_training.adapter import sockets
+from rekindle_training.adapter.links import Links
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
@@ -106,6 +107,7 @@ class Communicator:
         self._environment = environment
         self._gate = gate
         self._accelerator = accelerator_module()
+        self.links = Links(environment.links, environment.own_state, self._accelerator)
         self._lock = threading.Lock()
         self._generation = 0
         self._cut = 0
@@ -203,6 +205,7 @@ class Communicator:
         world = rebuild.world_size
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
         self._gather(store, "all", world)
+        self.links.choose(backup=rebuild.backup_link)
         sys.excepthook = self._excepthook  # each group puts another one before it
         distributed_c10d._world.group_count = 0  # part of the keys in the store, and left behind by a group that failed
         dist.init_process_group(

@@ -53,7 +53,7 @@ class Entry:
     def of(cls, environment: RankEnvironment) -> "Entry":
         gate = Gate()
         made = Communicator(environment, gate)
-        return cls(environment, made, gate, Processor(environment, gate, made.cut, made.begun))
+        return cls(environment, made, gate, Processor(environment, gate, made))
 
     def begin(self) -> None:
         """Registers this process with the manager."""

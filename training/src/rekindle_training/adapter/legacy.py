@@ -13,6 +13,8 @@ _SLOTS = 4
 """Two steps' worth: training never goes back further."""
 _STRIDE = 1 << 32
 """Bytes between two of them, of which only those that are written exist."""
+END = _SLOTS * _STRIDE
+"""Where this memory holds nothing of it any more."""
 _HEADER = struct.Struct("<QqQQ")
 """Number of the writing, step, length, digest."""
 

@@ -60,6 +60,7 @@ class Membership:
             self._stand_where_it_goes_on(wish)
             if self._rank.entry.met is not wish:
                 self._rank.communicator.join(wish)
+            self._rank.communicator.links.chosen(backup=wish.rebuild.backup_link)
             self._rank.sharded.regroup()
             self._bring_up_to_date(wish)
             if not self._is_new:

@@ -28,7 +28,7 @@ from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.words import FAILURES
-from rekindle_training.processor.gate import Go, Join, Pause, Stand, Wish
+from rekindle_training.processor.gate import Go, Join, Pause, Stand, Switch, Wish
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
     unique_shards: bool = False,
     replicas: Collection[int] | None = None,
     after_update: Callable[[], None] | None = None,
+    switch_link: Callable[[bool], None] | None = None,
 ) -> Iterator["Training"]:
     """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
 
@@ -65,6 +66,10 @@ def session(  # noqa: PLR0913  # what is trained, and how
             that spreads its state over ranks without DTensors. By default all, or what the model's DTensors say.
         after_update: What the ranks tell each other of an update that each has done, such as the new parameters of its shard.
             Called at the end of each `with step:` and after each rebuild; a second call changes nothing.
+        switch_link: Where the communication library moves from one link to another by a call of its own: called with True for the
+            backup link, with False for the first one, on the ranks that are to move, at a step boundary; behind each rebuild too,
+            on a rank that is on its backup link. It raises where that cannot be; a second call changes nothing. Without it the
+            groups are made anew on another interface.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
@@ -86,6 +91,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     forgotten.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
+    entry.communicator.links.function = switch_link
     here = entry.environment
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
@@ -352,11 +358,20 @@ class Training:
             case Pause():
                 for callback in self._on_pause:
                     callback()
-                self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
+                self._say_paused()
             case Stand():
                 self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
+            case Switch():
+                self._processor.link_switched(*self._communicator.links.switch(backup=wish.backup))
             case Join():
-                self._checkpoint_due = self._membership.join(wish) and self._is_checkpoint(self.step)
+                joined = self._membership.join(wish)
+                self._checkpoint_due = joined and self._is_checkpoint(self.step)
+                if joined and wish.rebuild.stands:
+                    self._gate.hold()
+                    self._say_paused()
+
+    def _say_paused(self) -> None:
+        self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
 
     def _complete(self, step: int, start: float) -> None:
         if not self._attempts.guarded:  # `with step:` has done so

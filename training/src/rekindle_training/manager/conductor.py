@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from rekindle_training import names
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
+from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.recovery import Order, Recovery
@@ -32,8 +33,12 @@ EXIT_CODE = 2
 """Of ranks that leave because the job is to be restarted."""
 FAILED_CODE = 1
 """Of ranks that leave because training cannot go on."""
-FAULT_FIRST = "a fault is being recovered"
-"""What a switch that is ordered to go on is told."""
+SWITCH_FIRST = "a hot switch is under way"
+MAINTENANCE_FIRST = "training is paused for a maintenance"
+
+
+Pausing = TypeVar("Pausing", HotSwitch, Maintenance)
+"""What holds training at a step boundary."""
 
 
 class Conductor:
@@ -47,9 +52,14 @@ class Conductor:
         self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair) if means.alone else None
         self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds)
         self._switch: HotSwitch | None = None
+        """The last one."""
+        self._pausing: HotSwitch | Maintenance | None = None
+        """The last one of both."""
         self._switching: asyncio.Task[None] | None = None
         self._gave_way = False
         """The last switch, to a fault."""
+        self._maintenances: dict[str, Maintenance] = {}
+        """By their attempts: all of this manager's life, as they may be asked for again."""
         self._repairing: asyncio.Task[None] | None = None
         self._recovery: Recovery | None = None
         self._recovering: asyncio.Task[None] | None = None
@@ -87,7 +97,8 @@ class Conductor:
     # Orders.
 
     def prepare(self, ranks: frozenset[int]) -> None:
-        self._drop()
+        if isinstance(dropped := self._drop(), Maintenance):
+            dropped.stop("a hot switch was ordered")
         self._gave_way = False
         self._means.pods.forget_standbys()
         self._begin(HotSwitch(ranks, self._means))
@@ -99,7 +110,7 @@ class Conductor:
     @property
     def switched(self) -> frozenset[int]:
         """Ranks of the hot switch that goes on; none: there is no such switch."""
-        return switch.ranks if (switch := self._active()) is not None else frozenset()
+        return switch.ranks if isinstance(switch := self._active(), HotSwitch) else frozenset()
 
     def name_standbys(self, standbys: Mapping[str, int]) -> None:
         """These standby pods take these pod ranks, as soon as they speak.
@@ -110,18 +121,56 @@ class Conductor:
         self._means.pods.name(standbys)
 
     def stop(self) -> None:
-        if (switch := self._drop()) is not None:
+        if isinstance(switch := self._active(), HotSwitch):
+            self._drop()
             switch.stop("ordered")
             self._means.pods.forget_standbys()
 
     def migrate(self) -> None:
         """What has not paused here, and is to migrate, was paused by a manager before this one."""
-        if (switch := self._active()) is not None and switch.paused:
+        if isinstance(switch := self._active(), HotSwitch) and switch.paused:
             switch.migrate()
+        elif isinstance(switch, Maintenance):
+            self._means.reports.status(FAILED, MAINTENANCE_FIRST)
         elif self._gave_way:
             self._means.reports.status(FAILED, FAULT_FIRST)
         else:
             self._start(self._migrate_after_takeover())
+
+    def pause(self, attempt: str) -> None:
+        """All ranks stand at a step boundary, for a maintenance."""
+        if attempt not in self._maintenances:
+            self._maintain(attempt)
+        self._maintenances[attempt].pause()
+
+    def _maintain(self, attempt: str) -> None:
+        maintenance = self._maintenances[attempt] = Maintenance(attempt, self._means, self._acquainted)
+        active = self._active()
+        if self._mends:
+            maintenance.fail(FAULT_FIRST)
+        elif isinstance(active, HotSwitch):
+            maintenance.refuse(SWITCH_FIRST)
+        elif active is not None and active.busy:
+            maintenance.refuse("another maintenance is under way")
+        else:
+            if active is not None:
+                self._drop()
+                active.refuse("another maintenance has followed")
+            self._begin(maintenance)
+
+    def go_on(self, attempt: str) -> None:
+        """Behind a maintenance."""
+        if (maintenance := self._maintenances.get(attempt)) is not None:
+            maintenance.go_on()
+        else:
+            self._start(self._go_on_after_takeover(attempt))
+
+    def carry_out(self, task: Task) -> None:
+        """In the pause of a maintenance."""
+        if isinstance(maintenance := self._active(), Maintenance):
+            maintenance.carry_out(task)
+        else:
+            self._start(self._carry_out_after_takeover(task))
 
     def recover(self, order: Order) -> None:
         """One of a fault recovery, which begins with it where this manager knows of no fault."""
@@ -215,6 +264,8 @@ class Conductor:
             return
         for rank in roster.vacant:
             if (member := roster.members.get(rank)) is None or not member.dismissed:
+                if isinstance(self._active(), Maintenance):
+                    self._give_way(f"rank {rank} died")
                 self._recovery_now().faults.gone(rank)
         for member in list(roster.members.values()):
             if member.stands and not member.dismissed:
@@ -290,9 +341,10 @@ class Conductor:
     async def _report_progress(self) -> None:
         await self._roster.until(lambda: self._roster.training)
         members = self._roster.members.values()
-        if (behind := min(member.stepped for member in members) - 1) > 0 and not self._roster.took_over:
+        step = min(member.stepped or member.step for member in members)  # who is found paused completes none
+        if (behind := step - 1) > 0 and not self._roster.took_over:
             log.info("training went on from its checkpoint", extra={"behind": behind})
-        self._means.reports.progress(min(member.stepped for member in members), max(member.steps_lost for member in members))
+        self._means.reports.progress(step, max(member.steps_lost for member in members))
 
     async def _take_over(self) -> None:
         """What another manager began with the ranks: a switch whose pause has begun is taken up, and nobody is held for less."""
@@ -311,9 +363,15 @@ class Conductor:
     async def _take_up(self) -> None:
         """Where that manager died in the rebuild some are paused, and others could not join the next generation."""
         roster, switch = self._roster, self._active()
+        if isinstance(switch, Maintenance):
+            return
         if self._mends or (switch is not None and (switch.paused or roster.training)):
             return
-        if any(member.paused for member in roster.members.values()):
+        paused = [member for member in roster.members.values() if member.paused]
+        if (attempt := next((member.maintenance for member in paused if member.maintenance is not None), None)) is not None:
+            self._drop()
+            self._maintain(attempt)
+        elif paused:
             self._drop()
             try:
                 await procedures.pause(roster)
@@ -333,21 +391,53 @@ class Conductor:
     async def _migrate_after_takeover(self) -> None:
         """The order belongs to a switch that another manager prepared; the ranks show how far it got."""
         roster = self._roster
-        await self._acquainted()
-        if roster.took_over:
-            await self._taken_up.wait()
+        await self._taken_over()
         if roster.complete and not roster.paused:
             await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
         if self._recovery is not None:
             self._means.reports.status(FAILED, FAULT_FIRST)
+        elif isinstance(switch := self._active(), Maintenance):
+            self._means.reports.status(FAILED, MAINTENANCE_FIRST)
         elif roster.paused:
-            switch = self._active() or self._begin(HotSwitch(frozenset(roster.backups), self._means))
+            switch = switch or self._begin(HotSwitch(frozenset(roster.backups), self._means))
             switch.migrate()
         elif roster.complete:
             self._drop()  # there is nothing left of it to switch
             self._means.reports.status(RECOVERED, "training goes on", MIGRATION if self._is_switched else CONTINUE)
         else:
             self._means.reports.status(FAILED, "not all ranks are there")
+
+    async def _go_on_after_takeover(self, attempt: str) -> None:
+        """It may be of a maintenance that another manager began."""
+        roster, reports = self._roster, self._means.reports
+        await self._taken_over()
+        if roster.complete and not roster.paused:
+            await roster.until(lambda: roster.training or roster.finished or self._recovery is not None)
+        if (maintenance := self._maintenances.get(attempt)) is not None:
+            maintenance.go_on()
+        elif self._recovery is not None:
+            reports.status(FAILED, FAULT_FIRST, CONTINUE, attempt)
+        elif (active := self._active()) is not None and active.paused:
+            words = SWITCH_FIRST if isinstance(active, HotSwitch) else "training is paused for another attempt"
+            reports.status(FAILED, words, CONTINUE, attempt)
+        elif roster.complete:
+            reports.status(RECOVERED, "training goes on", CONTINUE, attempt)
+        else:
+            reports.status(FAILED, "not all ranks are there", CONTINUE, attempt)
+
+    async def _carry_out_after_takeover(self, task: Task) -> None:
+        await self._taken_over()
+        if isinstance(maintenance := self._active(), Maintenance):
+            maintenance.carry_out(task)
+        else:
+            task.break_off(NOT_PAUSED)
+            task.answer("")
+
+    async def _taken_over(self) -> None:
+        """Returns when this manager knows what another one has begun."""
+        await self._acquainted()
+        if self._roster.took_over:
+            await self._taken_up.wait()
 
     @property
     def _is_switched(self) -> bool:
@@ -361,12 +451,14 @@ class Conductor:
 
     # The switch that is going on.
 
-    def _begin(self, switch: HotSwitch) -> HotSwitch:
-        self._switch = switch
-        self._switching = self._start(self._run(switch))
-        return switch
+    def _begin(self, pausing: Pausing) -> Pausing:
+        if isinstance(pausing, HotSwitch):
+            self._switch = pausing
+        self._pausing = pausing
+        self._switching = self._start(self._run(pausing))
+        return pausing
 
-    async def _run(self, switch: HotSwitch) -> None:
+    async def _run(self, switch: HotSwitch | Maintenance) -> None:
         """A switch that failed is answered behind the report of the fault: so the control plane knows what has failed."""
         failure = await switch.run()
         self._switching = None
@@ -374,12 +466,12 @@ class Conductor:
             self._look_for_faults()
         if failure:
             self._recovery_now().faults.tell(suspected=min(self._roster.members))
-            self._means.reports.status(FAILED, failure)
+            switch.fail(failure)
 
-    def _active(self) -> HotSwitch | None:
-        return self._switch if self._switching is not None and not self._switching.done() else None
+    def _active(self) -> HotSwitch | Maintenance | None:
+        return self._pausing if self._switching is not None and not self._switching.done() else None
 
-    def _drop(self) -> HotSwitch | None:
+    def _drop(self) -> HotSwitch | Maintenance | None:
         switch = self._active()
         if switch is not None and self._switching is not None:
             self._switching.cancel()
@@ -388,7 +480,9 @@ class Conductor:
 
     def _give_way(self, reason: str) -> None:
         """A switch is of no use to the recovery that follows, and neither are its backups."""
-        if (switch := self._drop()) is not None:
+        if isinstance(switch := self._drop(), Maintenance):
+            switch.give_way(reason)
+        elif switch is not None:
             self._gave_way = True
             self._means.pods.forget_standbys()
             if switch.paused:

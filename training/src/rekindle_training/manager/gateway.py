@@ -7,21 +7,22 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from rekindle_training import wire
-from rekindle_training.manager.reports import Report, Reports
-from rekindle_wire import ATTEMPT
+from rekindle_training.manager.reports import Metadata, Report, Reports
 from rekindle_wire.recover_pb2 import (
     ClientInfo,
+    ProcessFaultRequest,
     ProcessManageSignal,
     RecoverStatusRequest,
     RecoverStrategyRequest,
     Status,
     StopCompleteRequest,
+    SwitchResult,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from rekindle_wire.training_pb2_grpc import ProgressStub
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 ROLE = "taskd"
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 1.0
+NOT_SERVED_SECONDS = 30.0
+"""Until a gateway that does not know a stream may have been replaced by one that does."""
 CALL_SECONDS = 10.0
 """One call; a gateway may hold a report for some seconds while it stores it."""
 INTRODUCTION_SECONDS = 60.0
@@ -42,8 +45,16 @@ INTRODUCTION_SECONDS = 60.0
 REPORT_SECONDS = 900.0
 """How long a report is repeated; later than that the control plane has gone on without it. Source: its limits, of 15 minutes."""
 
+CALLS: Mapping[type[Report], str] = {
+    ProcessFaultRequest: "ReportProcessFault",
+    StopCompleteRequest: "ReportStopComplete",
+    RecoverStrategyRequest: "ReportRecoverStrategy",
+    RecoverStatusRequest: "ReportRecoverStatus",
+    SwitchResult: "ReplySwitchNicResult",
+}
 
 Answer = TypeVar("Answer")
+Order = TypeVar("Order")
 
 
 class NotAccepted(Exception):
@@ -53,31 +64,62 @@ class NotAccepted(Exception):
 class Gateway:
     """The connection to the control plane, as long as the manager lives."""
 
-    def __init__(self, address: str, job_id: str, reports: Reports, obey: Callable[[ProcessManageSignal], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        job_id: str,
+        reports: Reports,
+        obey: Callable[[ProcessManageSignal], None],
+        notices: Mapping[str, Callable[[Any], None]],
+    ) -> None:
+        """Args:
+        obey: hears each order of the main stream.
+        notices: who hears what comes on other streams, by the names of their calls.
+        """
         self._address = address
         self._client = ClientInfo(jobId=job_id, role=ROLE)
         self._reports = reports
-        self._obey = obey
+        self._obey, self._notices = obey, notices
+        self._registered = asyncio.Event()
 
     async def run(self) -> None:
         async with grpc.aio.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
             recover: RecoverAsyncStub = RecoverStub(channel)
             progress: ProgressAsyncStub = ProgressStub(channel)
-            await asyncio.gather(self._listen(recover), self._tell(recover), self._tell_progress(progress))
+            main = self._listen("orders", lambda: self._orders(recover), self._obey, LAST_RETRY_SECONDS)
+            others = [self._listen_behind_main(recover, call, obey) for call, obey in self._notices.items()]
+            await asyncio.gather(main, *others, self._tell(recover), self._tell_progress(progress))
 
-    async def _listen(self, stub: "RecoverAsyncStub") -> None:
+    async def _listen(
+        self, what: str, stream: Callable[[], AsyncIterable[Order]], obey: Callable[[Order], None], not_served: float
+    ) -> None:
+        """`not_served`: seconds that a gateway is left alone which does not know this stream."""
         retry = FIRST_RETRY_SECONDS
         while True:
             try:
-                await self._register(stub)
-                async for signal in stub.SubscribeProcessManageSignal(self._client):
+                async for order in stream():
                     retry = FIRST_RETRY_SECONDS
-                    self._obey(signal)
-                log.info("the stream of orders ended, coming back")
+                    obey(order)
+                log.info("a stream ended, coming back", extra={"stream": what})
             except (grpc.aio.AioRpcError, NotAccepted) as error:
-                log.warning("not attached, coming back", extra={"gateway": self._address, "reason": _reason(error)})
+                log.warning(
+                    "not attached, coming back", extra={"stream": what, "gateway": self._address, "reason": _reason(error)}
+                )
+                if _is_not_served(error):
+                    await asyncio.sleep(not_served)
             await asyncio.sleep(random.uniform(0, retry))  # all jobs of a gateway that died come back, and not in one moment
             retry = min(retry * 1.5, LAST_RETRY_SECONDS)
+
+    async def _orders(self, stub: "RecoverAsyncStub") -> AsyncIterable[ProcessManageSignal]:
+        await self._register(stub)
+        self._registered.set()
+        async for signal in stub.SubscribeProcessManageSignal(self._client):
+            yield signal
+
+    async def _listen_behind_main(self, stub: "RecoverAsyncStub", call: str, obey: Callable[[Any], None]) -> None:
+        """A gateway refuses such a stream of who has never registered."""
+        await self._registered.wait()
+        await self._listen(call, lambda: getattr(stub, call)(self._client), obey, NOT_SERVED_SECONDS)
 
     async def _register(self, stub: "RecoverAsyncStub") -> None:
         for step, call in (("Init", stub.Init), ("Register", stub.Register)):
@@ -87,10 +129,10 @@ class Gateway:
 
     async def _tell(self, stub: "RecoverAsyncStub") -> None:
         while True:
-            report, attempt = await self._reports.waiting.get()
+            report, metadata = await self._reports.waiting.get()
             try:
                 async with asyncio.timeout(REPORT_SECONDS):
-                    status = await _until_answered(functools.partial(_call, stub, report, attempt))
+                    status = await _until_answered(functools.partial(_call, stub, report, metadata))
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
                 log.warning("a report was never answered")
@@ -107,15 +149,9 @@ class Gateway:
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
 
-def _call(stub: "RecoverAsyncStub", report: Report, attempt: str) -> Awaitable[Status]:
-    if isinstance(report, RecoverStrategyRequest):
-        return stub.ReportRecoverStrategy(report, timeout=CALL_SECONDS)
-    if isinstance(report, RecoverStatusRequest):
-        known = ((ATTEMPT, attempt),) if attempt.isascii() and attempt.isprintable() else ()
-        return stub.ReportRecoverStatus(report, timeout=CALL_SECONDS, metadata=known)
-    if isinstance(report, StopCompleteRequest):
-        return stub.ReportStopComplete(report, timeout=CALL_SECONDS)
-    return stub.ReportProcessFault(report, timeout=CALL_SECONDS)
+def _call(stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
+    answer: Awaitable[Status] = getattr(stub, CALLS[type(report)])(report, timeout=CALL_SECONDS, metadata=metadata)
+    return answer
 
 
 async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -132,3 +168,7 @@ async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:
 
 def _reason(error: Exception) -> str:
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _is_not_served(error: Exception) -> bool:
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED

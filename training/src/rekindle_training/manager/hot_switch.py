@@ -14,7 +14,7 @@ from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.procedures import CannotPause, NoReplica, Plan, Standstill, TrainingEnds
 from rekindle_training.manager.rank_process import LOST_SECONDS, RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.repair import Repair
-from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVERED, Reports
+from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED, Reports
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
 from rekindle_training.manager.successors import CannotRepair, Nobody
@@ -99,6 +99,10 @@ class HotSwitch:
         log.info("hot switch stopped", extra={"reason": reason})
         self._roster.dismiss(self._all_backups(), reason)
         procedures.release(self._roster)
+
+    def fail(self, reason: str) -> None:
+        """Training stands, and is recovered."""
+        self._means.reports.status(FAILED, reason)
 
     def give_way(self, reason: str) -> None:
         """To a recovery: the old processes have their ranks again, as far as they live, and the backups leave."""

@@ -22,6 +22,7 @@ from rekindle_training.injection import Injection, InjectionInvalid
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.link_switch import LinkSwitch
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.reports import Reports
@@ -74,7 +75,7 @@ async def _run(arguments: argparse.Namespace, environment: ManagerEnvironment, i
     add_RanksServicer_to_server(RanksService(roster), server)
     add_PodsServicer_to_server(PodsService(pods), server)
     await _listen(server, environment, arguments.announce_fd)
-    attached = _attach(environment, reports, conductor)
+    attached = _attach(environment, means, conductor)
     try:
         await _until_complete(conductor, store, attached)
         await _last_words(environment, reports)
@@ -106,10 +107,11 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
     return server.add_insecure_port(f"{host}:0")
 
 
-def _attach(environment: ManagerEnvironment, reports: Reports, conductor: Conductor) -> asyncio.Task[None]:
+def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor) -> asyncio.Task[None]:
     if environment.gateway is None:
         return asyncio.create_task(_alone())
-    gateway = Gateway(environment.gateway, environment.job_id, reports, Orders(conductor).obey)
+    notices = {"SubscribeNotifySwitch": lambda order: conductor.carry_out(LinkSwitch(order, means))}
+    gateway = Gateway(environment.gateway, environment.job_id, means.reports, Orders(conductor).obey, notices)
     return asyncio.create_task(gateway.run())
 
 

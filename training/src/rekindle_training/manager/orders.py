@@ -9,12 +9,13 @@ from collections.abc import Collection
 
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.recovery import Kind, Order
-from rekindle_training.manager.reports import EXIT, MIGRATION, RECOVER, RETRY
+from rekindle_training.manager.reports import CONTINUE, EXIT, MIGRATION, RECOVER, RETRY
 from rekindle_wire.recover_pb2 import ProcessManageSignal
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE = "keep-alive"
+PAUSE = "pause_train"
 
 Key = tuple[str, str, tuple[str, ...], str]
 
@@ -34,18 +35,24 @@ class Orders:
             return
         key: Key = (signal.uuid, signal.signalType, tuple(signal.actions), signal.changeStrategy)
         fields = {"order": signal.signalType, "actions": ",".join(signal.actions), "strategy": signal.changeStrategy}
-        if self._is_repeated(key):
+        maintenance = PAUSE in signal.actions or signal.changeStrategy == CONTINUE  # who carries it out knows what was answered
+        if self._is_overtaken(key) or (self._is_repeated(key) and not maintenance):
             log.info("ignored a repeated order", extra=fields)
             return
         log.info("order", extra={**fields, "uuid": signal.uuid})
-        self._carry_out(signal)
+        if signal.changeStrategy == CONTINUE:
+            self._conductor.go_on(signal.uuid)
+        elif maintenance:
+            self._conductor.pause(signal.uuid)
+        else:
+            self._carry_out(signal)
 
     def _is_repeated(self, key: Key) -> bool:
         """Without a uuid, as the original control plane sends a hot switch, only the same order twice in a row is one."""
         repeated = key in self._seen if key[0] else key == self._last
         self._seen.add(key)
         self._last = key
-        return repeated or self._is_overtaken(key)
+        return repeated
 
     def _is_overtaken(self, key: Key) -> bool:
         """The strategy comes last in an attempt. It may be the first that a new stream brings, before the whole attempt is told

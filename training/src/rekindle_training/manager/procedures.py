@@ -54,15 +54,21 @@ class Plan:
     own_states: Mapping[int, bytes] = field(default_factory=dict)
     begins: bool = False
     """There is nothing to go on from but a checkpoint, which all read."""
+    stands: bool = False
+    """All stand there, and nobody goes on yet."""
 
 
-async def pause(roster: Roster) -> Standstill:
-    """Two phases, so that nobody is caught in a collective: all hold, then the ones behind catch up with the foremost."""
+async def pause(roster: Roster, maintenance: str | None = None) -> Standstill:
+    """Two phases, so that nobody is caught in a collective: all hold, then the ones behind catch up with the foremost.
+
+    Args:
+        maintenance: the attempt of one, for which ranks say that they are paused; None: it is a hot switch.
+    """
     held = await _ask_all(roster, ManagerMessage(hold=Hold()), "held", HOLD_SECONDS)
     step = max(answer.held.step for answer in held.values())
     if step >= min(answer.held.total or step + 1 for answer in held.values()):
         raise TrainingEnds(f"training ends with step {step}")
-    paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step)), "paused", PAUSE_SECONDS)
+    paused = await _ask_all(roster, ManagerMessage(pause_at=PauseAt(step=step, maintenance=maintenance)), "paused", PAUSE_SECONDS)
     log.info("paused", extra={"step": step})
     said = {rank: answer.paused for rank, answer in paused.items()}
     own_states = {rank: at.own_state for rank, at in said.items()}
@@ -97,9 +103,10 @@ async def resume(roster: Roster) -> dict[int, RankMessage]:
 
 
 async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
-    """Makes `members` the next generation; returns after one more completed step on all ranks."""
+    """Makes `members` the next generation; returns after one more completed step on all ranks, or when all stand in it."""
     roster.install(members)
-    asked = {rank: members[rank].ask(_invitation(roster, store, plan, rank, limit), "stepped") for rank in sorted(members)}
+    answer = "paused" if plan.stands else "stepped"
+    asked = {rank: members[rank].ask(_invitation(roster, store, plan, rank, limit), answer) for rank in sorted(members)}
     log.info("rebuilding", extra={"generation": roster.generation, "step": plan.step})
     return await _answers(asked, None)
 
@@ -138,6 +145,8 @@ def _invitation(roster: Roster, store: Store, plan: Plan, rank: int, limit: floa
         transfers=[Transfer(source=source, target=target) for source, target in plan.transfers],
         own_state=plan.own_states.get(rank, b"") if rank in replaced else b"",
         begins=plan.begins,
+        stands=plan.stands,
+        backup_link=roster.uses_backup_link(roster.members[rank]),
     )
     return ManagerMessage(generation=roster.generation, rebuild=invitation)
 

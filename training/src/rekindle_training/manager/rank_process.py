@@ -46,6 +46,9 @@ class RankProcess:
         self.collectives = 0
         """Begun in this generation."""
         self.paused = hello.paused
+        self.maintenance: str | None = None
+        """For which attempt of one it is paused; None: it is not, or for a hot switch."""
+        self.said_backup_link = hello.backup_link
         self.stepped = 0
         """The first step that it completed in this generation, or under this manager; 0 before that."""
         self.steps_lost = 0
@@ -79,6 +82,8 @@ class RankProcess:
         if self._loss is not None:
             self._loss.cancel()
         self.generation, self.step, self.paused = generation, hello.step, hello.paused
+        self.maintenance = hello.maintenance if hello.HasField("maintenance") else None
+        self.said_backup_link = hello.backup_link
         self.lost = False
         self._outbox = asyncio.Queue()
         for message in self._unanswered.values():

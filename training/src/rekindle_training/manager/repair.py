@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.procedures import NoReplica, Plan
@@ -82,8 +83,12 @@ def _reaches(at: Standing, step: int) -> bool:
 class Repair:
     """Of all ranks. `run` ends when they have completed a step more."""
 
-    def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float) -> None:
-        """`limit`: seconds from the rebuild to a completed step."""
+    def __init__(self, roster: Roster, store: Store, successors: Nobody, limit: float, *, stands: bool = False) -> None:
+        """Args:
+        limit: seconds from the rebuild to a completed step.
+        stands: all are to stand behind it, and not to go on.
+        """
+        self._stands = stands
         self._roster, self._store, self._successors, self._limit = roster, store, successors, limit
         self._behind = -1
         self._failed = 0
@@ -109,7 +114,7 @@ class Repair:
     async def _attempt(self, standing: Mapping[int, Standing]) -> Plan | None:
         """None: another rank ended before anything was tried."""
         roster, replaced = self._roster, self._successors.ranks
-        found = plan({**standing, **lost(standing, replaced)})
+        found = replace(plan({**standing, **lost(standing, replaced)}), stands=self._stands)
         self._successors.refuse(found)
         _log(standing, found)
         if found.step > self._behind:

@@ -5,7 +5,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 
-from rekindle_wire import PROTOCOL
+from rekindle_wire import ATTEMPT, INFO, PROTOCOL
 from rekindle_wire.recover_pb2 import (
     FaultRank,
     ProcessFaultRequest,
@@ -13,6 +13,7 @@ from rekindle_wire.recover_pb2 import (
     RecoverStrategyRequest,
     Status,
     StopCompleteRequest,
+    SwitchResult,
 )
 from rekindle_wire.training_pb2 import ProgressReport
 
@@ -23,7 +24,13 @@ STOPPED = RECOVERED = 0
 RETRY_FAILED, FAILED = 405, 406
 MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"
 
-Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest
+LONGEST_INFO = 2000
+"""Bytes of words in metadata, of which gRPC takes 8,192 in all."""
+
+Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest | SwitchResult
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+"""For what the contract has no field."""
 
 Types = Mapping[int, str]
 """Of faults, by rank."""
@@ -35,8 +42,7 @@ class Reports:
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self._incarnation = uuid.uuid4().hex
-        self.waiting: asyncio.Queue[tuple[Report, str]] = asyncio.Queue()
-        """With the attempt that each answers; empty: the contract alone says which."""
+        self.waiting: asyncio.Queue[tuple[Report, Metadata]] = asyncio.Queue()
         self.progressed: asyncio.Future[ProgressReport] = asyncio.get_running_loop().create_future()
         self.progress_accepted = asyncio.Event()
 
@@ -61,14 +67,19 @@ class Reports:
         """
         log.info("report: status", extra={"code": code, "reason": info, "strategy": strategy})
         status = Status(code=code, info=info)
-        self._tell(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy), attempt)
+        self._tell(RecoverStatusRequest(jobId=self._job_id, status=status, strategy=strategy), _of_attempt(attempt))
+
+    def links_switched(self, *, result: bool, info: str, attempt: str) -> None:
+        """Where the result is false, all links are those of before."""
+        log.info("report: links are switched", extra={"result": result, "reason": info})
+        self._tell(SwitchResult(jobId=self._job_id, result=result), (*_of_attempt(attempt), _in_words(info)))
 
     def process_fault(self, faults: Types) -> None:
         log.info("report: process fault", extra={"ranks": sorted(faults)})
         self._tell(ProcessFaultRequest(jobId=self._job_id, faultRanks=_fault_ranks(faults)))
 
-    def _tell(self, report: Report, attempt: str = "") -> None:
-        self.waiting.put_nowait((report, attempt))
+    def _tell(self, report: Report, metadata: Metadata = ()) -> None:
+        self.waiting.put_nowait((report, metadata))
 
     def progress(self, step: int, steps_lost: int) -> None:
         """Training advances. Said once in a manager's life."""
@@ -78,6 +89,15 @@ class Reports:
                 job_id=self._job_id, incarnation=self._incarnation, step=step, steps_lost=steps_lost, protocol=PROTOCOL
             )
             self.progressed.set_result(report)
+
+
+def _of_attempt(attempt: str) -> Metadata:
+    """Nothing where there is none: then the contract alone says what is answered."""
+    return ((ATTEMPT, attempt),) if attempt and attempt.isascii() and attempt.isprintable() else ()
+
+
+def _in_words(info: str) -> tuple[str, bytes]:
+    return INFO, info.encode()[:LONGEST_INFO].decode(errors="ignore").encode()
 
 
 def _fault_ranks(faults: Types) -> list[FaultRank]:

@@ -52,6 +52,8 @@ class Roster:
         self._known: dict[str, RankProcess] = {}
         self._trained: set[str] = set()
         """Processes that were members, by their names."""
+        self._links: dict[tuple[int, str], bool] = {}
+        """Of ranks, by their numbers and launchers: whether they use their pod's second link, as this manager had it."""
         self._changed = asyncio.Event()
 
     # What the procedures ask.
@@ -111,6 +113,19 @@ class Roster:
     def standing(self) -> RankProcess | None:
         """One that waits for another generation, if there is one."""
         return next((member for member in self.members.values() if member.stands and not member.dismissed), None)
+
+    @property
+    def links(self) -> dict[int, bool]:
+        """Whether the members use the second links of their pods. A new pod begins on its first one."""
+        return {rank: self.uses_backup_link(member) for rank, member in self.members.items()}
+
+    def uses_backup_link(self, process: RankProcess) -> bool:
+        return self._links.get((process.rank, launcher_of(process.identity)), process.said_backup_link)
+
+    def put_links(self, links: Mapping[int, bool]) -> None:
+        """Of members, for the generations that follow."""
+        for rank, backup in links.items():
+            self._links[rank, launcher_of(self.members[rank].identity)] = backup
 
     def knows(self, identity: str) -> bool:
         return identity in self._known

@@ -34,7 +34,14 @@ class Join:
     rebuild: Rebuild
 
 
-Wish = Go | Pause | Stand | Join | Leave
+@dataclass(frozen=True)
+class Switch:
+    """See whether collectives can use the other link, or the first one."""
+
+    backup: bool
+
+
+Wish = Go | Pause | Stand | Join | Switch | Leave
 
 
 class Gate:
@@ -51,6 +58,7 @@ class Gate:
         self._broken_in = -1
         self._stand = False
         self._join: Join | None = None
+        self._switch: Switch | None = None
         self._leave: Leave | None = None
 
     # The training loop's side.
@@ -73,7 +81,7 @@ class Gate:
 
     def open(self) -> None:
         with self._changed:
-            self._limit = self._pause_at = None
+            self._limit = self._pause_at = self._switch = None
             self._changed.notify_all()
 
     def enter(self, generation: int) -> None:
@@ -135,6 +143,11 @@ class Gate:
             self._join = join
             self._changed.notify_all()
 
+    def switch(self, switch: Switch) -> None:
+        with self._changed:
+            self._switch = switch
+            self._changed.notify_all()
+
     def leave(self, leave: Leave) -> None:
         with self._changed:
             self._leave = leave
@@ -152,7 +165,11 @@ class Gate:
         if self._limit is None or self._completed < self._limit:
             self._begun = self._completed + 1
             return Go()
+        return self._wish_of_who_stands()
+
+    def _wish_of_who_stands(self) -> Wish | None:
         if self._pause_at == self._completed:
             self._pause_at = None
             return Pause()
-        return None
+        switch, self._switch = self._switch, None
+        return switch

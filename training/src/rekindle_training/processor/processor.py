@@ -9,13 +9,14 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import grpc
 
 from rekindle_training import wire
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.gate import Gate, Join
+from rekindle_training.processor.gate import Gate, Join, Switch
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
@@ -24,6 +25,7 @@ from rekindle_wire.training_pb2 import (
     Held,
     Hello,
     Leave,
+    LinkSwitched,
     ManagerMessage,
     Paused,
     RankMessage,
@@ -47,21 +49,36 @@ REFUSED = 78
 _Outbox = queue.SimpleQueue[RankMessage | None]
 
 
-class Processor:
-    """Speaks for one rank; `gate` is where the training loop listens, `cut` ends what it waits for in a generation,
-    `collectives` counts those that it began."""
+class _Links(Protocol):
+    @property
+    def on_backup(self) -> bool: ...
 
-    def __init__(
-        self, environment: RankEnvironment, gate: Gate, cut: Callable[[int], None], collectives: Callable[[], int]
-    ) -> None:
+
+class _Communicator(Protocol):
+    @property
+    def links(self) -> _Links: ...
+
+    def cut(self, generation: int) -> None:
+        """Ends what the loop waits for in it."""
+
+    def begun(self) -> int:
+        """Collectives."""
+
+
+class Processor:
+    """Speaks for one rank; `gate` is where the training loop listens, `communicator` what its collectives go through."""
+
+    def __init__(self, environment: RankEnvironment, gate: Gate, communicator: _Communicator) -> None:
         self._environment = environment
         self._gate = gate
-        self._cut, self._collectives = cut, collectives
+        self._communicator = communicator
         self._outbox: _Outbox = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._statement: RankMessage | None = None
         self._steps_lost = 0
         self._owes_step = True
+        self._maintenance: str | None = None
+        """Of the latest pause."""
         self._ended = threading.Event()
         self.generation = 0
         self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
@@ -84,6 +101,10 @@ class Processor:
 
     def paused(self, step: int, own_state: bytes, replicas: Iterable[int]) -> None:
         self._state(RankMessage(paused=Paused(step=step, own_state=own_state, replicas=replicas)))
+
+    def link_switched(self, problem: str, rebuild: bool) -> None:
+        switched = LinkSwitched(problem=problem, rebuild=rebuild)
+        self._outbox.put(RankMessage(generation=self.generation, link_switched=switched))
 
     def failed(self, reason: str, generation: int) -> None:
         """`generation` is the one that could not be joined."""
@@ -157,6 +178,8 @@ class Processor:
             step=step,
             paused=paused,
             protocol=PROTOCOL,
+            maintenance=self._maintenance if paused else None,
+            backup_link=self._communicator.links.on_backup,
         )
 
     def _speak(self, outbox: _Outbox) -> Iterator[RankMessage]:
@@ -164,7 +187,7 @@ class Processor:
             try:
                 message = outbox.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
-                beat = Heartbeat(step=self._gate.completed, collectives=self._collectives())
+                beat = Heartbeat(step=self._gate.completed, collectives=self._communicator.begun())
                 message = RankMessage(generation=self.generation, heartbeat=beat)
             if message is None:
                 return
@@ -177,20 +200,29 @@ class Processor:
             log.warning("ignored a message of an earlier generation", extra={"generation": message.generation})
             return
         match message.WhichOneof("kind"):
-            case "hold":
-                step, total = self._gate.hold()
-                self._outbox.put(RankMessage(generation=self.generation, held=Held(step=step, total=total)))
-            case "pause_at":
-                self._gate.pause_at(message.pause_at.step)
-            case "resume":
-                self._resume()
             case "stand":
                 self._gate.stand(message.generation)
-                self._cut(message.generation)
+                self._communicator.cut(message.generation)
             case "rebuild":
                 self._gate.join(Join(message.generation, message.rebuild))
             case "leave":
                 self._leave(message.leave)
+            case _:
+                self._obey_at_boundary(message)
+
+    def _obey_at_boundary(self, message: ManagerMessage) -> None:
+        match message.WhichOneof("kind"):
+            case "hold":
+                step, total = self._gate.hold()
+                self._outbox.put(RankMessage(generation=self.generation, held=Held(step=step, total=total)))
+            case "pause_at":
+                order = message.pause_at
+                self._maintenance = order.maintenance if order.HasField("maintenance") else None
+                self._gate.pause_at(order.step)
+            case "switch_link":
+                self._gate.switch(Switch(message.switch_link.backup))
+            case "resume":
+                self._resume()
 
     def _resume(self) -> None:
         with self._lock:

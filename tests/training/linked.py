@@ -1,0 +1,53 @@
+"""The script of `repaired.py` with what a test of links needs.
+
+`REBUILT` is `RANK INTERFACE ACTION`: what happens on that rank behind a rebuild on that interface, or on any (`*`): it may
+`raise`, `kill` the process, or `wait` until there is a file `go`. `FUNCTION` has the links switched by a function of the script;
+it writes down how it was called, and raises on the rank that `FUNCTION` names.
+"""
+
+import os
+import runpy
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rekindle_training
+
+rank = int(os.environ["RANK"])
+folder = Path(os.environ["REKINDLE_JOB_DIR"])
+session = rekindle_training.session
+
+
+def rebuilt() -> None:
+    struck, interface, action = os.environ.get("REBUILT", "- - -").split()
+    if struck != str(rank) or interface not in ("*", os.environ.get("GLOO_SOCKET_IFNAME")):
+        return
+    if action == "raise":
+        raise ValueError(f"struck on {interface}")
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / "waits").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+
+
+def switch(backup: bool) -> None:
+    with (folder / f"called-{rank}").open("a") as calls:
+        calls.write("backup\n" if backup else "first\n")
+    if os.environ["FUNCTION"] == str(rank):
+        raise OSError("the library says no")
+
+
+@contextmanager
+def with_links(*args: Any, **keywords: Any) -> Iterator[Any]:
+    function = switch if "FUNCTION" in os.environ else None
+    with session(*args, **keywords, switch_link=function) as training:
+        training.on_rebuild(rebuilt)
+        yield training
+
+
+rekindle_training.session = with_links
+runpy.run_path(str(Path(__file__).with_name("repaired.py")), run_name="__main__")

@@ -1,0 +1,153 @@
+"""Moves the collectives of ranks from one link of their pods to the other, while training stands. Made of an order of the control
+plane, run by `maintenance.py`.
+
+All ranks that are named move, or nobody: where one cannot, the others are moved back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from rekindle_training.manager import procedures
+from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.procedures import Plan
+from rekindle_training.manager.rank_process import RankLost, RebuildFailed, StepFailed
+from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.successors import CannotRepair, Nobody
+from rekindle_wire.recover_pb2 import SwitchRankList
+from rekindle_wire.training_pb2 import ManagerMessage, RankMessage, SwitchLink
+
+log = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 60.0
+"""For a script's function that switches links; an answer takes a moment otherwise."""
+
+Links = Mapping[int, bool]
+"""By ranks: whether they use the second link of their pod."""
+
+
+def read(order: SwitchRankList, ranks: int) -> dict[int, bool]:
+    """Raises ValueError where it makes no sense; the message names the field.
+
+    Args:
+        ranks: of the job.
+    """
+    if not order.rankID:
+        raise ValueError("rankID: no rank is named")
+    if len(order.rankID) != len(order.op):
+        raise ValueError(f"op: {len(order.op)} directions for {len(order.rankID)} ranks of rankID")
+    links: dict[int, bool] = {}
+    for text, backup in zip(order.rankID, order.op, strict=True):
+        if not (text.isascii() and text.isdigit()) or int(text) >= ranks:
+            raise ValueError(f"rankID: {text!r} is not one of 0 to {ranks - 1}")
+        if int(text) in links:
+            raise ValueError(f"rankID: rank {int(text)} is named twice")
+        links[int(text)] = backup
+    return links
+
+
+class LinkSwitch:
+    """One order."""
+
+    def __init__(self, order: SwitchRankList, means: Means) -> None:
+        self.order = order.SerializeToString(deterministic=True)
+        self._order, self._means, self._roster = order, means, means.roster
+        self._result = False
+        self._info = "it is not done yet"
+        self.mends = False
+
+    def answer(self, attempt: str) -> None:
+        self._means.reports.links_switched(result=self._result, info=self._info, attempt=attempt)
+
+    def break_off(self, reason: str) -> None:
+        self._result, self._info = False, reason
+
+    async def run(self) -> None:
+        """Raises CannotRepair where training can go on on neither link."""
+        try:
+            links = read(self._order, self._roster.world_size)
+        except ValueError as error:
+            self.break_off(str(error))
+            return
+        self._result, self._info = await self._switch(links)
+
+    async def _switch(self, links: Links) -> tuple[bool, str]:
+        before = self._roster.links
+        answers = await self._ask(links)
+        if problems := _problems(answers):
+            moved = {rank: before[rank] for rank, answer in answers.items() if before[rank] != links[rank] and _may_have(answer)}
+            if undone := _problems(await self._ask(moved)):
+                raise CannotRepair(f"{_in_words(problems)}; back on the links of before: {_in_words(undone)}")
+            return False, f"{_in_words(problems)}; all ranks are on the links of before"
+        if not any(answer.link_switched.rebuild for answer in answers.values() if isinstance(answer, RankMessage)):
+            self._roster.put_links(links)
+        elif failure := await self._rebuild(before, links):
+            return False, await self._undo(failure)
+        return True, f"{sum(self._roster.links.values())} of {self._roster.world_size} ranks are on their backup links"
+
+    async def _ask(self, links: Links) -> dict[int, RankMessage | BaseException]:
+        """What each of these ranks answers, or why it does not."""
+        asked = {
+            rank: self._roster.members[rank].ask(
+                ManagerMessage(generation=self._roster.generation, switch_link=SwitchLink(backup=backup)), "link_switched"
+            )
+            for rank, backup in sorted(links.items())
+        }
+        if asked:
+            await asyncio.wait(asked.values(), timeout=SWITCH_SECONDS)
+        return {rank: _outcome(answer) for rank, answer in asked.items()}
+
+    async def _rebuild(self, before: Links, links: Links) -> str:
+        """Why it failed; empty: all stand in a group on these links. What ends here leaves the links of before."""
+        roster, limit = self._roster, self._means.rebuild_timeout
+        step = min(member.step for member in roster.members.values())
+        done = False
+        roster.put_links(links)
+        self.mends = True
+        try:
+            async with asyncio.timeout(limit):
+                await procedures.rebuild(roster, await self._means.store, dict(roster.members), Plan(step, stands=True), limit)
+            done = True
+        except (RankLost, RebuildFailed, StepFailed) as error:
+            return str(error)
+        except TimeoutError:
+            return f"not all ranks were connected within {limit:g} s"
+        finally:
+            self.mends = False
+            if not done:
+                roster.put_links({rank: before[rank] for rank in links})
+        return ""
+
+    async def _undo(self, failure: str) -> str:
+        """What there is to say of it, when all stand in a group on the links of before."""
+        self.mends = True
+        repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout, stands=True)
+        try:
+            await repair.run()
+        except CannotRepair as error:
+            raise CannotRepair(f"{failure}; back on the links of before: {error}") from error
+        finally:
+            self.mends = False
+        return f"{failure}; all ranks are on the links of before"
+
+
+def _outcome(answer: "asyncio.Future[RankMessage]") -> RankMessage | BaseException:
+    if not answer.done():
+        return TimeoutError(f"no answer within {SWITCH_SECONDS:g} s")
+    return answer.exception() or answer.result()
+
+
+def _may_have(answer: RankMessage | BaseException) -> bool:
+    """It has moved, or does so when it comes to it."""
+    return isinstance(answer, TimeoutError) or (isinstance(answer, RankMessage) and not answer.link_switched.problem)
+
+
+def _problems(answers: Mapping[int, RankMessage | BaseException]) -> dict[int, str]:
+    said = {rank: str(one) if isinstance(one, BaseException) else one.link_switched.problem for rank, one in answers.items()}
+    return {rank: problem for rank, problem in said.items() if problem}
+
+
+def _in_words(problems: Mapping[int, str]) -> str:
+    rank, problem = min(problems.items())
+    others = f", and {len(problems) - 1} other ranks failed" if len(problems) > 1 else ""
+    return f"rank {rank}: {problem}{others}"
