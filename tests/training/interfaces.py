@@ -1,51 +1,94 @@
 """Network interfaces for a pod, as far as gloo can tell: further names of the loopback interface, with addresses of their own."""
 
+import contextlib
+import ctypes
 import fcntl
+import multiprocessing
 import os
 import re
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SET_ADDRESS, GET_FLAGS, SET_FLAGS = 0x8916, 0x8913, 0x8914
+from rekindle_training.adapter import interfaces
+
+SET_ADDRESS, SET_FLAGS = 0x8916, 0x8914
 UP = 0x1
-ESTABLISHED = "01"
+CLONE_NEWNET = 0x40000000
+ESTABLISHED, LISTENS = "01", "0A"
+NOT_ALLOWED = "the tests of links give lo further addresses, and make namespaces: they take root with the capability NET_ADMIN"
 
 
 class Alias:
-    """One of them; it needs no programs, and a user who may configure interfaces."""
+    """One of them, as `ip address add ... label lo:...` would make it."""
 
     def __init__(self, letter: str, network: int) -> None:
         number = os.getpid() % 65024
         self.name = f"lo:{number}{letter}"
         self.address = f"127.{network}.{number // 254}.{number % 254 + 1}"
-        self._ask(SET_ADDRESS, struct.pack("H2x4s8x", socket.AF_INET, socket.inet_aton(self.address)))
+        try:
+            _ask(self.name, SET_ADDRESS, _of_address(self.address))
+        except PermissionError:
+            pytest.fail(NOT_ALLOWED)
 
     def remove(self) -> None:
-        """An alias that is down is no more."""
-        self._ask(SET_FLAGS, struct.pack("H14x", 0))
-
-    def _ask(self, what: int, value: bytes) -> None:
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-                fcntl.ioctl(asking, what, struct.pack("16s16s", self.name.encode(), value))
-        except PermissionError:
-            pytest.fail("the tests of links give lo further addresses, which takes root with the capability NET_ADMIN")
+        """An alias that is down is no more. May be called again."""
+        with contextlib.suppress(OSError):
+            _ask(self.name, SET_FLAGS, struct.pack("H14x", 0))
 
 
 def addresses(process: int) -> set[str]:
     """Of both ends of this process's connections, but for 127.0.0.1, which the system gives to who connects on this machine."""
-    sockets = set()
+    ends = {end for *both, state in _sockets(process) for end in both if state == ESTABLISHED}
+    return ends - {"127.0.0.1"}
+
+
+def listens(process: int) -> str:
+    """Where others connect to this process."""
+    (found,) = {local for local, _, state in _sockets(process) if state == LISTENS and local != "127.0.0.1"}
+    return found
+
+
+def _sockets(process: int) -> Iterator[tuple[str, str, str]]:
+    """Local and remote address, and state."""
+    sockets: set[str] = set()
     for entry in Path(f"/proc/{process}/fd").iterdir():
-        try:
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             sockets |= set(re.findall(r"socket:\[(\d+)\]", str(entry.readlink())))
-        except FileNotFoundError:  # closed meanwhile
-            continue
-    found = set()
     for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, state, *_, inode = line.split()[:10]
-        if state == ESTABLISHED and inode in sockets:
-            found |= {socket.inet_ntoa(struct.pack("<I", int(end.partition(":")[0], 16))) for end in (local, remote)}
-    return found - {"127.0.0.1"}
+        if inode in sockets:
+            yield _address(local), _address(remote), state
+
+
+def _address(end: str) -> str:
+    return socket.inet_ntoa(struct.pack("<I", int(end.partition(":")[0], 16)))
+
+
+def problems_in_a_new_namespace() -> list[str]:
+    """Of lo, which is down there, up without an address, and with one; and of an interface that is not there."""
+    with multiprocessing.get_context("spawn").Pool(1) as other:
+        return other.apply(_problems)
+
+
+def _problems() -> list[str]:
+    if ctypes.CDLL(None).unshare(CLONE_NEWNET):
+        raise PermissionError(NOT_ALLOWED)
+    found = [interfaces.problem("lo")]
+    _ask("lo", SET_FLAGS, struct.pack("H14x", UP))
+    _ask("lo", SET_ADDRESS, _of_address("0.0.0.0"))
+    found.append(interfaces.problem("lo"))
+    _ask("lo", SET_ADDRESS, _of_address("127.0.0.1"))
+    return [*found, interfaces.problem("lo"), interfaces.problem("eth7")]
+
+
+def _of_address(address: str) -> bytes:
+    return struct.pack("H2x4s8x", socket.AF_INET, socket.inet_aton(address))
+
+
+def _ask(name: str, what: int, value: bytes) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        fcntl.ioctl(asking, what, struct.pack("16s16s", name.encode(), value))

@@ -8,8 +8,8 @@ from pathlib import Path
 _GET_FLAGS, _GET_ADDRESS = 0x8913, 0x8915
 _UP, _RUNNING = 0x1, 0x40
 _REQUEST = struct.Struct("16sH22x")
-_LINK_LOCAL = "20"
-"""Scope of an address of IPv6 that other machines cannot be reached by."""
+_GLOBAL = "00"
+"""Scope of an address of IPv6 by which other machines are reached."""
 
 
 def problem(name: str) -> str:
@@ -31,7 +31,7 @@ def _has_address(name: str) -> bool:
     except OSError:
         table = Path("/proc/self/net/if_inet6")
         lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
-        return any(line[-1] == name and line[3] != _LINK_LOCAL for line in lines)
+        return any(line[-1] == name and line[3] == _GLOBAL for line in lines)
     return True
 
 
