@@ -13,12 +13,22 @@ Answer = Callable[[ManagerMessage], RankMessage | None]
 
 
 class ScriptedRank:
-    """One process. It joins every generation at once, and completes a step in it."""
+    """One process. It joins every generation at once, and completes a step in it, unless it `stays` in that one."""
 
-    def __init__(
-        self, channel: Any, rank: int, role: str, answer: Answer, *, generation: int = 0, step: int = 0, paused: bool = False
+    def __init__(  # what it is, and how it is met
+        self,
+        channel: Any,
+        rank: int,
+        role: str,
+        answer: Answer,
+        *,
+        generation: int = 0,
+        step: int = 0,
+        paused: bool = False,
+        stays: bool = False,
     ) -> None:
         self.told: list[str] = []
+        self._stays = stays
         hello = Hello(rank=rank, role=role, process=f"{role}/{rank}", protocol=PROTOCOL, step=step, paused=paused)
         self._answer = answer
         self._says: asyncio.Queue[RankMessage] = asyncio.Queue()
@@ -47,7 +57,7 @@ class ScriptedRank:
     async def _listen(self, stub: Any) -> None:
         async for message in stub.Join(self._speak(), wait_for_ready=True):
             self.told.append(kind := message.WhichOneof("kind"))
-            joins = RankMessage(stepped=Stepped(step=1)) if kind == "rebuild" else None
+            joins = RankMessage(stepped=Stepped(step=1)) if kind == "rebuild" and not self._stays else None
             if answer := joins or self._answer(message):
                 answer.generation = message.generation
                 self._says.put_nowait(answer)

@@ -1,7 +1,9 @@
 """Links that are switched while training is paused, with real processes over two addresses and a scripted gateway."""
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +132,7 @@ async def test_a_link_is_remembered_as_long_as_the_pod_lives(
 
 async def recovered_in_place(job: Job, gateway: GatewayPeer, rank: int, number: int) -> None:
     """The `number`-th fault of a job that has been paused once."""
-    kill_rank(job, rank)
+    os.kill(job.steps(rank)[-1]["pid"], signal.SIGKILL)
     assert (await fault(gateway, number)).keys() == {str(rank)}
     await in_place(gateway, rank, number)
 

@@ -114,7 +114,8 @@ class Maintenance:
         self._end(RECOVERED, f"training goes on: {reason}", reason)
 
     def stop(self, reason: str) -> None:
-        """For another order."""
+        """Training goes on from here."""
+        log.info("the maintenance ends", extra={"reason": reason})
         self.refuse(reason)
         procedures.release(self._roster)
 
