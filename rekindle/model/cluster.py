@@ -77,6 +77,8 @@ class PodStatus(Resource):
     exit_code: int | None = None
     pid: int | None = None
     start_time: datetime | None = None
+    devices: tuple[str, ...] = ()
+    """Local ids of its devices on its node (`0`, `1`, ...), in the order of its local ranks. Empty: none, or nobody says."""
 
 
 class Pod(Resource):

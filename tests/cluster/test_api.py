@@ -51,6 +51,19 @@ async def test_a_pod_finds_its_place_in_its_environment(client: ClusterClient) -
     assert folders == {"checkpoints", "steps", "final", "logs"}
 
 
+async def test_a_pod_gets_the_lowest_devices_of_its_node_that_are_free(client: ClusterClient) -> None:
+    """A device has one pod at a time; one that ended gives its own back."""
+    await client.submit(job_object("large", accelerators=1, pods=6))
+    pods = await until_running(client, *(f"large-worker-{rank}" for rank in range(6)))
+    given = {(pod.spec.node_name, pod.status.devices) for pod in pods}
+    assert given == {(f"node-{node}", (device,)) for node in range(3) for device in "01"}
+    (first,) = [pod for pod in pods if (pod.spec.node_name, pod.status.devices) == ("node-1", ("0",))]
+    await client.delete_pod(first.metadata.name, first.metadata.uid, 0)
+    await client.submit(job_object("small"))
+    (pod,) = await until_running(client, "small-worker-0")
+    assert (pod.spec.node_name, pod.status.devices) == ("node-1", ("0",))
+
+
 async def test_a_job_succeeds_with_its_workers(client: ClusterClient) -> None:
     """When a pod of every rank succeeded the job has succeeded, its manager is stopped, and all objects stay."""
     await client.submit(job_object(command=("true",), pods=2, manager=FOREVER))

@@ -25,7 +25,7 @@ from workers.local_cluster.conditions import with_condition
 from workers.local_cluster.environment import environment_of, log_of
 from workers.local_cluster.options import Options
 from workers.local_cluster.processes import Processes
-from workers.local_cluster.scheduling import in_the_way, place
+from workers.local_cluster.scheduling import free_devices, in_the_way, place
 from workers.local_cluster.store import Store, now
 
 LAST_LINE = 500
@@ -111,7 +111,8 @@ class Pods:
             return
         bound = pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": placement.node})})
         scheduled = Condition(type="PodScheduled", status="True")
-        bound = self._with_status(bound, conditions=with_condition(pod.status.conditions, scheduled))
+        conditions = with_condition(pod.status.conditions, scheduled)
+        bound = self._with_status(bound, conditions=conditions, devices=free_devices(bound, self._store.pods.values()))
         self._record(pod, "Scheduled", f"assigned {pod.metadata.name} to {placement.node}")
         self._start(bound, job)
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 
 from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
 from rekindle.model.job import SubHealthStrategy
@@ -52,6 +53,14 @@ def place(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) 
         fits.reverse()
     best = min(fits, key=lambda node: _cost(node, pod, working, used[node.metadata.name]))
     return Placement(node=best.metadata.name)
+
+
+def free_devices(pod: Pod, pods: Iterable[Pod]) -> tuple[str, ...]:
+    """The local ids of the accelerators that a pod gets on its node: the lowest that no other pod there has."""
+    here = [other for other in pods if other.spec.node_name == pod.spec.node_name and not over(other)]
+    taken = {device for other in here for device in other.status.devices}
+    free = (str(number) for number in count() if str(number) not in taken)
+    return tuple(islice(free, pod.spec.accelerators))
 
 
 def in_the_way(pod: Pod, job: JobObject, nodes: Iterable[Node], pods: Iterable[Pod]) -> list[Pod]:

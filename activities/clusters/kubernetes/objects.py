@@ -9,6 +9,7 @@ import yaml
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.devices import devices_of
 from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
@@ -78,7 +79,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             avoid_nodes=_avoided(spec),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
-        status=_status(pod.get("status", {})),
+        status=_status(pod.get("status", {})).model_copy(update={"devices": devices_of(annotations)}),
     )
 
 

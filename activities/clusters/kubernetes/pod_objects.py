@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kinds import (
     BATCH_JOB_NAME,
     COMPLETION_INDEX,
@@ -89,7 +90,7 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
     """
     metadata, withheld = old["metadata"], job.kind.withheld
     labels = {key: value for key, value in metadata.get("labels", {}).items() if key not in withheld}
-    said = {key: value for key, value in metadata.get("annotations", {}).items() if key != OWN_CLASS}
+    said = {key: value for key, value in metadata.get("annotations", {}).items() if key not in (OWN_CLASS, *GIVEN)}
     annotations = {**said, **({keys.RANK_INDEX: rank} if rank else {})}
     marks = {keys.POD_TYPE: PodRole.BACKUP.value, keys.BACKUP_SOURCE: metadata["name"]}
     if withheld:
@@ -171,7 +172,8 @@ def of_index(neighbour: Object, job: Workload, index: int) -> Object:
     metadata, spec = neighbour["metadata"], neighbour["spec"]
     mine = {COMPLETION_INDEX: str(index)}
     own = {key: metadata[key] for key in ("namespace", "ownerReferences")}
-    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != FAILURES_OF_INDEX}
+    not_mine = (FAILURES_OF_INDEX, *GIVEN)
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key not in not_mine}
     return {
         "metadata": {
             **own,
@@ -374,7 +376,8 @@ def is_manager(pod: Object) -> bool:
 def remembered(pod: Object) -> Object:
     """What a restart needs of a pod that nobody controls, kept as a PodTemplate while there is none."""
     metadata = pod["metadata"]
-    kept = {"labels": metadata.get("labels", {}), "annotations": metadata.get("annotations", {})}
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key not in GIVEN}
+    kept = {"labels": metadata.get("labels", {}), "annotations": annotations}
     return {
         "apiVersion": "v1",
         "kind": "PodTemplate",

@@ -1,0 +1,50 @@
+"""Which device of which node belongs to which rank. Asked where people, or a platform, name devices of nodes. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rekindle.model.cluster import JobView, Pod
+from rekindle.model.fault import HOLDER_LENGTH
+from rekindle.policy.pod_ranks import ranked
+
+
+class DeviceOfRank(NamedTuple):
+    rank: int
+    pod_rank: int
+    node: str
+    device: str
+    """Its local id on the node: `0`, `1`, ..."""
+
+    holder: str
+    """UID of the pod that holds the rank, as far as a sighting says it."""
+
+
+def devices(view: JobView) -> tuple[DeviceOfRank, ...]:
+    """By rank. A pod rank that no pod holds on a node, or that two pods claim, has none.
+
+    The n-th device of a pod belongs to its n-th local rank. Of more devices than ranks each rank has its share, in order, and
+    as many rows; of more ranks than devices several share one.
+    """
+    return tuple(sorted(_rows(view))) if view.job else ()
+
+
+def _rows(view: JobView) -> Iterator[DeviceOfRank]:
+    assert view.job
+    each, before = view.job.spec.ranks_per_pod, Counter[str]()
+    for pod_rank, pod in sorted(_holders(view, view.job.spec.pods).items()):
+        node, own = pod.spec.node_name, pod.status.devices
+        if not own:
+            own = tuple(str(before[node] + local) for local in range(each))
+            before[node] += each
+        pairs = max(each, len(own))
+        for pair in range(pairs):
+            rank, device = pod_rank * each + pair * each // pairs, own[pair * len(own) // pairs]
+            yield DeviceOfRank(rank, pod_rank, node, device, pod.metadata.uid[:HOLDER_LENGTH])
+
+
+def _holders(view: JobView, count: int) -> dict[int, Pod]:
+    """By pod rank."""
+    holding = [one for one in ranked(view.pods) if one.holds and one.rank is not None and one.rank < count]
+    claims = Counter(one.rank for one in holding)
+    return {one.rank: one.pod for one in holding if one.rank is not None and claims[one.rank] == 1 and one.pod.spec.node_name}

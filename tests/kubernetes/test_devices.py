@@ -1,0 +1,59 @@
+"""Which devices a pod was given is read from what the Ascend Device Plugin writes on it, and copied to no other pod."""
+
+import json
+
+import pytest
+
+from activities.clusters.kubernetes.devices import devices_of
+from activities.clusters.kubernetes.kinds import BARE, Workload
+from activities.clusters.kubernetes.objects import pod_of
+from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
+
+CONFIGURATION = "ascend.kubectl.kubernetes.io/ascend-910-configuration"
+MOUNTED = "huawei.com/AscendReal"
+WRITTEN = json.dumps(
+    {
+        "pod_name": "gpt-worker-0",
+        "server_id": "10.0.0.7",
+        "devices": [{"device_id": "4", "device_ip": "192.168.0.4"}, {"device_id": "2", "device_ip": "192.168.0.2"}],
+    }
+)
+POD = {
+    "metadata": {"name": "gpt-0", "namespace": "default", "uid": "u", "annotations": {CONFIGURATION: WRITTEN, "own": "kept"}},
+    "spec": {"containers": [{"image": "train"}], "nodeName": "node-3"},
+}
+JOB = Workload(BARE, {"metadata": {"name": "gpt", "namespace": "default", "uid": "job"}, "spec": {}})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "found"),
+    [
+        ({CONFIGURATION: WRITTEN}, ("4", "2")),
+        ({CONFIGURATION: WRITTEN, MOUNTED: "Ascend910-7"}, ("4", "2")),
+        ({CONFIGURATION.replace("910", "npu"): WRITTEN}, ("4", "2")),
+        ({MOUNTED: "Ascend910-0,Ascend910-1"}, ("0", "1")),
+        ({CONFIGURATION: '{"devices": [{"device_id": 3}]}'}, ("3",)),
+        ({}, ()),
+        ({MOUNTED: ""}, ()),
+        ({CONFIGURATION: "{", MOUNTED: "Ascend910-7"}, ("7",)),
+        ({CONFIGURATION: '{"devices": "01"}'}, ()),
+        ({CONFIGURATION: '{"devices": [{"device_id": "../1"}]}'}, ()),
+        ({MOUNTED: "Ascend910-1,Ascend910-1"}, ()),
+        ({MOUNTED: ",".join(f"Ascend910-{number}" for number in range(2000))}, ()),
+    ],
+)
+def test_devices_are_read_as_far_as_they_make_sense(annotations: dict[str, str], found: tuple[str, ...]) -> None:
+    """The configuration before the list of what is mounted; what nobody can read is as if it were not there."""
+    assert devices_of(annotations) == found
+
+
+def test_a_pods_devices_are_part_of_its_status() -> None:
+    """As the local cluster has them."""
+    assert pod_of(POD, JOB, ()).status.devices == ("4", "2")
+
+
+def test_devices_are_not_cloned_with_a_pod() -> None:
+    """A backup and a standby get devices of their own, on a node of their own."""
+    for clone in (backup_of(POD, JOB, "gpt-0-b", "0", {}), standby_of(POD, JOB, "gpt-s", {}, ())):
+        assert clone["metadata"]["annotations"]["own"] == "kept"
+        assert CONFIGURATION not in clone["metadata"]["annotations"]
