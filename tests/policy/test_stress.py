@@ -1,7 +1,7 @@
 """What may be asked of a stress test, and what its results mean."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ DEVICES = tuple(DeviceOfRank(rank, rank // 2, f"n{rank // 2}", str(rank % 2), f"
 """Three nodes with two ranks each."""
 
 
-def problem(accepted: tuple[int, ...] = stress.OF_OURS, **fields: object) -> str:
+def problem(fields: Mapping[str, object], accepted: Iterable[int] = stress.OF_OURS) -> str:
     return stress.problem(StressRequest.model_validate(fields), DEVICES, accepted)
 
 
@@ -36,14 +36,14 @@ def problem(accepted: tuple[int, ...] = stress.OF_OURS, **fields: object) -> str
 )
 def test_a_request_that_is_wrong_is_refused_with_its_field(fields: dict[str, object], words: str) -> None:
     """As the wire names it; `allNodesOps` outweighs what is said of single nodes."""
-    said = problem(**fields)
+    said = problem(fields)
     assert words in said
     assert bool(said) is bool(words)
 
 
 def test_the_memory_is_checked_by_our_training_side_only() -> None:
     """MindIO knows two operations."""
-    assert "accepted are 0, 1" in problem(stress.OF_MINDIO, all_nodes=(2,))
+    assert "accepted are 0, 1" in problem({"all_nodes": (2,)}, stress.OF_MINDIO)
 
 
 def test_a_job_without_pods_on_nodes_cannot_be_tested() -> None:
@@ -69,7 +69,7 @@ def results(**codes: Mapping[int, str]) -> StressResults:
 
 
 SOUND = dict.fromkeys(range(6), "0")
-ALL = dict.fromkeys(range(6), (0,))
+ALL: stress.Plan = dict.fromkeys(range(6), (0,))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ CODES = st.dictionaries(st.integers(0, 5), st.sampled_from([*(code.value for cod
 def test_training_goes_on_as_it_is_only_where_no_asked_rank_has_a_fault(
     aic: dict[int, str], hccs: dict[int, str], asked: set[int]
 ) -> None:
-    """A rank is faulty for its own code or its node's; a node is isolated for a fault on it, and for nothing else. Results survive
-    a payload."""
+    """A rank is faulty for its own code or its node's; a node is isolated for a fault on it, and for nothing else. Results
+    survive a payload."""
     told = StressResults.model_validate_json(results(aic=aic, hccs=hccs).model_dump_json())
     found = stress.findings(told, dict.fromkeys(sorted(asked), (0, 1)), DEVICES)
     of_rank = {rank: {aic.get(rank), hccs.get(rank)} for rank in asked}

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +54,8 @@ def check(device: torch.device, meeting: Meeting, turn: Turn, disturb: Disturb) 
     partners = meeting.partners()
     if not partners:
         return Verdict(NOT_RUN, "no other rank is tested with which messages could be exchanged")
-    wrong, silent, rates = {}, [], []
+    wrong: dict[int, int] = {}
+    silent, rates = list[int](), list[float]()
     for number, partner in enumerate(partners):
         if partner is None or turn.stopped:
             continue
@@ -146,10 +146,11 @@ def _backend(device: torch.device, store: dist.Store, me: int, ends: float) -> A
 
 def _exchange(pair: _Pair, device: torch.device, disturb: Disturb) -> _Received:
     """One sends and the other receives, and then the other way round: who both send first wait for each other."""
-    steps = [partial(_send, pair, device, disturb), partial(_receive, pair, device)]
-    received = _Received()
-    for step in steps if pair.me == 0 else reversed(steps):
-        received = step() or received
+    if pair.me == 0:
+        _send(pair, device, disturb)
+    received = _receive(pair, device)
+    if pair.me == 1:
+        _send(pair, device, disturb)
     return received
 
 
