@@ -349,8 +349,10 @@ class Training:
             if self.step >= end and not self._gate.broken:
                 return
             wish = self._gate.wait()
-            if not isinstance(wish, Check):
-                self._checks.stop()
+            if isinstance(wish, Check):
+                self._checks.begin(wish.order)
+                continue
+            self._checks.stop()
             if isinstance(wish, Go):
                 return
             self._obey(wish)
@@ -363,8 +365,6 @@ class Training:
                 for callback in self._on_pause:
                     callback()
                 self._say_paused()
-            case Check():
-                self._checks.begin(wish.order)
             case Stand():
                 self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
             case Switch():

@@ -18,6 +18,8 @@ WORDS = 2**20
 SHARE_OF_HOST, MOST_OF_HOST = 4, 2**30
 """One of so many parts of what is free, and bytes at most: others live there, and who takes too much is killed."""
 SHARE_OF_DEVICE = 2
+TAKING = 0.2
+"""Of the time, for taking memory."""
 
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -34,7 +36,7 @@ def check(device: torch.device, ranks: int, turn: Turn, disturb: Disturb) -> Ver
     free = free_bytes(device)
     wanted = free // SHARE_OF_DEVICE if device.type != "cpu" else min(free // (SHARE_OF_HOST * ranks), MOST_OF_HOST)
     try:
-        return _checked(_blocks(device, wanted // BLOCK), turn, disturb) if wanted >= BLOCK else _too_little(free, ranks)
+        return _checked(_blocks(device, wanted // BLOCK, turn), turn, disturb) if wanted >= BLOCK else _too_little(free, ranks)
     finally:
         if device.type != "cpu":
             _of(device).empty_cache()  # what training did not have before is given back
@@ -43,7 +45,7 @@ def check(device: torch.device, ranks: int, turn: Turn, disturb: Disturb) -> Ver
 def _checked(blocks: list[torch.Tensor], turn: Turn, disturb: Disturb) -> Verdict:
     if not blocks:
         return Verdict(NOT_RUN, "no block of memory could be had")
-    passes = wrong = 0
+    passes, wrong, began = 0, 0, turn.spent
     for pattern in _patterns(blocks[0].device):
         for number, chunk in _chunks(blocks, turn):
             chunk.copy_(pattern(number * WORDS))
@@ -55,7 +57,7 @@ def _checked(blocks: list[torch.Tensor], turn: Turn, disturb: Disturb) -> Verdic
         if turn.over:
             break
     size = len(blocks) * BLOCK
-    rate = 2e-9 * passes * size / turn.spent
+    rate = 2e-9 * passes * size / (turn.spent - began)
     return found(
         wrong, f"{wrong} words wrong of {size / 2**30:.2f} GiB in {passes} patterns, {rate:.1f} GB/s, {turn.spent:.1f} s"
     )
@@ -79,11 +81,12 @@ def _chunks(blocks: list[torch.Tensor], turn: Turn) -> Iterator[tuple[int, torch
     return takewhile(lambda _: not turn.stopped, numbered)
 
 
-def _blocks(device: torch.device, count: int) -> list[torch.Tensor]:
+def _blocks(device: torch.device, count: int, turn: Turn) -> list[torch.Tensor]:
+    """As many as can be written in a part of the time, so that there is time for several patterns."""
     blocks: list[torch.Tensor] = []
     with contextlib.suppress(torch.OutOfMemoryError):  # another process took some meanwhile
-        while len(blocks) < count:
-            blocks.append(torch.empty(BLOCK // 8, dtype=torch.int64, device=device))
+        while not blocks or (len(blocks) < count and turn.left(TAKING) > 0):
+            blocks.append(torch.zeros(BLOCK // 8, dtype=torch.int64, device=device))
     return blocks
 
 
