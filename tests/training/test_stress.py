@@ -10,10 +10,11 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle_training.manager.stress import culprits, judged
+from rekindle_training.manager.stress import culprits, judged, read
 from rekindle_training.stress import injected, memory, messages, products
 from rekindle_training.stress.codes import FAULT, MEMORY, MESSAGES, NOT_RUN, OK, PRODUCTS, TIMED_OUT
 from rekindle_training.stress.verdict import Disturb, Turn, Verdict
+from rekindle_wire.recover_pb2 import StressOpList, StressTestRankParams
 from rekindle_wire.training_pb2 import StressTested
 
 CPU = torch.device("cpu")
@@ -134,6 +135,20 @@ def test_a_check_that_nobody_wants_ends() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((), "stressParam: no rank is named"),
+        (("0", "4"), "stressParam: '4' is not one of 0 to 3"),
+        (("one",), "'one' is not one of"),
+    ],
+)
+def test_an_order_that_names_no_ranks_of_the_job_is_refused(ranks: tuple[str, ...], words: str) -> None:
+    """With its field."""
+    with pytest.raises(ValueError, match=words):
+        read(StressTestRankParams(stressParam={rank: StressOpList(ops=[0]) for rank in ranks}), 4)
+
+
 def said(**fields: object) -> StressTested:
     return StressTested(code=OK, result="figures", **fields)  # type: ignore[arg-type]
 
@@ -144,6 +159,7 @@ def said(**fields: object) -> StressTested:
         ({0: said(), 1: said()}, [OK, OK]),
         ({0: said()}, [OK, TIMED_OUT]),
         ({0: said(silent=[1])}, [OK, TIMED_OUT]),
+        ({0: said(silent=[1]), 1: StressTested(code=NOT_RUN)}, [OK, NOT_RUN]),
         ({0: said(wrong=[1]), 1: said()}, [FAULT, FAULT]),
         ({0: said(wrong=[2]), 1: said(wrong=[2]), 2: said()}, [OK, OK, FAULT]),
         ({0: said(silent=[2]), 1: said(silent=[2]), 2: said(silent=[0, 1])}, [OK, OK, TIMED_OUT]),

@@ -3,8 +3,6 @@
 import json
 import re
 
-import pytest
-
 from tests.training.dialogue import fault, kill_rank, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import WORLD, Job
@@ -50,11 +48,15 @@ async def test_training_does_not_notice_a_stress_test(job: Job, gateway: Gateway
 
 
 async def test_a_node_that_computes_wrongly_is_found(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
-    """Its ranks say so, in every check that it disturbs; others, and other checks, are as they should be."""
+    """Its ranks say so, in every check that it disturbs; others, and other checks, are as they should be. An order that makes no
+    sense is answered without results."""
     node = {"node": "node-2"}
     await paused(job, gateway, {"fault": "wrong-product", **node}, {"fault": "wrong-message", **node})
+    await gateway.stress({9: (0,)})
+    assert await gateway.tested() == {}
+    assert gateway.metadata["ReplyStressTestResult"][0]["rekindle-info-bin"] == "stressParam: '9' is not one of 0 to 3"
     await gateway.stress({0: (1,), 1: (1, 7), 2: (0, 1), 3: (0, 1)})
-    codes = {rank: {name: code for name, (code, _) in of_rank.items()} for rank, of_rank in (await gateway.tested()).items()}
+    codes = {rank: {name: code for name, (code, _) in of_rank.items()} for rank, of_rank in (await gateway.tested(2)).items()}
     wrong = {"aic": "2", "hccs": "2"}
     assert codes == {0: {"hccs": "0"}, 1: {"hccs": "0", "7": "1"}, 2: wrong, 3: wrong}
     await went_on(job, gateway)
@@ -64,11 +66,10 @@ async def test_a_node_that_computes_wrongly_is_found(job: Job, gateway: GatewayP
 async def test_a_rank_that_hangs_in_a_check_has_timed_out(job: Job, gateway: GatewayPeer, reference: list[bytes]) -> None:
     """It is asked nothing more, the others exchange messages without it, and training goes on with it all the same."""
     await paused(job, gateway, {"fault": "check-hangs", "node": "node-1"})
-    await gateway.stress({0: (0, 1), 1: (1,), 2: (1,), 3: (1,)})
+    await gateway.stress({0: (0, 1), 2: (1,), 3: (1,)})
     told = await gateway.tested()
     assert {rank: {name: code for name, (code, _) in of_rank.items()} for rank, of_rank in told.items()} == {
         0: {"aic": "3", "hccs": "3"},
-        1: {"hccs": "3"},
         2: {"hccs": "0"},
         3: {"hccs": "0"},
     }
@@ -88,15 +89,22 @@ async def test_a_rank_that_dies_in_a_stress_test_is_a_fault(job: Job, gateway: G
     assert names.index("ReportProcessFault") < names.index("ReplyStressTestResult")
 
 
-@pytest.mark.parametrize(
-    ("ops", "words"),
-    [({}, "stressParam: no rank is named"), ({"9": (0,)}, "stressParam: '9' is not one of 0 to 3")],
-)
-async def test_an_order_that_makes_no_sense_is_answered(
-    job: Job, gateway: GatewayPeer, ops: dict[int | str, tuple[int, ...]], words: str
+async def test_a_manager_that_dies_in_a_stress_test_is_followed_by_one_that_makes_it(
+    job: Job, gateway: GatewayPeer, reference: list[bytes]
 ) -> None:
-    """With words, and no result."""
+    """As soon as it is told; the check that the one before it had begun gives way."""
     await paused(job, gateway)
-    await gateway.stress(ops)
-    assert await gateway.tested() == {}
-    assert gateway.metadata["ReplyStressTestResult"][0]["rekindle-info-bin"] == words
+    await gateway.stress(dict.fromkeys(range(WORLD), (0, 1)))
+    await job.printed("checking")
+    job.started["manager"].kill()
+    await job.started["manager"].code()
+    await job.manager()
+    await gateway.until(lambda: len(gateway.all("SubscribeNotifyExecStressTest")) > 1)
+    await gateway.pause()
+    assert (await gateway.report("ReportStopComplete", 2)).status.code == 0
+    await gateway.stress(dict.fromkeys(range(WORLD), (0, 1)))
+    assert {code for of_rank in (await gateway.tested()).values() for code, _ in of_rank.values()} == {"0"}
+    await gateway.go_on()
+    assert (await status(gateway))[:2] == ("continue", 0)
+    assert await job.codes() == {0, -9}
+    assert job.final() == reference

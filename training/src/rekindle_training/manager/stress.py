@@ -124,7 +124,8 @@ def judged(ranks: Iterable[int], answers: Mapping[int, StressTested]) -> dict[in
     results = {rank: OpResult(one.code, one.result) for rank, one in answers.items()}
     late = set(ranks) - answers.keys()
     results |= {rank: OpResult(TIMED_OUT, "no answer in time") for rank in late}
-    silent = culprits(_pairs(answers, lambda one: one.silent), late)
+    absent = late | {rank for rank, one in answers.items() if one.code == NOT_RUN}
+    silent = culprits(_pairs(answers, lambda one: one.silent), absent)
     wrong = culprits(_pairs(answers, lambda one: one.wrong), set())
     for rank in silent & answers.keys():
         results[rank] = OpResult(TIMED_OUT, answers[rank].result)
