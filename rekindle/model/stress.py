@@ -41,7 +41,7 @@ class StressRequest(Value):
 
 
 class OpResult(Value):
-    code: str = ""
+    code: Note = ""
     """One that `Code` does not have was not understood, and is kept as it came."""
 
     result: Note = ""
@@ -117,7 +117,7 @@ class Row(Value):
     device: str = ""
     rank: int = 0
     check: Note = ""
-    code: str = ""
+    code: Note = ""
     result: Note = ""
 
 

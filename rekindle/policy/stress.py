@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from rekindle.model.bounds import cut, few
-from rekindle.model.stress import Code, Findings, Op, OpResult, Row, StressRequest, StressResults
+from rekindle.model.sizes import LONGEST_RANK
+from rekindle.model.stress import Code, Findings, Op, OpResult, ResultOf, Row, StressRequest, StressResults, gathered
 from rekindle.policy.devices import DeviceOfRank
 
 NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
@@ -12,6 +13,9 @@ NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
 
 OF_MINDIO = (Op.COMPUTE, Op.MESSAGES)
 OF_OURS = tuple(Op)
+
+MOST_CHECKS = 4
+"""Of one rank, of which a result is kept; there are three."""
 
 QUOTED = 80
 """Bytes of a wrong node's name that a refusal quotes."""
@@ -67,6 +71,21 @@ def plan(request: StressRequest, devices: Devices) -> Plan:
     """What each rank does, of a request without a problem. A node that has lost its ranks meanwhile has nothing to do."""
     wanted = {one.rank: request.all_nodes or request.nodes.get(one.node, ()) for one in devices}
     return {rank: ops for rank, ops in sorted(wanted.items()) if ops}
+
+
+def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
+    """What a client says, by ranks as the wire writes them. What names no rank of the job is left out, and so are further checks
+    of a rank that has many.
+
+    Args:
+        ranks: of the job.
+    """
+    known = {
+        int(text): of_rank for text, of_rank in said.items() if len(text) <= LONGEST_RANK and text.isascii() and text.isdigit()
+    }
+    return gathered(
+        {rank: {name: known[rank][name] for name in sorted(known[rank])[:MOST_CHECKS]} for rank in sorted(known) if rank < ranks}
+    )
 
 
 def findings(results: StressResults, asked: Plan, devices: Devices) -> Findings:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.model.stress import MOST_TEXT, Code, OpResult, StressRequest, StressResults, gathered
 from rekindle.policy import stress
 from rekindle.policy.devices import DeviceOfRank
@@ -120,6 +121,24 @@ def test_training_goes_on_as_it_is_only_where_no_asked_rank_has_a_fault(
     late = {rank for rank, codes in of_rank.items() if codes & {"3", "4"}}
     assert set(found.faulty) == late | {rank for rank in range(6) if rank // 2 in bad}
     assert set(found.not_tested) == {rank for rank, codes in of_rank.items() if codes & {"1", "", "x", None}}
+
+
+def test_what_a_client_says_is_read_as_far_as_it_is_of_ranks() -> None:
+    """A number that is none, or too large, or a rank with a hundred checks, does no harm."""
+    one = {"aic": OpResult(code="2", result="x" * 1000)}
+    said = {
+        "0": one,
+        "5": one,
+        "6": one,
+        "-1": one,
+        "x": one,
+        "9" * 5000: one,
+        "1": {f"{n:03}": OpResult(code="0") for n in range(100)},
+    }
+    found = stress.told(said, 6).by_rank()
+    assert sorted(found) == [0, 1, 5]
+    assert len(found[0]["aic"].result) == LONGEST_NOTE
+    assert len(found[1]) == stress.MOST_CHECKS
 
 
 def test_the_answer_is_worded_as_the_original_words_it() -> None:

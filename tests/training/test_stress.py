@@ -88,7 +88,7 @@ def test_messages_of_a_rank_that_sends_wrongly_are_wrong_for_those_that_it_meets
 
 def test_a_rank_that_does_not_come_delays_nobody_beyond_its_time() -> None:
     """Those that it was to meet name it, and meet each other."""
-    verdicts = exchanged(4, {}, seconds=4, absent=3)
+    verdicts = exchanged(4, {}, seconds=8, absent=3)
     assert {rank: verdict.silent for rank, verdict in verdicts.items()} == {0: (), 1: (3,), 2: (3,)}
     assert "messages of 2 ranks" in verdicts[0].result
 

@@ -22,6 +22,8 @@ ORDER = (PRODUCTS, MEMORY, MESSAGES)
 """Who hangs in one of the first two is not waited for in the third, in which ranks wait for each other."""
 ANSWER_SECONDS = 10.0
 """For the beginning and the answer of a check, beyond twice the time that it was given."""
+MEETING_SECONDS = 5.0
+"""For each meeting of two ranks at least, which takes a moment where both come: a busy machine is no fault."""
 
 
 class OpResult(NamedTuple):
@@ -99,12 +101,14 @@ class Stress:
             return {}
         check = StressTest(id=uuid.uuid4().hex, op=op, seconds=self._seconds)
         if op == MESSAGES:
+            meetings = (len(ranks) - 1).bit_length()
+            check.seconds = max(self._seconds, MEETING_SECONDS * meetings)
             check.peers.extend(ranks)
             check.store_port = (await self._means.store).port
         message = ManagerMessage(generation=self._roster.generation, stress_test=check)
         log.info("checking", extra={"check": NAMES[op], "ranks": len(ranks)})
         asked = {rank: self._roster.members[rank].ask(message, "stress_tested") for rank in ranks}
-        await asyncio.wait(asked.values(), timeout=2 * self._seconds + ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(asked.values(), timeout=2 * check.seconds + ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
         answers = {rank: answer.result().stress_tested for rank, answer in asked.items() if answer.done()}
         return {rank: answer for rank, answer in answers.items() if answer.id == check.id}
 
