@@ -59,6 +59,10 @@ STOPPED = "rekindle.io/stopped"
 """Annotation of a job, ours alone: `yes` while a restart has suspended it, `resumed` if somebody else resumed it meanwhile."""
 DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
+NODE_HEALTHY = "NodeHealthyStatus"
+"""Annotation of a node: `UnHealthy` keeps Volcano from it."""
+ISOLATED = "rekindle.io/isolated"
+"""Annotation of a node, ours alone: why a stress test isolated it. Who releases it removes both."""
 
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
 ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, MANAGER_LOST, STANDBYS, DOWNGRADED)

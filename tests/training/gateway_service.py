@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, SwitchRankList
+from rekindle_wire.recover_pb2 import FaultRank, ProcessManageSignal, Status, StressOpList, StressTestRankParams, SwitchRankList
 from rekindle_wire.recover_pb2_grpc import RecoverServicer, add_RecoverServicer_to_server
 from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
 from rekindle_wire.training_pb2_grpc import ProgressServicer, add_ProgressServicer_to_server
@@ -41,6 +41,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         """Of ours, by the names of calls, in the order of arrival."""
         self._orders: asyncio.Queue[ProcessManageSignal | None] | None = None
         self._switches: asyncio.Queue[SwitchRankList] | None = None
+        self._tests: asyncio.Queue[StressTestRankParams] | None = None
         self._server: grpc.aio.Server | None = None
 
     # The scene.
@@ -58,7 +59,7 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
             self._deciding.cancel()
         if self._server is not None:
             await self._server.stop(None)
-            self._server, self._orders, self._switches = None, None, None
+            self._server, self._orders, self._switches, self._tests = None, None, None, None
 
     def cut(self) -> None:
         """Ends the stream of orders."""
@@ -129,6 +130,21 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
         await self.until(lambda: self._switches is not None)
         assert self._switches is not None
         self._switches.put_nowait(SwitchRankList(rankID=map(str, links), op=links.values(), jobId=JOB))
+
+    async def stress(self, ops: Mapping[int | str, Iterable[int]]) -> None:
+        """`ops`: of ranks, the checks that they make."""
+        params = {str(rank): StressOpList(ops=listed) for rank, listed in ops.items()}
+        await self.until(lambda: self._tests is not None)
+        assert self._tests is not None
+        self._tests.put_nowait(StressTestRankParams(stressParam=params, jobId=JOB))
+
+    async def tested(self, number: int = 1) -> dict[int, dict[str, tuple[str, str]]]:
+        """Code and line of each check of each rank."""
+        told = (await self.report("ReplyStressTestResult", number)).stressResult
+        return {
+            int(rank): {name: (one.code, one.result) for name, one in of_rank.rankResult.items()}
+            for rank, of_rank in told.items()
+        }
 
     async def report(self, name: str, number: int = 1) -> Any:
         """The message of the `number`-th call of that name."""
@@ -224,6 +240,17 @@ class GatewayPeer(RecoverServicer, ProgressServicer):
     async def ReplySwitchNicResult(self, request: Any, context: Any) -> Status:
         self._note("ReplySwitchNicResult", context)
         return self._hear("ReplySwitchNicResult", request)
+
+    async def SubscribeNotifyExecStressTest(self, request: Any, context: Any) -> AsyncIterator[StressTestRankParams]:
+        tests: asyncio.Queue[StressTestRankParams] = asyncio.Queue()
+        self._tests = tests
+        self._hear("SubscribeNotifyExecStressTest", request)
+        while True:
+            yield await tests.get()
+
+    async def ReplyStressTestResult(self, request: Any, context: Any) -> Status:
+        self._note("ReplyStressTestResult", context)
+        return self._hear("ReplyStressTestResult", request)
 
     def _note(self, name: str, context: Any) -> None:
         """What ours says beside a message."""

@@ -116,7 +116,15 @@ def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     "text",
-    ["{", '{"fault": "pause-hangs"}', '[{"fault": "rain"}]', '[{"fault": "backup-fails"}]', "[1]", '[{"fault": "memory"}]'],
+    [
+        "{",
+        '{"fault": "pause-hangs"}',
+        '[{"fault": "rain"}]',
+        '[{"fault": "backup-fails"}]',
+        "[1]",
+        '[{"fault": "memory"}]',
+        '[{"fault": "wrong-product"}]',
+    ],
 )
 def test_an_unknown_fault_is_refused_with_what_is_accepted(text: str) -> None:
     """A typing error in a demonstration must not look like a fault that was survived."""

@@ -16,10 +16,13 @@ from tests.training.ranks import Answer, ScriptedRank
 
 
 async def test_a_manager_registers_as_taskd_does(job: Job, gateway: GatewayPeer) -> None:
-    """Init, Register and Subscribe, in this order and with this role, at once: nothing waits for torch."""
+    """Init, Register and then all streams, in this order and with this role, at once: nothing waits for torch."""
     await job.manager()
-    await gateway.until(lambda: gateway.subscriptions == 1)
-    assert [name for name, _ in gateway.heard] == ["Init", "Register", "SubscribeProcessManageSignal"]
+    streams = {"SubscribeProcessManageSignal", "SubscribeNotifySwitch", "SubscribeNotifyExecStressTest"}
+    await gateway.until(lambda: {name for name, _ in gateway.heard} >= streams)
+    names = [name for name, _ in gateway.heard]
+    assert names[:2] == ["Init", "Register"]
+    assert sorted(names[2:]) == sorted(streams)
     assert {(client.jobId, client.role) for _, client in gateway.heard} == {(JOB, "taskd")}
 
 

@@ -2,8 +2,8 @@
 
 import threading
 
-from rekindle_training.processor.gate import Gate, Go, Join, Pause, Stand
-from rekindle_wire.training_pb2 import Leave, Rebuild
+from rekindle_training.processor.gate import Check, Gate, Go, Join, Pause, Stand
+from rekindle_wire.training_pb2 import Leave, Rebuild, StressTest
 
 
 def opened(completed: int = 0) -> Gate:
@@ -36,6 +36,21 @@ def test_a_held_loop_stands_at_the_boundary_that_was_agreed_on() -> None:
     assert gate.wait() == Go()
     gate.complete(6)
     assert gate.wait() == Pause()
+    gate.open()
+    assert gate.wait() == Go()
+
+
+def test_a_check_begins_where_the_loop_stands() -> None:
+    """Once, and only while it is held: what comes for a loop that goes on is not remembered for the next pause."""
+    check = Check(StressTest(id="test/0"))
+    gate = opened(completed=4)
+    gate.check(check)
+    gate.hold()
+    gate.pause_at(4)
+    assert gate.wait() == Pause()
+    gate.check(check)
+    assert gate.wait() == check
+    gate.check(check)
     gate.open()
     assert gate.wait() == Go()
 

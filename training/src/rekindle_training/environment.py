@@ -88,6 +88,8 @@ class ManagerEnvironment:
     order_timeout: float
     decides_without_orders: bool
     """Where none comes in that time this manager repairs training by itself; otherwise the ranks wait."""
+    stress_seconds: int
+    """For each check of a stress test."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ, *, standalone: bool = False, port: int = 0) -> "ManagerEnvironment":
@@ -101,7 +103,19 @@ class ManagerEnvironment:
             rebuild_timeout=_number(source, names.REBUILD_TIMEOUT, default=60),
             order_timeout=_number(source, names.ORDER_TIMEOUT, default=60),
             decides_without_orders=_one_of(source, names.WITHOUT_ORDERS, names.DECIDE, names.WAIT) == names.DECIDE,
+            stress_seconds=_stress_seconds(source),
         )
+
+
+MOST_STRESS_SECONDS = 120
+"""Three checks that all time out are over within the 15 minutes for which training is paused."""
+
+
+def _stress_seconds(source: Mapping[str, str]) -> int:
+    seconds = _number(source, names.STRESS_SECONDS, default=10)
+    if not 1 <= seconds <= MOST_STRESS_SECONDS:
+        raise EnvironmentIncomplete(f"{names.STRESS_SECONDS}={seconds} is not accepted: it is one of 1 to {MOST_STRESS_SECONDS}")
+    return seconds
 
 
 def _gateway(source: Mapping[str, str]) -> str:

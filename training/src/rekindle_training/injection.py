@@ -18,6 +18,7 @@ ACCEPTED = (
     '{"fault": "backup-fails", "when": "paused"}',
     '{"fault": "rank-fails", "when": "paused"}',
 )
+ON_A_NODE = '{"fault": "wrong-product", "wrong-message", "wrong-memory" or "check-hangs", "node": "node-1"}'
 IN_A_STEP = '{"fault": "exception" or "memory", "rank": 0, "step": 1}'
 
 
@@ -47,14 +48,20 @@ class Injection:
     rank_fails_paused: bool = False
     """The process of the first rank that stays is killed once the pause is reported, as long as nothing was recovered before."""
     in_steps: tuple[StepFault, ...] = field(default=())
+    on_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What a stress test finds of the ranks that are on a node: it computes, sends or remembers wrongly, or its checks hang."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "Injection":
         if (source.get(names.JOB_GENERATION) or "0") != "0" or not source.get(names.INJECT):
             return cls()
         entries = _entries(source[names.INJECT])
-        in_steps = tuple(_step_fault(entry) for entry in entries if _is_in_a_step(entry))
-        return cls(**{_field(entry): True for entry in entries if not _is_in_a_step(entry)}, in_steps=in_steps)
+        others = [entry for entry in entries if not (_is_in_a_step(entry) or _is_on_a_node(entry))]
+        return cls(
+            **{_field(entry): True for entry in others},
+            in_steps=tuple(_step_fault(entry) for entry in entries if _is_in_a_step(entry)),
+            on_nodes=_on_nodes([entry for entry in entries if _is_on_a_node(entry)]),
+        )
 
 
 def _entries(text: str) -> list[Any]:
@@ -69,6 +76,20 @@ def _entries(text: str) -> list[Any]:
 
 def _is_in_a_step(entry: object) -> bool:
     return isinstance(entry, dict) and entry.get("fault") in ("exception", "memory")
+
+
+def _is_on_a_node(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("fault") in ("wrong-product", "wrong-message", "wrong-memory", "check-hangs")
+
+
+def _on_nodes(entries: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        node = entry.get("node")
+        if entry.keys() != {"fault", "node"} or not isinstance(node, str):
+            raise _unknown(entry)
+        found[node] = (*found.get(node, ()), entry["fault"])
+    return found
 
 
 def _step_fault(entry: dict[str, Any]) -> StepFault:
@@ -95,4 +116,4 @@ def _name(entry: dict[str, str]) -> str:
 
 
 def _accepted() -> str:
-    return ", ".join((*ACCEPTED, IN_A_STEP))
+    return ", ".join((*ACCEPTED, ON_A_NODE, IN_A_STEP))

@@ -83,6 +83,7 @@ class RankMessage(google.protobuf.message.Message):
     GOODBYE_FIELD_NUMBER: builtins.int
     STANDING_FIELD_NUMBER: builtins.int
     LINK_SWITCHED_FIELD_NUMBER: builtins.int
+    STRESS_TESTED_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
     @property
@@ -103,6 +104,8 @@ class RankMessage(google.protobuf.message.Message):
     def standing(self) -> Global___Standing: ...
     @property
     def link_switched(self) -> Global___LinkSwitched: ...
+    @property
+    def stress_tested(self) -> Global___StressTested: ...
     def __init__(
         self,
         *,
@@ -116,10 +119,11 @@ class RankMessage(google.protobuf.message.Message):
         goodbye: Global___Goodbye | None = ...,
         standing: Global___Standing | None = ...,
         link_switched: Global___LinkSwitched | None = ...,
+        stress_tested: Global___StressTested | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched"] | None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched", "stress_tested"] | None: ...
 
 Global___RankMessage: typing_extensions.TypeAlias = RankMessage
 
@@ -424,6 +428,7 @@ class ManagerMessage(google.protobuf.message.Message):
     LEAVE_FIELD_NUMBER: builtins.int
     STAND_FIELD_NUMBER: builtins.int
     SWITCH_LINK_FIELD_NUMBER: builtins.int
+    STRESS_TEST_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that the message is about; a process of a later one ignores it."""
     @property
@@ -440,6 +445,8 @@ class ManagerMessage(google.protobuf.message.Message):
     def stand(self) -> Global___Stand: ...
     @property
     def switch_link(self) -> Global___SwitchLink: ...
+    @property
+    def stress_test(self) -> Global___StressTest: ...
     def __init__(
         self,
         *,
@@ -451,10 +458,11 @@ class ManagerMessage(google.protobuf.message.Message):
         leave: Global___Leave | None = ...,
         stand: Global___Stand | None = ...,
         switch_link: Global___SwitchLink | None = ...,
+        stress_test: Global___StressTest | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "switch_link", b"switch_link"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "switch_link", b"switch_link"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand", "switch_link"] | None: ...
+    def HasField(self, field_name: typing.Literal["hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["generation", b"generation", "hold", b"hold", "kind", b"kind", "leave", b"leave", "pause_at", b"pause_at", "rebuild", b"rebuild", "resume", b"resume", "stand", b"stand", "stress_test", b"stress_test", "switch_link", b"switch_link"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hold", "pause_at", "resume", "rebuild", "leave", "stand", "switch_link", "stress_test"] | None: ...
 
 Global___ManagerMessage: typing_extensions.TypeAlias = ManagerMessage
 
@@ -587,6 +595,76 @@ class SwitchLink(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["backup", b"backup"]) -> None: ...
 
 Global___SwitchLink: typing_extensions.TypeAlias = SwitchLink
+
+@typing.final
+class StressTest(google.protobuf.message.Message):
+    """Check the device on which this rank trains, while training stands, and say what was found. Nothing of training is touched."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    OP_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    PEERS_FIELD_NUMBER: builtins.int
+    STORE_PORT_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """One value for each check of each test, the same where it is told again: it is not done twice."""
+    op: builtins.int
+    """0: matrix products, 1: messages between ranks, 2: patterns in memory."""
+    seconds: builtins.float
+    """About as long as it may take."""
+    store_port: builtins.int
+    @property
+    def peers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of messages: the ranks that exchange them, this one among them, ascending; and where they meet."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        op: builtins.int = ...,
+        seconds: builtins.float = ...,
+        peers: collections.abc.Iterable[builtins.int] | None = ...,
+        store_port: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "op", b"op", "peers", b"peers", "seconds", b"seconds", "store_port", b"store_port"]) -> None: ...
+
+Global___StressTest: typing_extensions.TypeAlias = StressTest
+
+@typing.final
+class StressTested(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    WRONG_FIELD_NUMBER: builtins.int
+    SILENT_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    code: builtins.str
+    """"0": nothing found, "1": it could not be made, "2": a fault was found."""
+    result: builtins.str
+    """One line with figures."""
+    @property
+    def wrong(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of which messages came wrong."""
+
+    @property
+    def silent(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks of which none came."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        code: builtins.str = ...,
+        result: builtins.str = ...,
+        wrong: collections.abc.Iterable[builtins.int] | None = ...,
+        silent: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "id", b"id", "result", b"result", "silent", b"silent", "wrong", b"wrong"]) -> None: ...
+
+Global___StressTested: typing_extensions.TypeAlias = StressTested
 
 @typing.final
 class Transfer(google.protobuf.message.Message):

@@ -28,7 +28,8 @@ from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.words import FAILURES
-from rekindle_training.processor.gate import Go, Join, Pause, Stand, Switch, Wish
+from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
+from rekindle_training.stress.checks import Checks
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,7 @@ class Training:
         self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
+        self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
         self._on_pause: list[Callable[[], None]] = []
         self._trains = self._loops = False
         self._checkpoint_due = False
@@ -347,6 +349,10 @@ class Training:
             if self.step >= end and not self._gate.broken:
                 return
             wish = self._gate.wait()
+            if isinstance(wish, Check):
+                self._checks.begin(wish.order)
+                continue
+            self._checks.stop()
             if isinstance(wish, Go):
                 return
             self._obey(wish)

@@ -22,6 +22,7 @@ from rekindle_wire.recover_pb2 import (
     RecoverStrategyRequest,
     Status,
     StopCompleteRequest,
+    StressTestResult,
     SwitchResult,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
@@ -51,6 +52,7 @@ CALLS: Mapping[type[Report], str] = {
     RecoverStrategyRequest: "ReportRecoverStrategy",
     RecoverStatusRequest: "ReportRecoverStatus",
     SwitchResult: "ReplySwitchNicResult",
+    StressTestResult: "ReplyStressTestResult",
 }
 
 Answer = TypeVar("Answer")

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from rekindle_training.manager.reports import Reports
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.service import PodsService, RanksService
 from rekindle_training.manager.store import Store, open_store
+from rekindle_training.manager.stress import Stress
 from rekindle_wire.training_pb2_grpc import add_PodsServicer_to_server, add_RanksServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,10 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
 def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor) -> asyncio.Task[None]:
     if environment.gateway is None:
         return asyncio.create_task(_alone())
-    notices = {"SubscribeNotifySwitch": lambda order: conductor.carry_out(LinkSwitch(order, means))}
+    notices: dict[str, Callable[[Any], None]] = {
+        "SubscribeNotifySwitch": lambda order: conductor.carry_out(LinkSwitch(order, means)),
+        "SubscribeNotifyExecStressTest": lambda order: conductor.carry_out(Stress(order, means, environment.stress_seconds)),
+    }
     gateway = Gateway(environment.gateway, environment.job_id, means.reports, Orders(conductor).obey, notices)
     return asyncio.create_task(gateway.run())
 

@@ -13,6 +13,9 @@ from rekindle_wire.recover_pb2 import (
     RecoverStrategyRequest,
     Status,
     StopCompleteRequest,
+    StressTestOpResult,
+    StressTestRankResult,
+    StressTestResult,
     SwitchResult,
 )
 from rekindle_wire.training_pb2 import ProgressReport
@@ -27,7 +30,9 @@ MEMORY_FAULT, NORMAL_FAULT, NETWORK_FAULT = "0", "1", "2"
 LONGEST_INFO = 2000
 """Bytes of words in metadata, of which gRPC takes 8,192 in all."""
 
-Report = RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest | SwitchResult
+Report = (
+    RecoverStrategyRequest | RecoverStatusRequest | ProcessFaultRequest | StopCompleteRequest | SwitchResult | StressTestResult
+)
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """For what the contract has no field."""
@@ -73,6 +78,17 @@ class Reports:
         """Where the result is false, all links are those of before."""
         log.info("report: links are switched", extra={"result": result, "reason": info})
         self._tell(SwitchResult(jobId=self._job_id, result=result), (*_of_attempt(attempt), _in_words(info)))
+
+    def stress_tested(self, results: Mapping[int, Mapping[str, tuple[str, str]]], info: str, attempt: str) -> None:
+        """`results`: code and line of each check, by its name, of each rank."""
+        log.info("report: stress tested", extra={"ranks": len(results), "result": info})
+        told = {
+            str(rank): StressTestRankResult(
+                rankResult={name: StressTestOpResult(code=code, result=line) for name, (code, line) in of_rank.items()}
+            )
+            for rank, of_rank in results.items()
+        }
+        self._tell(StressTestResult(jobId=self._job_id, stressResult=told), (*_of_attempt(attempt), _in_words(info)))
 
     def process_fault(self, faults: Types) -> None:
         log.info("report: process fault", extra={"ranks": sorted(faults)})

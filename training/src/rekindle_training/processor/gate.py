@@ -8,7 +8,7 @@ has failed the gate is broken: nothing begins before the next generation.
 import threading
 from dataclasses import dataclass
 
-from rekindle_wire.training_pb2 import Leave, Rebuild
+from rekindle_wire.training_pb2 import Leave, Rebuild, StressTest
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,14 @@ class Switch:
     backup: bool
 
 
-Wish = Go | Pause | Stand | Join | Switch | Leave
+@dataclass(frozen=True)
+class Check:
+    """Begin this check where you stand."""
+
+    order: StressTest
+
+
+Wish = Go | Pause | Stand | Join | Switch | Check | Leave
 
 
 class Gate:
@@ -60,6 +67,7 @@ class Gate:
         self._join: Join | None = None
         self._switch: Switch | None = None
         self._leave: Leave | None = None
+        self._check: Check | None = None
 
     # The training loop's side.
 
@@ -81,7 +89,7 @@ class Gate:
 
     def open(self) -> None:
         with self._changed:
-            self._limit = self._pause_at = self._switch = None
+            self._limit = self._pause_at = self._switch = self._check = None
             self._changed.notify_all()
 
     def enter(self, generation: int) -> None:
@@ -148,6 +156,13 @@ class Gate:
             self._switch = switch
             self._changed.notify_all()
 
+    def check(self, check: Check) -> None:
+        """Of who is not held nothing is checked."""
+        with self._changed:
+            if self._limit is not None:
+                self._check = check
+                self._changed.notify_all()
+
     def leave(self, leave: Leave) -> None:
         with self._changed:
             self._leave = leave
@@ -171,5 +186,8 @@ class Gate:
         if self._pause_at == self._completed:
             self._pause_at = None
             return Pause()
-        switch, self._switch = self._switch, None
-        return switch
+        if self._switch is not None:
+            switch, self._switch = self._switch, None
+            return switch
+        check, self._check = self._check, None
+        return check

@@ -16,7 +16,7 @@ import grpc
 
 from rekindle_training import wire
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.gate import Gate, Join, Switch
+from rekindle_training.processor.gate import Check, Gate, Join, Switch
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
     Failed,
@@ -31,6 +31,7 @@ from rekindle_wire.training_pb2 import (
     RankMessage,
     Standing,
     Stepped,
+    StressTested,
 )
 from rekindle_wire.training_pb2_grpc import RanksStub
 
@@ -122,6 +123,10 @@ class Processor:
         if self._owes_step:
             self._owes_step = False
             self._state(RankMessage(stepped=Stepped(step=step, steps_lost=self._steps_lost)))
+
+    def tested(self, tested: StressTested) -> None:
+        """What it stated before still stands: it is asked again by who has not heard this."""
+        self._outbox.put(RankMessage(generation=self.generation, stress_tested=tested))
 
     def _state(self, message: RankMessage) -> None:
         """A statement stands until the next one: a new stream begins by repeating it."""
@@ -223,6 +228,8 @@ class Processor:
                 self._gate.switch(Switch(message.switch_link.backup))
             case "resume":
                 self._resume()
+            case "stress_test":
+                self._gate.check(Check(message.stress_test))
 
     def _resume(self) -> None:
         with self._lock:

@@ -1,0 +1,159 @@
+"""A stress test of ranks that stand: one check after the other, each by all its ranks at once, and what their answers mean
+together. Made of an order of the control plane, run by `maintenance.py`.
+
+A rank that does not answer in time has timed out, and is asked nothing more; no rank waits for it.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from rekindle_training.manager.hot_switch import Means
+from rekindle_training.stress.codes import FAULT, MEMORY, MESSAGES, NAMES, NOT_RUN, PRODUCTS, TIMED_OUT
+from rekindle_wire.recover_pb2 import StressTestRankParams
+from rekindle_wire.training_pb2 import ManagerMessage, StressTest, StressTested
+
+log = logging.getLogger(__name__)
+
+ORDER = (PRODUCTS, MEMORY, MESSAGES)
+"""Who hangs in one of the first two is not waited for in the third, in which ranks wait for each other."""
+ANSWER_SECONDS = 10.0
+"""For the beginning and the answer of a check, beyond twice the time that it was given."""
+MEETING_SECONDS = 5.0
+"""For each meeting of two ranks at least, which takes a moment where both come: a busy machine is no fault."""
+
+
+class OpResult(NamedTuple):
+    code: str
+    result: str
+
+
+Results = dict[int, dict[str, OpResult]]
+"""By rank, and by the names of checks."""
+
+
+def read(order: StressTestRankParams, ranks: int) -> dict[int, tuple[int, ...]]:
+    """Operations by rank.
+
+    Args:
+        ranks: of the job.
+
+    Raises:
+        ValueError: it makes no sense; the message names the field.
+    """
+    if not order.stressParam:
+        raise ValueError("stressParam: no rank is named")
+    if wrong := [text for text in order.stressParam if not (text.isascii() and text.isdigit() and int(text) < ranks)]:
+        raise ValueError(f"stressParam: {min(wrong)!r} is not one of 0 to {ranks - 1}")
+    return {int(text): tuple(dict.fromkeys(listed.ops)) for text, listed in order.stressParam.items()}
+
+
+class Stress:
+    """One order."""
+
+    mends = False
+
+    def __init__(self, order: StressTestRankParams, means: Means, seconds: float) -> None:
+        """Args:
+        seconds: for each check.
+        """
+        self.order = order.SerializeToString(deterministic=True)
+        self._order, self._means, self._roster = order, means, means.roster
+        self._seconds = seconds
+        self._ops: dict[int, tuple[int, ...]] = {}
+        self._results: Results = {}
+        self._info = "it is not done yet"
+
+    def answer(self, attempt: str) -> None:
+        self._means.reports.stress_tested(self._results, self._info, attempt)
+
+    def break_off(self, reason: str) -> None:
+        """What was found stays."""
+        self._info = reason
+        for rank, ops in self._ops.items():
+            for op in ops:
+                self._results.setdefault(rank, {}).setdefault(_name(op), OpResult(NOT_RUN, reason))
+
+    async def run(self) -> None:
+        """Raises RankLost or StepFailed where a rank ends meanwhile: training is to be recovered."""
+        try:
+            self._ops = read(self._order, self._roster.world_size)
+        except ValueError as error:
+            self.break_off(str(error))
+            return
+        silent: set[int] = set()
+        for op in ORDER:
+            ranks = [rank for rank, ops in sorted(self._ops.items()) if op in ops]
+            asked = [rank for rank in ranks if rank not in silent]
+            answers = await self._ask(op, asked)
+            silent |= set(asked) - answers.keys()
+            for rank, result in judged(ranks, answers).items():
+                self._results.setdefault(rank, {})[NAMES[op]] = result
+        self.break_off("this operation is not known here")  # what is left
+        self._info = _in_words(self._results)
+
+    async def _ask(self, op: int, ranks: Collection[int]) -> dict[int, StressTested]:
+        """Answers of those that give one in time."""
+        if not ranks:
+            return {}
+        check = StressTest(id=uuid.uuid4().hex, op=op, seconds=self._seconds)
+        if op == MESSAGES:
+            meetings = (len(ranks) - 1).bit_length()
+            check.seconds = max(self._seconds, MEETING_SECONDS * meetings)
+            check.peers.extend(ranks)
+            check.store_port = (await self._means.store).port
+        message = ManagerMessage(generation=self._roster.generation, stress_test=check)
+        log.info("checking", extra={"check": NAMES[op], "ranks": len(ranks)})
+        asked = {rank: self._roster.members[rank].ask(message, "stress_tested") for rank in ranks}
+        await asyncio.wait(asked.values(), timeout=2 * check.seconds + ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        answers = {rank: answer.result().stress_tested for rank, answer in asked.items() if answer.done()}
+        return {rank: answer for rank, answer in answers.items() if answer.id == check.id}
+
+
+def _name(op: int) -> str:
+    return NAMES.get(op, str(op))
+
+
+def _in_words(results: Results) -> str:
+    codes = Counter(one.code for of_rank in results.values() for one in of_rank.values())
+    words = {FAULT: "found a fault", TIMED_OUT: "timed out", NOT_RUN: "could not be made"}
+    said = [f"{codes[code]} {word}" for code, word in words.items() if codes[code]]
+    return f"{codes.total()} checks of {len(results)} ranks: {', '.join(said) or 'nothing found'}"
+
+
+def judged(ranks: Iterable[int], answers: Mapping[int, StressTested]) -> dict[int, OpResult]:
+    results = {rank: OpResult(one.code, one.result) for rank, one in answers.items()}
+    late = set(ranks) - answers.keys()
+    results |= {rank: OpResult(TIMED_OUT, "no answer in time") for rank in late}
+    absent = late | {rank for rank, one in answers.items() if one.code == NOT_RUN}
+    silent = culprits(_pairs(answers, lambda one: one.silent), absent)
+    wrong = culprits(_pairs(answers, lambda one: one.wrong), set())
+    for rank in silent & answers.keys():
+        results[rank] = OpResult(TIMED_OUT, answers[rank].result)
+    for rank in wrong & answers.keys():
+        results[rank] = OpResult(FAULT, answers[rank].result)
+    return results
+
+
+def _pairs(answers: Mapping[int, StressTested], named: Callable[[StressTested], Iterable[int]]) -> set[frozenset[int]]:
+    return {frozenset((rank, other)) for rank, one in answers.items() for other in named(one)}
+
+
+def culprits(pairs: Iterable[frozenset[int]], known: Collection[int]) -> frozenset[int]:
+    """Few ranks that explain what went wrong between all these pairs, those first that explain most of it; both of a pair where
+    neither explains more than the other.
+
+    Args:
+        known: ranks of which it is known that they are the reason.
+    """
+    found: set[int] = set()
+    left = [pair for pair in pairs if not pair & set(known)]
+    while left:
+        explains = Counter(rank for pair in left for rank in pair)
+        most = max(explains.values())
+        found |= {rank for rank, count in explains.items() if count == most}
+        left = [pair for pair in left if not pair & found]
+    return frozenset(found)

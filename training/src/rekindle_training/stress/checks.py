@@ -1,0 +1,90 @@
+"""Runs one check after the other beside the training loop, which stands at a boundary meanwhile. Made by the session.
+
+A check has a thread of its own: whatever becomes of it, this rank can be told to go on, to stand for a recovery, or to leave. It
+draws no random number, changes no setting of torch, and joins no group of training's.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from rekindle_training.adapter.words import FAILURES, in_words
+from rekindle_training.environment import RankEnvironment
+from rekindle_training.stress import injected, memory, messages, products
+from rekindle_training.stress.codes import MEMORY, MESSAGES, NAMES, NOT_RUN, PRODUCTS
+from rekindle_training.stress.messages import Meeting
+from rekindle_training.stress.verdict import Turn, Verdict
+from rekindle_wire.training_pb2 import StressTest, StressTested
+
+log = logging.getLogger(__name__)
+
+
+class Checks:
+    """Of one rank. The training loop calls `begin` and `stop`."""
+
+    def __init__(self, environment: RankEnvironment, accelerator: str | None, tell: Callable[[StressTested], None]) -> None:
+        self._environment = environment
+        self._accelerator = accelerator
+        self._tell = tell
+        self._id = ""
+        self._turn: Turn | None = None
+        self._told: StressTested | None = None
+        """The answer to that one; None: it goes on."""
+
+    def begin(self, order: StressTest) -> None:
+        """An order that is repeated is answered again; the next one takes the place of the one before."""
+        if order.id == self._id:
+            if self._told is not None:
+                self._tell(self._told)
+            return
+        self.stop()
+        self._id, self._told, self._turn = order.id, None, Turn(order.seconds)
+        work = partial(self._run, order, self._device(), self._turn)
+        threading.Thread(target=work, name="rekindle-checks", daemon=True).start()
+
+    def stop(self) -> None:
+        """It ends at its next look, and nobody hears of it."""
+        if self._turn is not None:
+            self._turn.stop()
+
+    def _device(self) -> torch.device:
+        """The one that the training loop has chosen: in another thread it would be the first."""
+        if self._accelerator is None:
+            return torch.device("cpu")
+        return torch.device(self._accelerator, getattr(torch, self._accelerator).current_device())
+
+    def _run(self, order: StressTest, device: torch.device, turn: Turn) -> None:
+        try:
+            verdict = self._verdict(order, device, turn)
+        except FAILURES as error:
+            log.exception("a check could not be made")
+            verdict = Verdict(NOT_RUN, in_words(error))
+        if not turn.stopped:
+            log.info("checked", extra={"check": NAMES.get(order.op), "code": verdict.code, "result": verdict.result})
+            told = StressTested(id=order.id, code=verdict.code, result=verdict.result, wrong=verdict.wrong, silent=verdict.silent)
+            self._told = told
+            self._tell(told)
+
+    def _verdict(self, order: StressTest, device: torch.device, turn: Turn) -> Verdict:
+        disturb = injected.disturbance(order.op, self._environment.node)
+        match order.op:
+            case op if op == PRODUCTS:
+                return products.check(device, turn, disturb)
+            case op if op == MESSAGES:
+                meeting = Meeting(tuple(order.peers), self._environment.rank, self._store(order))
+                return messages.check(device, meeting, turn, disturb)
+            case op if op == MEMORY:
+                return memory.check(device, self._environment.ranks_per_pod, turn, disturb)
+        return Verdict(NOT_RUN, f"operation {order.op} is not known here, accepted are {', '.join(map(str, NAMES))}")
+
+    def _store(self, order: StressTest) -> dist.Store:
+        limit = timedelta(seconds=order.seconds)
+        client = dist.TCPStore(
+            self._environment.master_addr, order.store_port, is_master=False, wait_for_workers=False, timeout=limit
+        )
+        return dist.PrefixStore(order.id, client)
