@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
-from rekindle.model.links import LinksReset, NodeLinks, Placed, describe
+from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.policy import links, requests
@@ -235,7 +235,7 @@ class LinkFailover:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
-        self._note(f"{reset.why}: {describe(gone)}", None, "")
+        self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
 
     @workflow.signal(name=Signals.UPGRADED)
@@ -265,7 +265,7 @@ class LinkFailover:
             workflow.upsert_search_attributes(changes)
         lines = [f"**{self.known.job}**: {self.known.stage}", f"- asked for: {describe(self.request.links)}"]
         if self.known.on_backup:
-            lines.append(f"- on the backup link: {describe(self.known.on_backup)}")
+            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}")
         lines += [
             f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
             for one in reversed(self.known.moves)

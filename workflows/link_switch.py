@@ -10,8 +10,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
-from rekindle.model.bounds import numbered
-from rekindle.model.links import RankLinks
+from rekindle.model.links import RankLinks, describe
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
 from rekindle.policy import links, orders
 from workflows import steps
@@ -44,7 +43,7 @@ class LinkSwitch(Operation):
             info = await self.go_on()
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
-        return f"{numbered('rank', self.move.ranks)} moved to the other link: {info}"
+        return f"{describe(self.request.links)}: {info}"
 
     async def _find(self) -> None:
         """Which ranks have these devices, in which pods. A device that the job has not is refused."""

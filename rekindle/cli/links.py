@@ -17,7 +17,7 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
-from rekindle.model.links import NodeLinks, describe
+from rekindle.model.links import NodeLinks, describe, named
 from rekindle.model.maintenance import Maintenance
 from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest
@@ -134,9 +134,9 @@ def _state(run: Any) -> str:
 
 
 def _links(nodes: Sequence[str], devices: str, leaf: int | None, *, backup: bool) -> tuple[NodeLinks, ...]:
-    named = _devices(devices, leaf)
+    ids = _devices(devices, leaf)
     try:
-        return tuple(NodeLinks(node=node, devices=named, backup=backup) for node in nodes)
+        return tuple(NodeLinks(node=node, devices=ids, backup=backup) for node in nodes)
     except ValidationError as error:
         raise BadInput("; ".join(f"--{problem}" for problem in problems(error, NodeLinks))) from error
 
@@ -214,7 +214,7 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
 
 
 def _say(job: str, known: Maintenance) -> None:
-    where = describe(known.on_backup) if known.on_backup else "all devices on their first links"
+    where = "; ".join(map(named, known.on_backup)) or "all devices on their first links"
     console.print(f"{escape(job)}: [green]{known.stage}[/green], {escape(where)}", highlight=False, soft_wrap=True)
     if known.moves and (reason := known.moves[-1].reason):
         console.print(f"  {escape(reason)}", highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ async def test_a_maintenance_is_begun_shown_and_ended(temporal: WorkflowEnvironm
         name = world.job.name
         code, said = await ended(await typed(world, "failover", name, *NODE, "--devices", "0,1"))
         assert code == 0, said
-        assert f"{name}: on the backup link, node-1 devices 0,1 to the backup link" in said
+        assert f"{name}: on the backup link, node-1 devices 0,1" in said
         assert f"rekindle switchback {name}" in said
         assert peer.on_backup == {2, 3}
         code, said = await ended(await typed(world, "show", name))

@@ -69,7 +69,7 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
         (link,) = (await world.status()).state.links
         assert (link.maintenance, link.ranks) == (maintenance, (2, 3))
         assert await maintenances.find(world.job.id) == maintenance
-        assert "ranks 2, 3" in await maintenances.switch_back(world.job.id)
+        assert "node-1 devices 0,1 to the first link: " in await maintenances.switch_back(world.job.id)
         assert peer.on_backup == set()
         handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
         ended = await handle.result()
