@@ -60,7 +60,13 @@ class LinkSwitch(Operation):
         """Why no device was switched; empty: all were."""
         limits = self.context.job.limits
         if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self.move), limits.order):
-            return self.undone(self.lost_manager or "its ranks could not be told in time")
+            self.stop_for_a_fault()
+            if self.lost_manager:
+                raise self.cannot_go_on(self.lost_manager)
+            self.take_back_unwritten()
+            return (
+                "nobody heard which ranks are to be switched (is SubscribeNotifySwitch open at the gateway of the job's stream?)"
+            )
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
         self.stop_for_a_fault()
         if report := self.next_report(ReportKind.LINKS):
