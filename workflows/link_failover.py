@@ -153,8 +153,7 @@ class LinkFailover:
             )
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
-                await steps.ask(asked)
-                self._began = True
+                await self._is_asked(asked)
                 return await steps.hold_request(asked)
             except ActivityError as error:
                 said = _said(error)
@@ -162,6 +161,15 @@ class LinkFailover:
                     raise said from error
             self._note("waits for the job", None, str(said))
             await workflow.sleep(BUSY, summary="the job is being recovered")
+
+    async def _is_asked(self, asked: AskRequest) -> None:
+        """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
+        try:
+            await steps.ask(asked)
+        except ActivityError as error:
+            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable:
+                raise
+        self._began = True
 
     async def _switch_back(self, wanted: SwitchBack) -> None:
         self._becomes(Stage.SWITCHING_BACK)

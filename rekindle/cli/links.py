@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -18,9 +19,9 @@ from rekindle.errors import BadInput, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks, describe, named
-from rekindle.model.maintenance import Maintenance
+from rekindle.model.maintenance import Maintenance, Move, Stage
 from rekindle.model.problems import problems
-from rekindle.model.recovery import Mode, ModeRequest
+from rekindle.model.recovery import Mode, ModeRequest, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy import requests
 from rekindle.temporal import Attributes
@@ -93,11 +94,29 @@ async def switchback(
     chosen = {name: name} if name.startswith(LINK_FAILOVER) else await _jobs(rekindle, name, selector)
 
     async def move(job_or_maintenance: str) -> Maintenance:
-        found = await maintenances.find(job_or_maintenance)
+        try:
+            found = await maintenances.find(job_or_maintenance)
+        except BadInput:
+            if not links or not await _is_on_backup(rekindle, job_or_maintenance):
+                raise
+            return await _moved_by_nobody(rekindle, job_or_maintenance, links)
         await maintenances.switch_back(found, links, requested_by=user(), wait=wait)
         return await maintenances.status(found)
 
     return await _each(chosen, move, output)
+
+
+async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
+    """By a maintenance that somebody has ended, or by a client that moved links and left them there."""
+    return bool((await rekindle.status(job)).state.links)
+
+
+async def _moved_by_nobody(rekindle: Rekindle, job: str, links: tuple[NodeLinks, ...]) -> Maintenance:
+    verdict = await rekindle.move_links(job, links, requested_by=user())
+    if verdict.outcome is not Outcome.RECOVERED:
+        raise Refused(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+    move = Move(at=datetime.now(UTC), what=describe(links), outcome=verdict.outcome, reason=verdict.reason)
+    return Maintenance(job=job, stage=Stage.OVER, moves=(move,))
 
 
 async def maintenances(
