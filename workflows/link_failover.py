@@ -12,6 +12,7 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
@@ -23,6 +24,8 @@ from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import shielded
+
+EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
 TRIES = 3
 """Of one movement, which faults of the job interrupt."""
@@ -45,8 +48,9 @@ class _NotMoved(Exception):
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
 class LinkFailover:
     @workflow.init
-    def __init__(self, request: FailoverRequest) -> None:
-        self.request = request
+    def __init__(self, given: object) -> None:
+        self.request, self._misread = _read(given)
+        request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
         self._began = request.known is not None
         """The job does it, or has done it."""
@@ -56,8 +60,13 @@ class LinkFailover:
         self._job_is_over = ""
 
     @workflow.run
-    async def run(self, request: FailoverRequest) -> Maintenance:
-        """Raises ApplicationError with the reason where nothing was moved."""
+    async def run(self, given: object) -> Maintenance:
+        """Args:
+            given: a `FailoverRequest` as the client wrote it.
+
+        Raises:
+            ApplicationError: nothing was moved; says why.
+        """
         living = asyncio.create_task(self._live())
         try:
             return await asyncio.shield(living)
@@ -104,7 +113,7 @@ class LinkFailover:
 
     async def _found(self) -> tuple[Placed, ...]:
         """The devices with their ranks, of the job that is named."""
-        if problem := requests.links_problem(self.request.links):
+        if problem := self._misread or requests.links_problem(self.request.links):
             raise _NotMoved(problem, ErrorTypes.REQUEST_INVALID)
         if not any(one.backup for one in self.request.links):
             raise _NotMoved("links: nothing is to be moved to a backup link", ErrorTypes.REQUEST_INVALID)
@@ -279,6 +288,14 @@ class LinkFailover:
             for one in reversed(self.known.moves)
         ]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _read(given: object) -> tuple[FailoverRequest, str]:
+    """And what is wrong with it."""
+    try:
+        return requests.read_as(FailoverRequest, given, EXAMPLE), ""
+    except BadInput as error:
+        return FailoverRequest(), str(error)
 
 
 def _was_interrupted(verdict: Verdict) -> bool:
