@@ -1,9 +1,9 @@
 """Commands about links: fail devices of jobs over to their backup links, switch them back, and show who is where."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from pydantic import ValidationError
@@ -13,8 +13,9 @@ from temporalio.client import WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, console, print_columns, print_json, when
+from rekindle.cli.output import problems as said
 from rekindle.cli.recover import DryRun, Output, user
-from rekindle.client import Rekindle
+from rekindle.client import JobRow, Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
@@ -25,6 +26,8 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy import requests
 from rekindle.temporal import Attributes
+
+Thing = TypeVar("Thing")
 
 LEAVES = {1: "0,8,2,10,4,12,6,14", 2: "1,9,3,11,5,13,7,15"}
 """Devices of a node of 16 whose first links go to one leaf switch. Source: the batches of MindCluster's link failover."""
@@ -175,9 +178,18 @@ async def _jobs(rekindle: Rekindle, job: str, selector: str) -> dict[str, str]:
     if job:
         return {await rekindle.find(job): job}
     wanted = dict(_pair(part) for part in selector.split(","))
-    rows = await rekindle.jobs()
-    states = dict(zip(rows, await _in_turn(rows, lambda row: rekindle.status(row.id)), strict=True))
-    found = {row.id: row.name for row, status in states.items() if wanted.items() <= status.state.job.labels.items()}
+    found: dict[str, str] = {}
+
+    async def look(row: JobRow) -> None:
+        """One that cannot be asked does not keep the others from it."""
+        try:
+            labels = (await rekindle.status(row.id)).state.job.labels
+        except RekindleError as error:
+            said.print(Text(f"{row.name}: not asked for its labels: {error}"), soft_wrap=True)
+        else:
+            found.update({row.id: row.name} if wanted.items() <= labels.items() else {})
+
+    await _in_turn(await rekindle.jobs(), look)
     if not found:
         raise BadInput(f"--selector: no job has the labels {selector}")
     return found
@@ -190,17 +202,17 @@ def _pair(part: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-async def _in_turn(things: Sequence[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """Some at once; answers in order."""
+async def _in_turn(things: Iterable[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
+    """Some at once."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(thing: Any) -> Any:
+    async def one(thing: Thing) -> None:
         async with places:
-            return await work(thing)
+            await work(thing)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(thing)) for thing in things]
-    return [task.result() for task in tasks]
+        for thing in things:
+            group.create_task(one(thing))
 
 
 # ---- what is done, and said of it

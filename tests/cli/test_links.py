@@ -56,7 +56,7 @@ async def test_all_jobs_of_a_selector_are_moved_each_with_its_line(temporal: Wor
         await peer.with_links()
         selector = ("--selector", "team=vision", "--output", "json")
         code, said = await ended(await typed(world, "failover", *selector, *NODE, "--devices", "0"))
-        (row,) = json.loads(said)
+        (row,) = json.loads(said.splitlines()[0])
         assert (code, row["job"], row["moved"], peer.on_backup) == (0, world.job.name, True, {2})
         code, said = await ended(await typed(world, "failover", "--selector", "team=none", *NODE, "--devices", "0"))
         assert (code, "no job has the labels team=none" in said) == (2, True)
