@@ -96,13 +96,8 @@ class Operations:
 
     async def switched(self, context: Context, job_id: str) -> str:
         """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
+        maintenance = await self._asked_for(context, job_id)
         try:
-            messages.job_id(job_id)
-            await self._admit(context)
-            maintenance = await self._newest(job_id)
-            if maintenance is None:
-                await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job_id} is not swtiching nic")
-                raise AssertionError
             async with asyncio.timeout(ANSWER.total_seconds()):
                 known = await self._maintenances.settled(maintenance.id)
         except TimeoutError:
@@ -114,6 +109,21 @@ class Operations:
             raise
         last = known.moves[-1] if known.moves else None
         return FINISHED if last is None or last.succeeded else f"switch nic failed, {last.reason}"
+
+    async def _asked_for(self, context: Context, job_id: str) -> WorkflowExecution:
+        """A job that is no job, or for which nobody asked, is a gRPC error. Source: the wire contract."""
+        try:
+            messages.job_id(job_id)
+            await self._admit(context)
+            if maintenance := await self._newest(job_id):
+                return maintenance
+            words = f"jobId={job_id} is not swtiching nic"
+        except BadInput as error:
+            words = str(error)
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        await context.abort(grpc.StatusCode.UNKNOWN, words)
+        raise AssertionError
 
     async def _newest(self, job_id: str) -> WorkflowExecution | None:
         """The job's maintenance that moves links, or the one that did so last."""
