@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -161,9 +162,9 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         """When the first rank was struck."""
         return self._struck_at
 
-    def more(self, incident: Incident) -> dict[str, Any]:
+    def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """From the strike to the fault as the control plane took it, and to the first step behind it."""
-        accepted = min(fault.accepted_at for fault in incident.faults if fault.accepted_at)
+        accepted = min(fault.accepted_at for one in incidents for fault in one.faults if fault.accepted_at)
         new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
         return {
             "fault_to_step_seconds": round(new_step - self._struck_at, 4),
