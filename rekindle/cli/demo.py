@@ -161,11 +161,11 @@ async def process_rescheduling(
 
 @demo_app.command(name="link-failover")
 async def link_failover(*, common: Common = Common(), struck: Struck = Struck()) -> int:
-    """Train a small GPT on 4 ranks, maintain what the first links of all nodes are plugged into, and compare with an undisturbed run.
+    """Train a small GPT on 4 ranks, maintain the switch of its nodes' first links, and compare with an undisturbed run.
 
     Ranks move to their backup links, the first ones are pulled, a rank is killed and replaced inside its pod, the first links are
-    plugged in again, and ranks return to them. Nodes are network namespaces with two links each, for which no rights are needed on
-    most machines.
+    plugged in again, and ranks return to them. Nodes are network namespaces with two links each, for which most machines ask no
+    rights.
 
     Example: rekindle demo link-failover --rank 0
     """

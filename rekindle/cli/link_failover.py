@@ -85,9 +85,9 @@ class LinkFailoverScenario(ProcessFaultScenario):
 
     options: LinkFailover
     _maintenance = ""
-    _before: Times = {}
-    _between: Times = {}
-    _after: Times = {}
+    _before: Times
+    _between: Times
+    _after: Times
 
     def step_ms(self, loading: float) -> float:
         """Training must not end before its links are moved back."""
@@ -116,7 +116,7 @@ class LinkFailoverScenario(ProcessFaultScenario):
     def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """How long training paused for each switch, and for how much of that no link was being switched; who carried what."""
         records = measure.read_steps(self.job_directory)
-        pauses = [(measure.pause_of(records, one), _switching(one)) for one in incidents if _is_a_switch(one)]
+        pauses = [(measure.pause_of(records, one), switching_seconds(one)) for one in incidents if _is_a_switch(one)]
         return {
             **super().more(incidents),
             "maintenance": self._maintenance,
@@ -172,5 +172,6 @@ def _is_a_switch(incident: Incident) -> bool:
     return incident.ladder[-1].mode is Mode.LINK_SWITCH
 
 
-def _switching(incident: Incident) -> float:
+def switching_seconds(incident: Incident) -> float:
+    """From the order to move links until the training side's answer; 0 in an incident without."""
     return sum(phase.seconds for phase in incident.ladder[-1].phases if phase.name == SWITCH)
