@@ -52,12 +52,11 @@ async def test_traffic_leaves_its_links_and_returns(product: Product) -> None:
     result = await maintained(product)
     before, between, after = (result[f"links_{when}"] for when in ("before", "between", "after"))
     assert (used(before), used(between), used(after)) == ([FIRST], [BACKUP], [FIRST])
-    assert between[FIRST] == {"up": False, "bytes": 0}
+    assert not between[FIRST]["up"]
     assert all(link["up"] for link in (*before.values(), *after.values()))
     assert [moved["rank"] for moved in result["switched"]] == [2]
-    assert all(
-        0 <= beyond < pause for pause, beyond in zip(result["switch_seconds"], result["beyond_switch_seconds"], strict=True)
-    )
+    for pause, beyond in zip(result["switch_seconds"], result["beyond_switch_seconds"], strict=True):
+        assert pause > max(beyond, 0)
     assert (await maintenance_of(product, result)).stage is Stage.OVER
 
 
