@@ -11,6 +11,7 @@ from rekindle import __version__
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, submit
+from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
@@ -30,7 +31,23 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 
 {EXIT_CODES}""",
 )
-for command in (dev, submit, jobs, show, history, logs, delete, nodes, hot_switch, recover, reschedule, cancel):
+for command in (
+    dev,
+    submit,
+    jobs,
+    show,
+    history,
+    logs,
+    delete,
+    nodes,
+    hot_switch,
+    recover,
+    reschedule,
+    cancel,
+    failover,
+    switchback,
+    maintenances,
+):
     app.command(command)
 for group in (demo_app, fault_app, policy_app, versions_app):
     app.command(group)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
+from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 from rekindle.model.state import JobState, JobStatus, Standing
@@ -91,6 +92,8 @@ def show_status(status: JobStatus, recovery: RecoveryRow | None = None, pods: Se
     _line(f"  stream: {state.attachment.queue if state.attachment else 'not attached'}")
     if state.manager_lost:
         _line(f"  [yellow]its manager was lost:[/yellow] {escape(state.manager_lost)}")
+    for link in state.links:
+        _line(f"  on the backup link: {escape(numbered('rank', link.ranks))}, moved by {escape(link.maintenance or 'a client')}")
     _line(f"  sub-health policy: {state.policy}")
     show_downgrade(state)
     for one in state.faults:

@@ -38,7 +38,7 @@ async def hot_switch(
 
     Example: rekindle hot-switch gpt --pod-rank 1
     """
-    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=_user())
+    request = ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=pod_rank, force=force, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -47,7 +47,7 @@ async def reschedule(job: str, *, dry_run: DryRun = False, output: Output = Form
 
     Example: rekindle reschedule gpt
     """
-    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=_user())
+    request = ModeRequest(mode=Mode.JOB_RESCHEDULING, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -71,7 +71,7 @@ async def recover(
     Example: rekindle recover gpt --dry-run
     """
     chosen = Mode[mode.name] if mode else await (await control_plane()).cheapest(job)
-    request = ModeRequest(mode=chosen, requested_by=_user())
+    request = ModeRequest(mode=chosen, requested_by=user())
     return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
 
 
@@ -86,7 +86,7 @@ async def cancel(job: str) -> None:
     console.print(f"cancelled: {', '.join(cancelled)}", soft_wrap=True)
 
 
-def _user() -> str:
+def user() -> str:
     """Who asks. In an image a user may have a number and no name."""
     try:
         return getpass.getuser()

@@ -76,5 +76,5 @@ async def test_a_pod_that_is_lost_meanwhile_begins_on_its_first_link(product: Pr
     assert used(result["links_between"]) == [FIRST, BACKUP]
     lost = result["switched"][0]["before"]["node"]
     over, reset, back = (move.what for move in (await maintenance_of(product, result)).moves)
-    assert reset == f"on their first links, in new pods: {lost} devices 0,1 to the first link"
+    assert reset == f"on their first links, in new pods: {lost} devices 0,1"
     assert (lost in over, lost in back) == (True, False)

@@ -86,6 +86,9 @@ class OurManager(Manager):
     async def _succeed(self) -> None:
         self.carried_out = []
         self.lives.append(self.carried_out)
+        if self.links_subscribed.is_set():
+            self.links_subscribed.clear()
+            await self.with_links()
         self._met.clear()
         self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         await self.attach()
@@ -108,6 +111,20 @@ class OurManager(Manager):
         if signal.changeStrategy:
             self._decided.add(signal.uuid)
         return super()._is_repetition(signal) or (not signal.changeStrategy and signal.uuid in self._decided)
+
+    async def _switch(self, ranks: wire.SwitchRankList) -> None:
+        """What a paused rank uses already is answered at once; the pause is told first, since the streams are two."""
+        async with self._one_at_a_time:
+            await self._met.wait()
+        await self.until(lambda: bool(self.paused_by))
+        await super()._switch(ranks)
+
+    async def continue_training(self) -> None:
+        """The one before may have gone on, and told nobody."""
+        if self.paused_by:
+            await super().continue_training()
+        else:
+            await self.report_status(0)
 
     async def _carry_out(self, order: str, signal: wire.ProcessManageSignal) -> None:
         async with self._one_at_a_time:

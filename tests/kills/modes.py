@@ -11,6 +11,7 @@ OPENING = ("stop_train", "on_global_rank")
 OPENING_PHASES = 3
 ALL = "retry,recover-in-place,recover"
 REPORTS = ("stop complete", "strategies", "status")
+OF_AN_OPERATION = ("stop complete", "links", "status")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Struck:
         return self.own_phases + OPENING_PHASES * self.is_opened(side)
 
     def reports(self, side: TrainingSide) -> tuple[str, ...]:
+        if self.mode is Mode.LINK_SWITCH:
+            return OF_AN_OPERATION
         if self.is_opened(side):
             return REPORTS
         return REPORTS[-1:] if self.faulty else REPORTS[1:]
@@ -71,6 +74,8 @@ class Struck:
 
     def report_behind(self, side: TrainingSide) -> dict[str, str]:
         """By kind of report: the activity that comes before it in every undisturbed run."""
+        if self.mode is Mode.LINK_SWITCH:
+            return {"stop complete": "order pause_train", "links": "order switch links", "status": "order continue"}
         loaded = "order new pod running" if side is TrainingSide.REKINDLE else "wait until the backup pod runs"
         offered = "order on_global_rank" if self.faulty else loaded
         return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.carries_out[-1]}"}
@@ -110,4 +115,10 @@ PROCESS_RESCHEDULING = Struck(
     moves=True,
     allowed="recover",
 )
-MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING)
+LINK_SWITCH = Struck(
+    mode=Mode.LINK_SWITCH,
+    strikes="a client asks for the devices of pod rank 1 to be moved to their backup links",
+    carries_out=("pause_train", "continue"),
+    own_phases=4,
+)
+MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING, LINK_SWITCH)

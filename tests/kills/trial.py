@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,12 @@ from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowHandle, WorkflowHistoryEventFilterType
+from temporalio.client import (
+    WorkflowHandle,
+    WorkflowHistoryEventFilterType,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
@@ -21,8 +27,9 @@ from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
+from rekindle.model.links import NodeLinks
 from rekindle.model.manifest import job_of
-from rekindle.model.recovery import Incident, Mode, Progress, Receipt
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Progress, Receipt
 from rekindle.model.state import JobState
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.kills.managers import MANAGER, Manager, MindioManager, OurManager
@@ -130,6 +137,8 @@ class Trials:
         entity = self._world.client.get_workflow_handle(ids.job_workflow(job.id))
         try:
             async with peer:
+                if struck.mode is Mode.LINK_SWITCH:
+                    await peer.with_links()
                 progress = Progress(incarnation="life-1", step=1)
                 await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
                 return await self._recover(struck, job, entity, peer, trap)
@@ -201,11 +210,31 @@ class Trials:
             await asyncio.Event().wait()
 
     async def _strike(self, struck: Struck, job: Job, peer: Manager, old: Pod) -> None:
+        if struck.mode is Mode.LINK_SWITCH:
+            await self._ask(job, old)
+            return
         if struck.faulty:
             peer.strike(struck.faulty, struck.type)
             return
         report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
         await Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
+
+    async def _ask(self, job: Job, pod: Pod) -> None:
+        """As a client does: again until it is taken, under one id."""
+        links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
+        entity, request = self._world.client.get_workflow_handle(ids.job_workflow(job.id)), str(uuid.uuid4())
+        while True:
+            try:
+                await entity.start_update(
+                    ids.Updates.RECOVER,
+                    ModeRequest(mode=Mode.LINK_SWITCH, links=links),
+                    id=request,
+                    wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                )
+            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+                await asyncio.sleep(0.2)
+            else:
+                return
 
     async def _lose(self, pod: Pod) -> None:
         await self._world.cluster.delete_pod(pod.metadata.name, pod.metadata.uid, grace=0)
