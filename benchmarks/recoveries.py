@@ -2,9 +2,9 @@
 
     python -P -m benchmarks.recoveries [--rounds 20] [--only NAME] [--peers]
 
-One machine, one clock, one stack for all rows: Temporal server on a database file, control worker, gateway, watcher and local
-cluster, beside four gloo ranks in two pods which train the small GPT of the examples. Each row is one long job that is struck
-again and again, and that ends with the parameters of an undisturbed run, or not. With `--peers` the table of
+One machine, one clock, one stack for all rows but those of links: Temporal server on a database file, control worker, gateway,
+watcher and local cluster, beside four gloo ranks in two pods which train the small GPT of the examples. Each row is one long job
+that is struck again and again, and that ends with the parameters of an undisturbed run, or not. With `--peers` the table of
 `benchmarks.process_recovery` follows, of systems without a control plane and of the floors.
 """
 
@@ -27,6 +27,7 @@ from benchmarks import process_recovery, strikes
 from benchmarks.process_recovery import p95
 from benchmarks.struck_jobs import PATIENCE, PODS, RANKS_PER_POD, JobOptions, Row, Trial, steps
 from rekindle.cli import measure
+from rekindle.cli.link_failover import switching_seconds
 from rekindle.cli.measure import StepRecord
 from rekindle.cli.process_faults import ALLOWED
 from rekindle.cli.scenario import RANKS, STEP_MS, run_undisturbed
@@ -37,12 +38,14 @@ from rekindle.model.recovery import Incident, Mode, Outcome
 
 NODES = PODS + 1
 
-GOES_ON, DETECTED, BEYOND, PAUSE, TOTAL = (
+GOES_ON, DETECTED, BEYOND, PAUSE, TOTAL, SWITCHING, BEYOND_IT = (
     "fault to the first new step of all ranks",
     "fault to its acceptance",
     "acceptance to the first new step",
     "pause of training",
     "decision to verdict",
+    "the switch itself: links ordered to all moved",
+    "pause beyond the switch itself",
 )
 """What is measured."""
 
@@ -81,6 +84,8 @@ def rows() -> Iterator[Row]:
     yield Row("hot switch to a standby", Mode.HOT_SWITCH, strikes.degrade_a_node, paused, standbys=1)
     yield Row("hot switch to a new pod", Mode.HOT_SWITCH, strikes.degrade_a_node, swapped)
     yield Row("planned swap, to a new pod", Mode.HOT_SWITCH, strikes.ask_for_a_swap, swapped)
+    moved = {PAUSE: "-", SWITCHING: "-", BEYOND_IT: "0.12", TOTAL: "-"}
+    yield Row("all links moved, or moved back", Mode.LINK_SWITCH, strikes.move_links, moved, linked=True)
 
 
 @dataclass
@@ -119,13 +124,17 @@ def _sample(struck: float, incident: Incident, records: Sequence[StepRecord]) ->
     near = [record for record in records if struck - 2 <= record.end <= struck + PATIENCE]
     goes_on = measure.first_step_since(near, struck, RANKS)
     until = incident.started_at.timestamp() + incident.seconds + 1
+    pause = measure.pause_seconds([record for record in near if record.end <= until], struck)
+    switching = switching_seconds(incident)
     accepted = min((at for fault in incident.faults if (at := fault.accepted_at)), default=incident.started_at)
     return {
         GOES_ON: goes_on - struck,
         DETECTED: accepted.timestamp() - struck,
         BEYOND: goes_on - accepted.timestamp(),
-        PAUSE: measure.pause_seconds([record for record in near if record.end <= until], struck),
+        PAUSE: pause,
         TOTAL: incident.seconds,
+        SWITCHING: switching,
+        BEYOND_IT: pause - switching,
     }
 
 
@@ -134,11 +143,17 @@ def _is_as_wanted(row: Row, incident: Incident) -> bool:
 
 
 async def measure_all(chosen: Sequence[Row], options: argparse.Namespace) -> list[Found]:
+    """On two stacks, since networks of nodes have a price of their own."""
+    stacks = [[row for row in chosen if row.linked is linked] for linked in (False, True)]
+    return [found for rows_of_one in stacks if rows_of_one for found in await _measure(rows_of_one, options)]
+
+
+async def _measure(chosen: Sequence[Row], options: argparse.Namespace) -> list[Found]:
     found = []
     with tempfile.TemporaryDirectory(prefix="rekindle-bench-") as name:
         directory = Path(name)
         async with (
-            running(directory, Machine(NODES, RANKS_PER_POD)) as stack,
+            running(directory, Machine(NODES, RANKS_PER_POD, links=chosen[0].linked)) as stack,
             ClusterClient(Path(stack.addresses.socket)) as cluster,
         ):
             reference = directory / "undisturbed"

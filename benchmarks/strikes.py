@@ -6,6 +6,8 @@ import time
 
 from benchmarks.struck_jobs import PODS, RANKS_PER_POD, Trial
 from rekindle.cli.process_faults import processes_of
+from rekindle.maintenances import Maintenances
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode
 
 
@@ -60,6 +62,19 @@ async def ask_for_a_swap(trial: Trial) -> float:
     struck = time.time()
     uid = trial.job.metadata.uid
     await trial.rekindle.start(Mode.HOT_SWITCH, uid, pod_rank=trial.number % PODS, force=True, requested_by="benchmark")
+    return struck
+
+
+async def move_links(trial: Trial) -> float:
+    """All ranks, to their backup links and back in turn."""
+    maintenances, uid = Maintenances(trial.rekindle), trial.job.metadata.uid
+    struck = time.time()
+    if trial.number % 2:
+        await maintenances.switch_back(uid, wait=False)
+        return struck
+    pods = [await trial.pod(rank) for rank in range(PODS)]
+    links = [NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True) for pod in pods]
+    await maintenances.fail_over(uid, links, requested_by="benchmark")
     return struck
 
 

@@ -85,6 +85,8 @@ class Row:
     raises: str = ""
     """The fault that the job itself has in some of its steps."""
     allowed: str = ""
+    linked: bool = False
+    """On nodes with networks of their own."""
 
     def options(self, rounds: int, seed: int) -> JobOptions:
         places = tuple((number % RANKS, FIRST_IN_STEP + number * EVERY) for number in range(rounds)) if self.raises else ()

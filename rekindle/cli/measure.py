@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from rekindle.model.base import Value
+from rekindle.model.recovery import Incident
 
 
 class StepRecord(Value):
@@ -38,6 +39,10 @@ class SwitchedRank(Value):
 
 BEFORE = 1.0
 """Seconds before a fault whose steps count as around it: the pause begins behind one of them."""
+
+
+AFTER = 0.5
+"""Seconds behind the end of an incident: the step is written then with which training has gone on."""
 
 
 def read_steps(directory: Path) -> list[StepRecord]:
@@ -75,6 +80,12 @@ def pause_seconds(records: Sequence[StepRecord], since: float) -> float:
     around = gaps([record for record in records if record.end >= since - BEFORE])
     usual = gaps([record for record in records if record.end <= since]) or around
     return max(around) - median(usual) if around else 0.0
+
+
+def pause_of(records: Sequence[StepRecord], incident: Incident) -> float:
+    """`pause_seconds` of an incident that has ended, whatever happened to the job behind it."""
+    begun = incident.started_at.timestamp()
+    return pause_seconds([record for record in records if record.end <= begun + incident.seconds + AFTER], begun)
 
 
 def steps_lost(records: Sequence[StepRecord]) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ class ProcessFaults(Options):
         return tuple(sorted({self.rank, (self.rank + RANKS // 2) % RANKS} if self.ranks_at_once > 1 else {self.rank}))
 
     @property
+    def raises(self) -> bool:
+        """In a step, of the job's own accord."""
+        return self.fault in (Strike.EXCEPTION, Strike.MEMORY)
+
+    @property
     def kills_pods(self) -> bool:
         return self.mode is Mode.PROCESS_RESCHEDULING and self.fault is Strike.KILL
 
@@ -76,7 +82,7 @@ class ProcessFaults(Options):
     @property
     def environment(self) -> dict[str, str]:
         """What the job's pods get."""
-        if self.fault not in (Strike.EXCEPTION, Strike.MEMORY):
+        if not self.raises:
             return {}
         faults = [{"fault": self.fault.value, "rank": rank, "step": self.at_step + 1} for rank in self.struck]
         return {"REKINDLE_INJECT": json.dumps(faults)}
@@ -121,7 +127,7 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
                 await self.cluster.set_capacity(node.metadata.name, 0)
         ranks = " and ".join(str(rank) for rank in self.options.struck)
         self.tell(Step(text=f"{'the pod of ' if self.options.kills_pods else ''}rank {ranks}: {self.options.fault}"))
-        if self.options.environment:
+        if self.options.raises:
             self._struck_at = await self._injected()
             return
         latest = {record.rank: record for record in measure.read_steps(self.job_directory)}
@@ -161,9 +167,9 @@ class ProcessFaultScenario(Scenario[ProcessFaults]):
         """When the first rank was struck."""
         return self._struck_at
 
-    def more(self, incident: Incident) -> dict[str, Any]:
+    def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """From the strike to the fault as the control plane took it, and to the first step behind it."""
-        accepted = min(fault.accepted_at for fault in incident.faults if fault.accepted_at)
+        accepted = min(fault.accepted_at for one in incidents for fault in one.faults if fault.accepted_at)
         new_step = measure.first_step_since(measure.read_steps(self.job_directory), self._struck_at, RANKS)
         return {
             "fault_to_step_seconds": round(new_step - self._struck_at, 4),

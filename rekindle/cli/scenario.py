@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -67,6 +67,11 @@ class Options(Value, ABC):
     def links(self) -> bool:
         """Whether nodes have networks of their own, with two links each."""
         return False
+
+    @property
+    def incidents(self) -> int:
+        """Of the job, all in all."""
+        return 1
 
     @property
     def spares(self) -> int:
@@ -181,7 +186,7 @@ class Scenario(ABC, Generic[Asked]):
         """When it happened, in seconds since the epoch: by what the watcher saw."""
         return _seen(incident).timestamp()
 
-    def more(self, incident: Incident) -> dict[str, Any]:
+    def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
         """Figures of this demo alone."""
         return {}
 
@@ -196,11 +201,11 @@ class Scenario(ABC, Generic[Asked]):
             if self.options.standby:
                 await until(self.stands_by, "a standby")
             await self.strike()
-            incident = await self._incident()
+            incidents = await self.concluded(self.options.incidents)
             self._tell_pace(0)
             await self.trains_until(self.options.steps)
             await self._ends()
-            return await self._result(incident, reference)
+            return await self._result(incidents, reference)
         finally:
             await self.tidy()
             await self.cluster.close()
@@ -271,21 +276,22 @@ class Scenario(ABC, Generic[Asked]):
         except RekindleError:
             return JobStatus(state=JobState.of(Job(id=JobId(self.job_id), name="gpt", pods=1)))
 
-    async def _incident(self) -> Incident:
+    async def concluded(self, count: int) -> Sequence[Incident]:
+        """The first incidents of the job, so many, as soon as they have ended."""
         found: list[Incident] = []
 
-        async def concluded() -> bool:
+        async def have_ended() -> bool:
             status = await self._status()
-            found[:] = status.state.history[:1]
+            found[:] = status.state.history[:count]
             await self.meanwhile(status.running)
             idle = "the incident ends" if status.state.incidents else "waiting for the decision"
             doing = f"{status.running} runs" if status.running else idle
             done = self._drag_out()
             self.tell(Step(text=f"{doing}; training, step {done} of {self.options.steps}", step=done))
-            return bool(found)
+            return len(found) == count
 
-        await until(concluded, "the end of the incident")
-        return found[0]
+        await until(have_ended, "the end of the incident")
+        return found
 
     def _drag_out(self) -> int:
         """The last step; when they run out, each lasts longer from then on."""
@@ -315,30 +321,31 @@ class Scenario(ABC, Generic[Asked]):
 
     # ---- what came of it
 
-    async def _result(self, incident: Incident, reference: Path) -> dict[str, Any]:
+    async def _result(self, incidents: Sequence[Incident], reference: Path) -> dict[str, Any]:
         assert self._rekindle is not None
+        first, last, ladder = incidents[0], incidents[-1], [verdict for one in incidents for verdict in one.ladder]
         records = measure.read_steps(self.job_directory)
         job = (await self._rekindle.status(self.job_id, ended=True)).state.job
-        workflow_id = ids.recovery_workflow(job, incident.number, incident.ladder[0].mode)
+        workflow_id = ids.recovery_workflow(job, first.number, first.ladder[0].mode)
         return {
-            "mode": incident.ladder[0].mode.value,
-            "verdict": incident.verdict.value,
-            "reason": incident.ladder[-1].reason,
-            "ladder": [{"mode": v.mode.value, "verdict": v.outcome.value, "reason": v.reason} for v in incident.ladder],
-            "policy_after": incident.policy_after.value,
+            "mode": first.ladder[0].mode.value,
+            "verdict": last.verdict.value,
+            "reason": ladder[-1].reason,
+            "ladder": [{"mode": v.mode.value, "verdict": v.outcome.value, "reason": v.reason} for v in ladder],
+            "policy_after": last.policy_after.value,
             "steps": measure.last_step(records),
             "steps_lost": measure.steps_lost(records),
             "parameters_equal": measure.parameters_equal(self.job_directory, reference, RANKS),
-            "pause_seconds": round(measure.pause_seconds(records, self.since(incident)), 4),
-            "first_order_seconds": await self._first_order(_seen(incident), workflow_id),
-            "total_seconds": round(incident.seconds, 4),
-            "phases": [{"name": p.name, "seconds": p.seconds} for v in incident.ladder for p in v.phases],
+            "pause_seconds": round(measure.pause_seconds(records, self.since(first)), 4),
+            "first_order_seconds": await self._first_order(_seen(first), workflow_id),
+            "total_seconds": round(sum(one.seconds for one in incidents), 4),
+            "phases": [{"name": p.name, "seconds": p.seconds} for v in ladder for p in v.phases],
             "switched": [rank.model_dump(mode="json") for rank in measure.switched(records)],
             "workflow_id": workflow_id,
             "run_id": (await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()).run_id,
             "temporal_ui": self._stack.addresses.ui,
             "cluster": self._stack.addresses.cluster,
-            **self.more(incident),
+            **self.more(incidents),
         }
 
     async def _first_order(self, seen: datetime, workflow_id: str) -> float | None:

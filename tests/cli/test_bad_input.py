@@ -75,6 +75,10 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["process-rescheduling", "--pods", "3"], "--pods", "2 or 4"),
         (["in-place", "--at-step", "196"], "--at-step", "1 to 195"),
         (["in-place", "--fault", "rain"], "--fault", "freeze"),
+        (["link-failover", "--rank", "4"], "--rank", "0 to 3"),
+        (["link-failover", "--at-step", "141"], "--at-step", "1 to 140"),
+        (["link-failover", "--steps", "60"], "--steps", "75 or more"),
+        (["link-failover", "--cluster", "kubernetes"], "--cluster", "--cluster local"),
         (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],
 )

@@ -1,16 +1,19 @@
 """What a demo says of a run is computed from what the ranks wrote, honestly."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from rekindle.cli import measure
+from rekindle.cli.link_failover import BACKUP, FIRST, LinkFailover
 from rekindle.cli.measure import StepRecord
 from rekindle.cli.process_faults import ProcessFaults, Strike
 from rekindle.cli.scenario import Options
 from rekindle.cli.sub_health import SubHealth
-from rekindle.model.recovery import Mode
+from rekindle.model.job import SubHealthStrategy
+from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 
 
 def struck(mode: Mode, fault: Strike) -> ProcessFaults:
@@ -124,6 +127,49 @@ def test_a_run_is_as_expected_when_each_mode_ended_so(options: Options, ladder: 
     tried = [{"mode": mode, "verdict": verdict} for mode, verdict in ladder]
     assert options.is_met_by({"ladder": tried, "parameters_equal": True, "steps_lost": 0}) is met
     assert not options.is_met_by({"ladder": tried, "parameters_equal": False, "steps_lost": 0})
+
+
+LADDER = [{"mode": mode, "verdict": "recovered"} for mode in ("link switch", "in-place recovery", "link switch")]
+
+
+def carried(first: int, backup: int) -> dict[str, dict[str, int]]:
+    return {FIRST: {"bytes": first}, BACKUP: {"bytes": backup}}
+
+
+@pytest.mark.parametrize(
+    ("between", "after", "met"),
+    [
+        (carried(0, 900), carried(900, 0), True),
+        (carried(300, 900_000), carried(900_000, 300), True),
+        (carried(900, 900), carried(900, 0), False),
+        (carried(0, 900), carried(0, 900), False),
+        (carried(0, 0), carried(900, 0), False),
+    ],
+    ids=["all of it", "but for some noise", "not all moved", "none returned", "nobody sent anything"],
+)
+def test_traffic_must_have_been_where_it_was_to_be(
+    between: dict[str, dict[str, int]], after: dict[str, dict[str, int]], met: bool
+) -> None:
+    """Moved links that carry nothing, or part of it, are no failover, whatever the verdicts say."""
+    times = {"links_before": carried(900, 0), "links_between": between, "links_after": after}
+    assert LinkFailover().is_met_by({"ladder": LADDER, "parameters_equal": True, "steps_lost": 0, **times}) is met
+
+
+def test_the_pause_of_an_incident_has_nothing_of_what_follows_it() -> None:
+    """Steps that end 0.1 s apart, with a gap of 0.3 s in the incident and one of 0.9 s behind it."""
+    ends = [9.8, 9.9, 10.0, 10.3, 10.4, 10.5, 11.4, 11.5]
+    verdict = Verdict(mode=Mode.LINK_SWITCH, outcome=Outcome.RECOVERED, reason="they moved")
+    incident = Incident(
+        number=1,
+        summary="a link switch",
+        started_at=datetime.fromtimestamp(10.05, UTC),
+        seconds=0.3,
+        verdict=verdict.outcome,
+        ladder=(verdict,),
+        policy_after=SubHealthStrategy.HOT_SWITCH,
+    )
+    pause = measure.pause_of([record(step, end) for step, end in enumerate(ends, 1)], incident)
+    assert round(pause, 6) == 0.2
 
 
 def test_steps_are_lost_only_where_the_job_began_again() -> None:

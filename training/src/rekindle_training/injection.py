@@ -17,6 +17,7 @@ ACCEPTED = (
     '{"fault": "backup-fails", "when": "loading"}',
     '{"fault": "backup-fails", "when": "paused"}',
     '{"fault": "rank-fails", "when": "paused"}',
+    '{"fault": "rank-fails", "when": "switching"}',
 )
 ON_A_NODE = '{"fault": "wrong-product", "wrong-message", "wrong-memory" or "check-hangs", "node": "node-1"}'
 IN_A_STEP = '{"fault": "exception" or "memory", "rank": 0, "step": 1}'
@@ -47,6 +48,8 @@ class Injection:
     """The backup's processes end with 1 once training is paused, before the report of the pause."""
     rank_fails_paused: bool = False
     """The process of the first rank that stays is killed once the pause is reported, as long as nothing was recovered before."""
+    rank_fails_switching: bool = False
+    """The process of rank 0 is killed when all are told to meet over other links, as long as nothing was recovered before."""
     in_steps: tuple[StepFault, ...] = field(default=())
     on_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What a stress test finds of the ranks that are on a node: it computes, sends or remembers wrongly, or its checks hang."""

@@ -104,6 +104,9 @@ class LinkSwitch:
         done = False
         roster.put_links(links)
         self.mends = True
+        if self._means.injection.rank_fails_switching and roster.generation == 1:
+            log.warning("injected: a rank fails while links are switched")
+            self._means.pods.kill(roster.members[0].identity, "injected")
         try:
             async with asyncio.timeout(limit):
                 await procedures.rebuild(roster, await self._means.store, dict(roster.members), Plan(step, stands=True), limit)

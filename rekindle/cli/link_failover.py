@@ -1,0 +1,177 @@
+"""The run behind `rekindle demo link-failover`: what the first links of all nodes are plugged into is maintained under a job.
+
+Training runs over the first links, then, with those pulled, over the backup links, where a rank is killed, and then over the
+first ones again.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from rekindle.cli import measure
+from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
+from rekindle.cli.scenario import STEP_MS, Step
+from rekindle.maintenances import Maintenances
+from rekindle.model.keys import RANK_INDEX
+from rekindle.model.links import NodeLinks
+from rekindle.model.recovery import Incident, Mode, Outcome
+
+FIRST, BACKUP = "eth1", "eth2"
+"""Links of each node of the local cluster."""
+
+CALM = 10
+"""Steps on each side of what happens, in which nothing else does."""
+
+NEEDED = 6 * CALM
+"""Steps behind the first of them, at least: of calm, and while links are moved."""
+
+OUTLASTED = 6.0
+"""Seconds that they last at least."""
+
+IDLE = 0.01
+"""Share of the bytes up to which a link counts as not in use: its ends ask each other for their addresses."""
+
+SWITCH = "links are switched"
+"""The phase of a link switch in which training side and cluster do what it is about."""
+
+Times = Mapping[str, Mapping[str, Any]]
+"""By link: whether it was plugged in on all nodes, and the bytes that all nodes sent over it."""
+
+
+class LinkFailover(ProcessFaults):
+    """What the demo is asked for."""
+
+    mode: Mode = Mode.IN_PLACE
+    fault: Strike = Strike.KILL
+    struck_in_switch: bool = False
+    """The training side loses a rank in the first switch, too."""
+
+    @property
+    def links(self) -> bool:
+        """Whether nodes have networks of their own, with two links each."""
+        return True
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the first links are pulled meanwhile: a new pod would have no other one to begin on."""
+        return not self.kills_pods
+
+    @property
+    def incidents(self) -> int:
+        """Of the job, all in all."""
+        return 3 + int(self.struck_in_switch)
+
+    @property
+    def expected(self) -> tuple[tuple[Mode, Outcome], ...]:
+        """The modes that are tried, and how each ends."""
+        moved = (Mode.LINK_SWITCH, Outcome.RECOVERED)
+        interrupted = (Mode.LINK_SWITCH, Outcome.CANCELLED), (Mode.IN_PLACE, Outcome.RECOVERED)
+        return (*(interrupted if self.struck_in_switch else ()), moved, *super().expected, moved)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the job's pods get."""
+        return {"REKINDLE_INJECT": '[{"fault": "rank-fails", "when": "switching"}]'} if self.struck_in_switch else {}
+
+    def is_met_by(self, result: dict[str, Any]) -> bool:
+        """Traffic must have been where it was to be."""
+        times = [(result["links_before"], FIRST), (result["links_after"], FIRST)]
+        times += [(result["links_between"], BACKUP)] if self.pulls else []
+        return super().is_met_by(result) and all(used(links) == [link] for links, link in times)
+
+
+class LinkFailoverScenario(ProcessFaultScenario):
+    """One run of the demo."""
+
+    options: LinkFailover
+    _maintenance = ""
+    _before: Times
+    _between: Times
+    _after: Times
+
+    def step_ms(self, loading: float) -> float:
+        """Training must not end before its links are moved back."""
+        return max(STEP_MS, 1000 * OUTLASTED / (self.options.steps - self.options.at_step))
+
+    @property
+    def maintenances(self) -> Maintenances:
+        assert self._rekindle is not None
+        return Maintenances(self._rekindle)
+
+    async def strike(self) -> None:
+        """The whole maintenance."""
+        self._before = await self._carried(self._calm)
+        await self._fail_over()
+        self._between = await self._carried(self._maintain)
+        await self.cluster.set_leaf(FIRST, up=True)
+        self.tell(Step(text=f"{FIRST} is there again, ranks return to it"))
+        await self.maintenances.switch_back(self._maintenance, requested_by="demo")
+        self._after = await self._carried(self._calm)
+
+    async def tidy(self) -> None:
+        """Links are plugged in again, however the run ended."""
+        await self.cluster.set_leaf(FIRST, up=True)
+        await super().tidy()
+
+    def more(self, incidents: Sequence[Incident]) -> dict[str, Any]:
+        """How long training paused for each switch, and for how much of that no link was being switched; who carried what."""
+        records = measure.read_steps(self.job_directory)
+        pauses = [(measure.pause_of(records, one), switching_seconds(one)) for one in incidents if _is_a_switch(one)]
+        return {
+            **super().more(incidents),
+            "maintenance": self._maintenance,
+            "switch_seconds": [round(pause, 4) for pause, _ in pauses],
+            "beyond_switch_seconds": [round(pause - switching, 4) for pause, switching in pauses],
+            "links_before": self._before,
+            "links_between": self._between,
+            "links_after": self._after,
+        }
+
+    async def _fail_over(self) -> None:
+        """All devices of the job, which are on as many nodes as it has pods."""
+        self.tell(Step(text=f"ranks move to {BACKUP}"))
+        pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
+        links = [NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True) for pod in pods]
+        self._maintenance = await self.maintenances.fail_over(self.job_id, links, requested_by="demo")
+        await self.maintenances.settled(self._maintenance)
+
+    async def _maintain(self) -> None:
+        if self.options.pulls:
+            self.tell(Step(text=f"{FIRST} of all nodes is pulled"))
+            await self.cluster.set_leaf(FIRST, up=False)
+        await self._calm()
+        await super().strike()
+        await self.concluded(self.options.incidents - 1)
+        await self._calm()
+
+    async def _calm(self) -> None:
+        await self.trains_until(measure.last_step(measure.read_steps(self.job_directory)) + CALM)
+
+    async def _carried(self, meanwhile: Callable[[], Awaitable[None]]) -> Times:
+        """What all nodes sent over each link, and whether its cables were in at the end of it."""
+        before, _ = await self._links()
+        await meanwhile()
+        after, up = await self._links()
+        return {link: {"up": link in up, "bytes": after[link] - before[link]} for link in (FIRST, BACKUP)}
+
+    async def _links(self) -> tuple[Counter[str], set[str]]:
+        links = [link for node in await self.cluster.nodes() for link in node.status.links]
+        sent: Counter[str] = Counter()
+        for link in links:
+            sent[link.name] += link.sent
+        return sent, {link.name for link in links} - {link.name for link in links if not link.up}
+
+
+def used(links: Times) -> list[str]:
+    """The links that were in use."""
+    everything = sum(link["bytes"] for link in links.values())
+    return [name for name, link in links.items() if link["bytes"] > IDLE * everything]
+
+
+def _is_a_switch(incident: Incident) -> bool:
+    return incident.ladder[-1].mode is Mode.LINK_SWITCH
+
+
+def switching_seconds(incident: Incident) -> float:
+    """From the order to move links until the training side's answer; 0 in an incident without."""
+    return sum(phase.seconds for phase in incident.ladder[-1].phases if phase.name == SWITCH)
