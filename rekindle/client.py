@@ -26,13 +26,14 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
+from rekindle.model.stress import StressRequest
 from rekindle.policy import ladder
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
@@ -225,6 +226,16 @@ class Rekindle:
         mode = mode or await self.cheapest(job)
         return _begun(await self.verdict(await self.start(mode, job, requested_by=requested_by)))
 
+    async def stress_test(self, job: str, stress: StressRequest, *, requested_by: str = "") -> Verdict:
+        """Tests the devices of nodes while training pauses, and waits for the verdict; what was found is in its field `tested`. Nodes
+        with faults are isolated: the verdict is that of the mode that moved their pods. Raises what `hot_switch` does.
+
+        Args:
+            stress: operations by node, or on all nodes: 0 compute, 1 messages between ranks, 2 memory.
+        """
+        handle = await self.start(Mode.STRESS_TEST, job, stress=stress, requested_by=requested_by)
+        return _begun(await self.verdict(handle))
+
     async def cheapest(self, job: str) -> Mode:
         """The mode that `recover` would ask for now.
 
@@ -237,14 +248,21 @@ class Rekindle:
         return plan.modes[0]
 
     async def start(
-        self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
+        self,
+        mode: Mode,
+        job: str,
+        *,
+        pod_rank: int | None = None,
+        force: bool = False,
+        stress: StressRequest | None = None,
+        requested_by: str = "",
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
         job_id = await self.find(job)
         try:
             return await self.temporal.start_workflow(
                 row_of(mode).workflow,
-                ModeRequest(job=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
+                ModeRequest(job=job_id, pod_rank=pod_rank, force=force, stress=stress, requested_by=requested_by),
                 id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
                 task_queue=ids.CONTROL_QUEUE,
                 result_type=Verdict,
@@ -269,7 +287,8 @@ class Rekindle:
             while isinstance(cause, ActivityError) and cause.cause:
                 cause = cause.cause
             if isinstance(cause, ApplicationError):
-                raise (BadInput if cause.type in INVALID else Refused)(cause.message) from error
+                busy = Busy if cause.type == ids.ErrorTypes.JOB_BUSY else Refused
+                raise (BadInput if cause.type in INVALID else busy)(cause.message) from error
             raise Refused(str(cause)) from error
 
     async def lift_downgrade(self, job: str) -> Receipt:

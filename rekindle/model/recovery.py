@@ -12,6 +12,7 @@ from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import NodeLinks, OnBackup, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
+from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
 
 
 class Mode(StrEnum):
@@ -23,6 +24,7 @@ class Mode(StrEnum):
     PROCESS_RESCHEDULING = "process rescheduling"
     JOB_RESCHEDULING = "job rescheduling"
     LINK_SWITCH = "link switch"
+    STRESS_TEST = "stress test"
 
 
 class Outcome(StrEnum):
@@ -85,6 +87,9 @@ class Order(Value):
     links: RankLinks | None = None
     """For the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
 
+    stress: tuple[RankOps, ...] = ()
+    """For the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
 
@@ -99,6 +104,7 @@ class ReportKind(StrEnum):
     STRATEGIES = "strategies"
     STATUS = "status"
     LINKS = "links"
+    STRESS = "stress test"
 
 
 class Report(Value):
@@ -114,6 +120,8 @@ class Report(Value):
     """Of ours, in a status: the uuid of the order that it answers. Empty: nobody said."""
 
     isolate_ranks: Ranks = ()
+    results: StressResults | None = None
+    """Of a stress test."""
 
 
 class Strategy(StrEnum):
@@ -303,6 +311,8 @@ class VerdictChanges(TypedDict, total=False):
     switched: tuple[Switched, ...]
     handled: tuple[Handled, ...]
     moved_links: RankLinks | None
+    tested: Tested | None
+    found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
     unread: tuple[Report, ...]
     situation: Situation | None
@@ -327,6 +337,12 @@ class Verdict(Value):
     switched: tuple[Switched, ...] = ()
     moved_links: RankLinks | None = None
     """Ranks that use another link than before."""
+
+    tested: Tested | None = None
+    """Stress test: what it found. Not kept in the job's history."""
+
+    found: tuple[Fault, ...] = ()
+    """Faults that nobody knew of before: the mode behind it mends them."""
 
     handled: tuple[Handled, ...] = ()
     """The faults that the mode has dealt with, beyond those that it was started for."""
@@ -397,6 +413,9 @@ class ModeRequest(Value):
     pod_rank: int | None = None
     links: tuple[NodeLinks, ...] = ()
     """Link switch: the devices that it moves."""
+
+    stress: StressRequest | None = None
+    """Stress test: which checks are made on which nodes."""
 
     force: bool = False
     """Hot switch: also a pod that nobody reported as sub-healthy."""

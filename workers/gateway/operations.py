@@ -1,4 +1,4 @@
-"""What a platform asks for on the wire: links of a job that trains are switched. It becomes a maintenance, as from elsewhere."""
+"""What a platform asks for on the wire, of a job that trains: links are switched, which becomes a maintenance, or nodes are tested."""
 
 import asyncio
 import ipaddress
@@ -14,7 +14,10 @@ from rekindle.errors import BadInput, Busy, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Receipt
+from rekindle.model.stress import StressRequest
+from rekindle.policy.stress import message
 from rekindle.settings import Settings
+from rekindle.stress_tests import StressTests
 from workers.gateway import messages
 from workers.gateway.desk import OM_IS_RUNNING, PARAMETERS, Context
 from workers.gateway.senders import address_of
@@ -22,6 +25,7 @@ from workers.gateway.side_streams import SideStreams
 
 DISTRIBUTED = "switching operation was successfully distributed"
 FINISHED = "switch nic finish"
+TEST_DISTRIBUTED = "stress test operation was successfully distributed"
 """Words of the contract."""
 
 LISTED = 3.0
@@ -39,6 +43,9 @@ class Operations:
         """On which the training side is told."""
         self._rekindle = Rekindle(client)
         self._maintenances = Maintenances(self._rekindle)
+        self._tests = StressTests(self._rekindle)
+        self._begun: dict[str, str] = {}
+        """The last test of each job that was asked for here."""
         self._everybody = settings.cluster == "local" or not settings.check_senders
         self._platforms = settings.platforms
 
@@ -114,6 +121,43 @@ class Operations:
             raise
         last = known.moves[-1] if known.moves else None
         return FINISHED if last is None or last.succeeded else f"switch nic failed, {last.reason}"
+
+    # ---- stress tests
+
+    async def test(self, context: Context, job_id: str, read: Callable[[], StressRequest]) -> Receipt:
+        """The contract's answer when training is being paused for it, or why it is not."""
+
+        async def ask() -> Receipt:
+            test = await self._tests.begin(job_id, read(), requested_by="StressTest")
+            self._begun[job_id] = test
+            logger.info("devices are tested", extra={"job": job_id, "test": test})
+            return Receipt(info=TEST_DISTRIBUTED)
+
+        return await self._answered(context, job_id, ask)
+
+    async def tested(self, context: Context, job_id: str) -> str:
+        """What the test that was asked for last has found, in the contract's words; waits for its end."""
+        try:
+            messages.job_id(job_id)
+            await self._admit(context)
+            test = self._begun.get(job_id) or await self._newest_test(job_id)
+            if not test:
+                await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job_id} is not stress testing")
+                raise AssertionError
+            verdict = await self._tests.verdict(test)
+        except (BadInput, Refused) as error:
+            return f"stress test failed, {error}"
+        except RekindleError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+        return message(verdict.tested) if verdict.tested else f"stress test failed, {verdict.reason}"
+
+    async def _newest_test(self, job_id: str) -> str:
+        """It may have been begun at another gateway, a moment ago."""
+        deadline = asyncio.get_running_loop().time() + LISTED
+        while not (test := await self._tests.newest(job_id)) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.2)
+        return test
 
     async def _newest(self, job_id: str) -> WorkflowExecution | None:
         """The job's maintenance that moves links, or the one that did so last."""
