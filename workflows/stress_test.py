@@ -29,7 +29,7 @@ class StressTest(Operation):
     @workflow.init
     def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
         super().__init__(request, context)
-        self.asked: tuple[RankOps, ...] = ()
+        self.targets: tuple[RankOps, ...] = ()
         self.found = Found()
         self.failed = ""
         """What is told to who asked, in the contract's words, if it ends now without results."""
@@ -60,12 +60,12 @@ class StressTest(Operation):
         job, wanted = self.context.job, self.request.stress or StressRequest()
         request = TargetsRequest(job_id=job.id, stress=wanted, accepted=stress.accepted(job))
         try:
-            targets = await steps.find_targets(request)
+            answer = await steps.find_targets(request)
         except ActivityError as error:
             raise Ends(Outcome.REFUSED, f"the cluster does not say which ranks are where: {error.cause}") from error
-        if targets.problem:
-            raise Ends(Outcome.REFUSED, targets.problem)
-        self.asked = targets.asked
+        if answer.problem:
+            raise Ends(Outcome.REFUSED, answer.problem)
+        self.targets = answer.asked
 
     # ---- the test
 
@@ -75,7 +75,7 @@ class StressTest(Operation):
         self.failed = stress.NOT_SENT
         if self._speaks_mindio and not await self.order(orders.hold_agents(job.id, self.new_uuid()), limits.order):
             return None, self.untested(self.lost_manager or "its agents could not be told to wait")
-        if not await self.order(orders.stress_test(job.id, self.uuid, self.asked), limits.order):
+        if not await self.order(orders.stress_test(job.id, self.uuid, self.targets), limits.order):
             self.stop_for_a_fault()
             return None, self.untested(self.lost_manager or "its ranks could not be told in time")
         self.failed = stress.FAULT_RECEIVED
@@ -105,7 +105,7 @@ class StressTest(Operation):
         """Raises Ends where training must not go on as it is: who mends it is told of its faults."""
         job = self.context.job
         why = f"stress test of job {job.namespace}/{job.name}"
-        request = FindingsRequest(job_id=job.id, asked=self.asked, results=results, why=why)
+        request = FindingsRequest(job_id=job.id, asked=self.targets, results=results, why=why)
         try:
             self.found = await steps.judge(request)
             words = stress.in_words(self.found.tested)
@@ -130,7 +130,7 @@ class StressTest(Operation):
 
     def ended(self, verdict: Verdict) -> Verdict:
         """With what was tested, or why nothing was, if training was touched."""
-        if verdict.outcome is Outcome.REFUSED or not self.asked:
+        if verdict.outcome is Outcome.REFUSED or not self.targets:
             return verdict
         failed = self._why_failed()
         return verdict.with_(tested=Tested(failed=failed) if failed else self.found.tested, found=self.found.faults)

@@ -79,7 +79,7 @@ def stress_problem(stress: StressRequest | None) -> str:
     if stress is None or not (stress.nodes or stress.all_nodes):
         return 'stress: missing, accepted are nodes with their operations, such as {"nodes": {"node-1": [0, 1]}}'
     if len(stress.nodes) > MOST_TESTED_NODES:
-        return f"stress.nodes: {len(stress.nodes)} nodes, accepted are at most {MOST_TESTED_NODES}, or all_nodes"
+        return f"stress.nodes: {len(stress.nodes)}, accepted are at most {MOST_TESTED_NODES} nodes, or all_nodes"
     if any(len(ops) > MOST_OPS for ops in (stress.all_nodes, *stress.nodes.values())):
         return f"stress: accepted are at most {MOST_OPS} operations for a node"
     return ""

@@ -339,7 +339,7 @@ async def test_a_platform_asks_on_the_wire_and_hears_what_was_found(temporal: Wo
     async with listening(temporal, a_job()) as (world, _):
         status = await asked(world, {"node-1": (0,)})
         assert (status.code, status.info) == (0, "stress test operation was successfully distributed")
-        words, _, listed = (await told(world)).partition(",result:")
+        words, _, listed = (await told(world)).partition(", result:")
         assert words == "stress test finish"
         assert json.loads(listed)["node-1"]["1"] == {"rankResult": {"aic": {"code": "0", "result": "aic of 3"}}}
         await world.gateway.stop()
