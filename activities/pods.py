@@ -340,7 +340,9 @@ class PodActivities:
         """Which ranks a stress test asks, and for what."""
         rows = await self._devices(request.job_id)
         problem = stress.problem(request.stress, rows, request.accepted)
-        return StressTargets(problem=problem) if problem else StressTargets(asked=stress.grouped(stress.plan(request.stress, rows)))
+        return (
+            StressTargets(problem=problem) if problem else StressTargets(asked=stress.grouped(stress.plan(request.stress, rows)))
+        )
 
     @activity.defn
     async def judge(self, request: FindingsRequest) -> Found:
@@ -349,7 +351,7 @@ class PodActivities:
         found = stress.tested(request.results, stress.by_rank(request.asked), rows)
         with translating_errors():
             async with heartbeating():
-                for name in stress.to_isolate(found):
+                for name in found.findings.isolate:
                     await self._isolate(name, stress.reason(found, name, request.why))
                 job = await self._cluster.job(request.job_id)
         return Found(tested=found, faults=stress.faults(found, job.spec.ranks_per_pod, rows))

@@ -10,10 +10,11 @@ from cyclopts import App, CycloptsError
 from rekindle import __version__
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
-from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, submit
+from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
+from rekindle.cli.stress import stress_test
 from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import run_and_end
@@ -30,9 +31,9 @@ Start everything on this machine with `rekindle dev`, or watch it work with `rek
 
 {EXIT_CODES}""",
 )
-for command in (dev, submit, jobs, show, history, logs, delete, nodes, hot_switch, recover, reschedule, cancel):
+for command in (dev, submit, jobs, show, history, logs, delete, hot_switch, recover, reschedule, stress_test, cancel):
     app.command(command)
-for group in (demo_app, fault_app, policy_app, versions_app):
+for group in (demo_app, fault_app, nodes_app, policy_app, versions_app):
     app.command(group)
 app.register_install_completion_command()
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
@@ -318,6 +318,10 @@ class VerdictChanges(TypedDict, total=False):
     situation: Situation | None
 
 
+FEW = ("moved_links", "tested", "found", "handled", "left_behind", "unread", "situation")
+"""Fields of a verdict that are written only where there is something in them."""
+
+
 class Verdict(Value):
     """How one recovery ended; reads as a post-mortem."""
 
@@ -360,6 +364,12 @@ class Verdict(Value):
     unread: tuple[Report, ...] = ()
     situation: Situation | None = None
     """What the mode leaves to the next one; None: the mode ended without a word."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_few_have(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """A job's state has sixty of them."""
+        fields: dict[str, object] = written(self)
+        return {name: value for name, value in fields.items() if value or name not in FEW}
 
     @property
     def was_interrupted(self) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from rekindle.model.bounds import cut, few, note, numbered
 from rekindle.model.fault import Fault, FaultKind
@@ -172,7 +172,9 @@ def tested(results: StressResults, asked: Plan, devices: Devices) -> Tested:
     """All that is told of a stress test."""
     rows = list(devices)
     lines = sorted(table(results, rows), key=lambda row: row.code == Code.OK)
-    return Tested(findings=findings(results, asked, rows), rows=tuple(_that_fit(lines)), checks=len(lines))
+    found = findings(results, asked, rows)
+    found = found.model_copy(update={"isolate": found.isolate[:MOST_ISOLATED]})
+    return Tested(findings=found, rows=tuple(_that_fit(lines)), checks=len(lines))
 
 
 def _that_fit(rows: Iterable[Row]) -> Iterator[Row]:
@@ -210,7 +212,7 @@ def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
         id="stress-test/processes",
         kind=FaultKind.PROCESS,
         ranks=tuple(late),
-        message=note(f"{numbered('rank', late)} timed out in a stress test"),
+        message=note(f"{numbered('rank', late)} did not pass a stress test"),
         source=SOURCE,
     )
     return (*((of_nodes,) if ranks else ()), *((of_ranks,) if late else ()))
@@ -233,10 +235,6 @@ def _why(found: Tested, node: str = "") -> str:
     """The first check that found a fault."""
     named = (row for row in found.rows if row.code == Code.FAULT and node in ("", row.node))
     return next((f"({row.check} of rank {row.rank}: {row.result})" for row in named), "")
-
-
-def to_isolate(found: Tested) -> Sequence[str]:
-    return found.findings.isolate[:MOST_ISOLATED]
 
 
 def in_words(found: Tested) -> str:

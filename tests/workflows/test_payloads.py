@@ -150,12 +150,17 @@ def asked_of(job: Job) -> tuple[RankOps, ...]:
 def results_of(job: Job) -> StressResults:
     """Every second rank has a fault, all of them say a lot."""
     codes = {0: "2", 1: "0"}
-    said = {str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT)) for rank in range(job.ranks)}
+    said = {
+        str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT))
+        for rank in range(job.ranks)
+    }
     return stress.told(said, job.ranks)
 
 
-def tested_of(job: Job) -> stress.Tested:
-    devices = [DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)]
+def findings_of(job: Job) -> stress.Tested:
+    devices = [
+        DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)
+    ]
     found = stress.tested(results_of(job), dict.fromkeys(range(job.ranks), (0, 1, 2)), devices)
     return found.model_copy(update={"failed": TEXT})
 
@@ -175,7 +180,7 @@ def ended(outcome: Outcome) -> recovery.Verdict:
 
 def verdict(job: Job) -> recovery.Verdict:
     found = (long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
-    return ended(Outcome.RECOVERED).with_(tested=tested_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
+    return ended(Outcome.RECOVERED).with_(tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
 
 
 def situation(job: Job) -> recovery.Situation:
@@ -318,7 +323,9 @@ async def examples(job: Job) -> list[Any]:
         activity_values.TargetsRequest(job_id=job.id, stress=STRESS, accepted=(0, 1, 2)),
         StressTargets(asked=asked_of(job), problem=TEXT),
         activity_values.FindingsRequest(job_id=job.id, asked=asked_of(job), results=results_of(job), why=TEXT),
-        activity_values.Found(tested=tested_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))),
+        activity_values.Found(
+            tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
+        ),
         recovery.Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
         maintenance,
         FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance),

@@ -32,7 +32,9 @@ BAD = {(3, 0): "2"}
 
 
 @asynccontextmanager
-async def listening(env: WorkflowEnvironment, job: Job, script: Script | None = None) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
+async def listening(
+    env: WorkflowEnvironment, job: Job, script: Script | None = None
+) -> AsyncIterator[tuple[Harness, ScriptedPeer]]:
     async with training(env, job, script) as (world, peer):
         await peer.with_tests()
         yield world, peer

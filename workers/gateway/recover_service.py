@@ -169,4 +169,3 @@ def _metadata(context: Context, key: str) -> str:
     """What ours says besides the contract; empty: nothing."""
     said = dict(context.invocation_metadata() or ()).get(key, "")
     return said.decode(errors="replace") if isinstance(said, bytes) else said
-
