@@ -227,8 +227,8 @@ class Rekindle:
         return _begun(await self.verdict(await self.start(mode, job, requested_by=requested_by)))
 
     async def stress_test(self, job: str, stress: StressRequest, *, requested_by: str = "") -> Verdict:
-        """Tests the devices of nodes while training pauses, and waits for the verdict; what was found is in its field `tested`. Nodes
-        with faults are isolated: the verdict is that of the mode that moved their pods. Raises what `hot_switch` does.
+        """Tests the devices of nodes while training pauses, and waits for the verdict, whose field `tested` has what was found.
+        Nodes with faults are isolated: the verdict is that of the mode that moved their pods. Raises what `hot_switch` does.
 
         Args:
             stress: operations by node, or on all nodes: 0 compute, 1 messages between ranks, 2 memory.
@@ -247,7 +247,7 @@ class Rekindle:
             raise Refused(plan.refused)
         return plan.modes[0]
 
-    async def start(
+    async def start(  # noqa: PLR0913 - as many as a request has
         self,
         mode: Mode,
         job: str,

@@ -118,7 +118,7 @@ async def test_a_node_with_a_fault_is_isolated_and_training_goes_on_without_it(t
 
 async def test_new_pods_of_whatever_job_keep_away_from_isolated_nodes(temporal: WorkflowEnvironment) -> None:
     """Also in a recovery that knows nothing of the test."""
-    async with listening(temporal, a_job(annotations={})) as (world, peer):
+    async with listening(temporal, a_job(annotations={})) as (world, _):
         world.cluster.node_annotations["node-2"] = {NODE_HEALTHY: "UnHealthy", ISOLATED: "a test"}
         world.cluster.node_names.append("node-3")
         verdict = await Rekindle(world.client).hot_switch(world.job.id, pod_rank=1, force=True)

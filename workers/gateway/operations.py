@@ -1,4 +1,4 @@
-"""What a platform asks for on the wire, of a job that trains: links are switched, which becomes a maintenance, or nodes are tested."""
+"""What a platform asks for on the wire of a job that trains: its links are switched, as a maintenance, or its nodes are tested."""
 
 import asyncio
 import ipaddress
@@ -155,9 +155,11 @@ class Operations:
     async def _newest_test(self, job_id: str) -> str:
         """It may have been begun at another gateway, a moment ago."""
         deadline = asyncio.get_running_loop().time() + LISTED
-        while not (test := await self._tests.newest(job_id)) and asyncio.get_running_loop().time() < deadline:
+        while True:
+            test = await self._tests.newest(job_id)
+            if test or asyncio.get_running_loop().time() > deadline:
+                return test
             await asyncio.sleep(0.2)
-        return test
 
     async def _newest(self, job_id: str) -> WorkflowExecution | None:
         """The job's maintenance that moves links, or the one that did so last."""
