@@ -16,7 +16,7 @@ from activities.clusters.waiting import Wanted, until
 from activities.heartbeat import heartbeating
 from activities.made_anew import MakingAnew
 from activities.translation import translating_errors
-from rekindle.errors import NotFound
+from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
@@ -351,9 +351,10 @@ class PodActivities:
         found = stress.tested(request.results, stress.by_rank(request.asked), rows)
         with translating_errors():
             async with heartbeating():
-                for name in found.findings.isolate:
-                    await self._isolate(name, stress.reason(found, name, request.why))
+                reasons = {name: stress.reason(found, name, request.why) for name in found.findings.isolate}
+                failed = {name: why for name in reasons if (why := await self._isolate(name, reasons[name]))}
                 job = await self._cluster.job(request.job_id)
+        found = stress.without(found, failed)
         return Found(tested=found, faults=stress.faults(found, job.spec.ranks_per_pod, rows))
 
     async def _devices(self, job_id: str) -> tuple[DeviceOfRank, ...]:
@@ -362,10 +363,15 @@ class PodActivities:
                 job, pods = await self._cluster.job(job_id), await self._cluster.pods(job_id)
         return devices(JobView(job=job, pods=tuple(pods)))
 
-    async def _isolate(self, name: str, why: str) -> None:
+    async def _isolate(self, name: str, reason: str) -> str:
+        """Why it cannot be; empty: it is, or is gone."""
         node = await self._node(name)
-        if node and (change := isolation.isolation(node.metadata.annotations, why)):
-            await self._cluster.annotate_node(name, change)
+        if node and (change := isolation.isolation(node.metadata.annotations, reason)):
+            try:
+                await self._cluster.annotate_node(name, change)
+            except (Forbidden, Invalid) as error:
+                return str(error)
+        return ""
 
     async def _node(self, name: str) -> Node | None:
         try:

@@ -108,14 +108,15 @@ class StressTest(Operation):
         request = FindingsRequest(job_id=job.id, asked=self.targets, results=results, why=why)
         try:
             self.found = await steps.judge(request)
-            words = stress.in_words(self.found.tested)
         except ActivityError as error:
             suspects = stress.suspects(results)
-            self.found = Found(faults=(suspects,) if suspects.ranks else ())
-            words = f"{suspects.message}; no node was isolated, the cluster does not answer: {error.cause}"
+            if suspects.ranks:
+                self.found = Found(faults=(suspects,))
+                words = f"{suspects.message}; no node was isolated, the cluster does not answer: {error.cause}"
+                raise Ends(Outcome.ESCALATE, words, next_mode=Mode.PROCESS_RESCHEDULING) from error
         self.failed = ""
         if self.found.faults:
-            raise self.cannot_go_on(words)
+            raise self.cannot_go_on(stress.in_words(self.found.tested))
 
     async def _go_on(self) -> str:
         job, failed = self.context.job, self.failed

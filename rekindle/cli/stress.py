@@ -17,12 +17,12 @@ OPS = {"compute": Op.COMPUTE, "p2p": Op.MESSAGES, "memory": Op.MEMORY}
 async def stress_test(
     job: str,
     *,
-    node: Annotated[Sequence[str], Parameter(help="Only this node; may be given several times. By default all of the job.")] = (),
+    node: Annotated[Sequence[str], Parameter(help="Only this node; several times for several. By default all of the job.")] = (),
     ops: Annotated[str, Parameter(help="Of compute, p2p, memory (not with MindIO), with commas.")] = "compute,p2p",
     dry_run: DryRun = False,
     output: Output = Format.TEXT,
 ) -> int:
-    """Test the devices of JOB (name or id) while training pauses. Nodes with faults are isolated, and training goes on without them.
+    """Test devices of JOB (name or id) while training pauses. Nodes with faults are isolated, and training goes on without them.
 
     Example: rekindle stress-test gpt --node node-1 --ops compute,memory
     """

@@ -1,11 +1,10 @@
-"""The run behind `rekindle demo stress-test`: a node computes wrongly, a stress test finds it, and training goes on without it."""
+"""The run behind `rekindle demo stress-test`: a node computes wrongly, a test finds it, and training goes on without it."""
 
 import json
 import time
 from typing import Any
 
-from rekindle.cli import demo
-from rekindle.cli.demo import Common
+from rekindle.cli.demo import Common, _check, _run, demo_app
 from rekindle.cli.output import Format, show_tested
 from rekindle.cli.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
@@ -90,7 +89,8 @@ class ShownScenario(StressScenario):
         return super().more(incident)
 
 
-async def stress_test(*, common: Common = Common()) -> int:
+@demo_app.command(name="stress-test")
+async def stress_test(*, common: Common = Common()) -> int:  # noqa: B008
     """Train a small GPT on 4 ranks, one node of which computes wrongly, test all nodes, and compare with an undisturbed run.
 
     The node is found and isolated, and the pod on it goes to a spare node.
@@ -98,9 +98,6 @@ async def stress_test(*, common: Common = Common()) -> int:
     Example: rekindle demo stress-test --pods 4
     """
     options = StressDemo(**common.options)
-    demo._check(options)
+    _check(options)
     scenario = StressScenario if common.output is Format.JSON else ShownScenario
-    return await demo._run(options, scenario, "stress test", common)
-
-
-demo.demo_app.command(stress_test, name="stress-test")
+    return await _run(options, scenario, "stress test", common)

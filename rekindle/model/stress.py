@@ -158,6 +158,9 @@ class Findings(Value):
     isolate: tuple[str, ...] = ()
     """Nodes on which a fault was found."""
 
+    not_isolated: dict[str, Note] = {}
+    """Those that could not be, with the reason."""
+
     faulty: Ranks = ()
     """All ranks on these nodes, and those that timed out: training has to go on without their processes."""
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rekindle.model.bounds import cut, few, note, numbered
 from rekindle.model.fault import Fault, FaultKind
@@ -186,6 +186,18 @@ def _that_fit(rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
+def without(found: Tested, failed: Mapping[str, str]) -> Tested:
+    """What is told where nodes could not be isolated.
+
+    Args:
+        failed: reasons by node.
+    """
+    said = found.findings
+    isolated = tuple(node for node in said.isolate if node not in failed)
+    findings = said.model_copy(update={"isolate": isolated, "not_isolated": {node: note(failed[node]) for node in failed}})
+    return found.model_copy(update={"findings": findings})
+
+
 def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
     """What has to be mended before training goes on: the pods on nodes with a fault go elsewhere, processes that timed out start
     again.
@@ -193,21 +205,11 @@ def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
     Args:
         each: ranks of a pod.
     """
-    here, isolated = list(devices), set(found.findings.isolate)
-    pods = sorted({one.pod_rank for one in here if one.node in isolated})
-    ranks = sorted({rank for pod_rank in pods for rank in range(pod_rank * each, (pod_rank + 1) * each)})
-    late = sorted(set(found.findings.faulty) - set(ranks))
-    node = found.findings.isolate[0] if len(isolated) == 1 else ""
-    words = f"a stress test found a fault: {few(found.findings.isolate)} {_why(found)}"
-    of_nodes = Fault(
-        id="stress-test/nodes",
-        kind=FaultKind.POD,
-        node=node,
-        pod_ranks=tuple(pods),
-        ranks=tuple(ranks),
-        message=note(words),
-        source=SOURCE,
-    )
+    here, isolated = list(devices), found.findings.isolate
+    open_nodes = [_of_pods(node, (node,), found, each, here) for node in found.findings.not_isolated]
+    closed = [_of_pods("nodes", isolated, found, each, here)] if isolated else []
+    gone = {rank for fault in (*closed, *open_nodes) for rank in fault.ranks}
+    late = sorted(set(found.findings.faulty) - gone)
     of_ranks = Fault(
         id="stress-test/processes",
         kind=FaultKind.PROCESS,
@@ -215,7 +217,21 @@ def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
         message=note(f"{numbered('rank', late)} did not pass a stress test"),
         source=SOURCE,
     )
-    return (*((of_nodes,) if ranks else ()), *((of_ranks,) if late else ()))
+    return (*closed, *open_nodes, *((of_ranks,) if late else ()))
+
+
+def _of_pods(name: str, nodes: Sequence[str], found: Tested, each: int, here: Devices) -> Fault:
+    """A node that could not be isolated counts as lost: no pod goes there as long as its fault stands."""
+    pods = sorted({one.pod_rank for one in here if one.node in nodes})
+    return Fault(
+        id=f"stress-test/{name}",
+        kind=FaultKind.NODE if nodes[0] in found.findings.not_isolated else FaultKind.POD,
+        node=nodes[0] if len(nodes) == 1 else "",
+        pod_ranks=tuple(pods),
+        ranks=tuple(rank for pod_rank in pods for rank in range(pod_rank * each, (pod_rank + 1) * each)),
+        message=note(f"a stress test found a fault: {few(nodes)} {_why(found)}"),
+        source=SOURCE,
+    )
 
 
 def suspects(results: StressResults) -> Fault:
@@ -244,6 +260,7 @@ def in_words(found: Tested) -> str:
     parts = [f"{found.checks} checks"]
     if said.isolate:
         parts.append(f"isolated {few(said.isolate)} {_why(found)}".rstrip())
+    parts += [f"{node} could not be isolated: {why}" for node, why in list(said.not_isolated.items())[:3]]
     if said.timed_out:
         parts.append(f"{numbered('rank', said.timed_out)} timed out")
     if said.not_tested:

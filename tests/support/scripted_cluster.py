@@ -50,7 +50,7 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
-        self.refuses_backups = self.refuses_standbys = ""
+        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
         self.forgets_to_answer = False
         """That standbys are made."""
         self.pods_start = True
@@ -123,6 +123,8 @@ class ScriptedCluster:
         return [name for name, marks in self.node_annotations.items() if is_isolated(marks)]
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        if self.refuses_annotations:
+            raise Invalid(self.refuses_annotations)
         self.writes.append(f"annotate {name}")
         merged = {**self.node_annotations.get(name, {}), **annotations}
         self.node_annotations[name] = {key: value for key, value in merged.items() if value is not None}

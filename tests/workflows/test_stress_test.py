@@ -235,7 +235,7 @@ async def test_a_fault_in_the_pause_comes_first(temporal: WorkflowEnvironment) -
 
 
 async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_same(temporal: WorkflowEnvironment) -> None:
-    """Nobody knows then on which node they are: none is isolated, and their processes start again."""
+    """Nobody knows then on which node they are: none is isolated, and their pods go elsewhere as soon as it answers."""
     async with listening(temporal, a_job(annotations={}), Script(tests=False, stress_codes=BAD)) as (world, peer):
         await begun(world)
         await peer.until(lambda: bool(peer.tests))
@@ -243,9 +243,24 @@ async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_sa
         await peer.report_tested({2: (0,), 3: (0,)})
         await world.phase("what was found is judged")
         await world.skip(timedelta(minutes=2, seconds=1))
+        await world.settled(lambda status: status.running is Mode.PROCESS_RESCHEDULING)
+        world.cluster.unreachable = False
         incident = await world.incident()
-        assert [verdict.mode for verdict in incident.ladder] == [Mode.STRESS_TEST, Mode.IN_PLACE]
+        assert incident.ladder[1].mode is Mode.PROCESS_RESCHEDULING
         assert "no node was isolated" in incident.ladder[0].reason
+
+
+async def test_a_node_that_cannot_be_isolated_is_left_all_the_same(temporal: WorkflowEnvironment) -> None:
+    """It counts as lost for this incident, and the verdict does not say that it is isolated."""
+    async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
+        world.cluster.refuses_annotations = "nodes may not be patched"
+        verdict = await found(world)
+        assert (verdict.mode, verdict.outcome) == (Mode.PROCESS_RESCHEDULING, Outcome.RECOVERED), verdict.reason
+        assert world.cluster.holder(1).spec.node_name == "node-2"
+        assert verdict.tested
+        assert verdict.tested.findings.isolate == ()
+        reason = (await world.incident()).ladder[0].reason
+        assert "node-1 could not be isolated: nodes may not be patched" in reason
 
 
 # ---- MindIO

@@ -1,4 +1,4 @@
-"""What a platform asks for on the wire of a job that trains: its links are switched, as a maintenance, or its nodes are tested."""
+"""What a platform asks for on the wire of a job that trains: links are switched, as a maintenance, or nodes are tested."""
 
 import asyncio
 import ipaddress
