@@ -19,6 +19,7 @@ from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model import activity_values, recovery
+from rekindle.model import stress as stress_values
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
@@ -157,7 +158,7 @@ def results_of(job: Job) -> StressResults:
     return stress.told(said, job.ranks)
 
 
-def findings_of(job: Job) -> stress.Tested:
+def findings_of(job: Job) -> stress_values.Tested:
     devices = [
         DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)
     ]
