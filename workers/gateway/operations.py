@@ -101,11 +101,18 @@ class Operations:
             grpc.StatusCode.PERMISSION_DENIED, f"{address} is no platform's address (REKINDLE_PLATFORMS names them)"
         )
 
-    async def switched(self, context: Context, job_id: str) -> str:
-        """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
+    async def _subscribed(self, context: Context, job_id: str) -> None:
+        """Who asks for an answer says of which job, and may."""
         try:
             messages.job_id(job_id)
-            await self._admit(context)
+        except BadInput as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        await self._admit(context)
+
+    async def switched(self, context: Context, job_id: str) -> str:
+        """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
+        await self._subscribed(context, job_id)
+        try:
             maintenance = await self._newest(job_id)
             if maintenance is None:
                 await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job_id} is not swtiching nic")
@@ -137,9 +144,8 @@ class Operations:
 
     async def tested(self, context: Context, job_id: str) -> str:
         """What the test that was asked for last has found, in the contract's words; waits for its end."""
+        await self._subscribed(context, job_id)
         try:
-            messages.job_id(job_id)
-            await self._admit(context)
             test = self._begun.get(job_id) or await self._newest_test(job_id)
             if not test:
                 await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={job_id} is not stress testing")
