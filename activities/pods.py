@@ -16,11 +16,13 @@ from activities.clusters.waiting import Wanted, until
 from activities.heartbeat import heartbeating
 from activities.made_anew import MakingAnew
 from activities.translation import translating_errors
-from rekindle.errors import NotFound
+from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model.activity_values import (
     Backup,
     BackupRequest,
     EventRequest,
+    FindingsRequest,
+    Found,
     JobLook,
     JobRequest,
     LinkTargets,
@@ -46,19 +48,25 @@ from rekindle.model.activity_values import (
     Swap,
     SwapRequest,
     SweepRequest,
+    TargetsRequest,
 )
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY, TAKEN_AS
 from rekindle.model.recovery import PodRef
-from rekindle.policy.devices import devices
+from rekindle.model.stress import StressTargets
+from rekindle.policy import isolation, stress
+from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.links import resolved
 from rekindle.policy.pod_ranks import is_standby, rank_of
 from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, matters, sight, standbys
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
+
+MOST_ISOLATED = 500
+"""Isolated nodes that the affinity of a pod names."""
 
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
@@ -97,7 +105,7 @@ class PodActivities:
                 pods = await self._cluster.pods(request.job_id)
                 old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *await self._ill_nodes(pods)})
+                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *await self._shut_nodes(pods)})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
 
@@ -118,7 +126,7 @@ class PodActivities:
                 pods = await self._cluster.pods(job_id)
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
-                avoid = sorted({*request.avoid_nodes, *bad, *await self._ill_nodes(pods)})
+                avoid = sorted({*request.avoid_nodes, *bad, *await self._shut_nodes(pods)})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 old = ref(made.old) if made.old else None
                 return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
@@ -130,6 +138,10 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
+
+    async def _shut_nodes(self, pods: Iterable[Pod]) -> list[str]:
+        """Where no new pod goes: nodes that were isolated, and those of standbys that are ill."""
+        return [*(await self._cluster.isolated_nodes())[:MOST_ISOLATED], *await self._ill_nodes(pods)]
 
     async def _ill_nodes(self, pods: Iterable[Pod]) -> list[str]:
         """Of standbys: those that are lost or sub-healthy."""
@@ -148,7 +160,7 @@ class PodActivities:
             async with heartbeating():
                 try:
                     before = await self._cluster.pods(request.job_id)
-                    avoid = sorted({*request.avoid_nodes, *await self._ill_nodes(before)})
+                    avoid = sorted({*request.avoid_nodes, *await self._shut_nodes(before)})
                     pods = await self._cluster.ensure_standbys(request.job_id, request.count, avoid)
                 except NotFound:
                     if request.count:
@@ -291,7 +303,8 @@ class PodActivities:
         """Creates the job's pods of this generation, once."""
         with translating_errors():
             async with heartbeating():
-                return _count(await self._cluster.ensure_pods(request.job_id, request.generation, request.avoid_nodes))
+                avoid = tuple(dict.fromkeys((*request.avoid_nodes, *await self._shut_nodes(()))))
+                return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid))
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
@@ -320,10 +333,45 @@ class PodActivities:
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:
         """Which ranks have these devices, in which pods."""
+        return resolved(await self._devices(request.job_id), request.links)
+
+    @activity.defn
+    async def find_targets(self, request: TargetsRequest) -> StressTargets:
+        """Which ranks a stress test asks, and for what."""
+        rows = await self._devices(request.job_id)
+        problem = stress.problem(request.stress, rows, request.accepted)
+        return (
+            StressTargets(problem=problem) if problem else StressTargets(asked=stress.grouped(stress.plan(request.stress, rows)))
+        )
+
+    @activity.defn
+    async def judge(self, request: FindingsRequest) -> Found:
+        """What a stress test has found, node by node; those with faults are isolated, once."""
+        rows = await self._devices(request.job_id)
+        found = stress.tested(request.results, stress.by_rank(request.asked), rows)
         with translating_errors():
             async with heartbeating():
-                job, pods = await self._cluster.job(request.job_id), await self._cluster.pods(request.job_id)
-        return resolved(devices(JobView(job=job, pods=tuple(pods))), request.links)
+                reasons = {name: stress.reason(found, name, request.why) for name in found.findings.isolate}
+                failed = {name: why for name in reasons if (why := await self._isolate(name, reasons[name]))}
+                job = await self._cluster.job(request.job_id)
+        found = stress.without(found, failed)
+        return Found(tested=found, faults=stress.faults(found, job.spec.ranks_per_pod, rows))
+
+    async def _devices(self, job_id: str) -> tuple[DeviceOfRank, ...]:
+        with translating_errors():
+            async with heartbeating():
+                job, pods = await self._cluster.job(job_id), await self._cluster.pods(job_id)
+        return devices(JobView(job=job, pods=tuple(pods)))
+
+    async def _isolate(self, name: str, reason: str) -> str:
+        """Why it cannot be; empty: it is, or is gone."""
+        node = await self._node(name)
+        if node and (change := isolation.isolation(node.metadata.annotations, reason)):
+            try:
+                await self._cluster.annotate_node(name, change)
+            except (Forbidden, Invalid) as error:
+                return str(error)
+        return ""
 
     async def _node(self, name: str) -> Node | None:
         try:

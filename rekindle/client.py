@@ -26,7 +26,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.interpreter import let_answers_arrive
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
@@ -34,6 +34,7 @@ from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
+from rekindle.model.stress import StressRequest
 from rekindle.policy import ladder
 from rekindle.policy.modes import row_of
 from rekindle.temporal import TASK_TIMEOUT, Attributes, connect
@@ -230,7 +231,17 @@ class Rekindle:
         """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
         does). Raises what `hot_switch` does."""
         request = ModeRequest(job=job, links=links, requested_by=requested_by)
-        return _begun(await self.verdict(await self._start(Mode.LINK_SWITCH, request)))
+        return _begun(await self.verdict(await self.begin(Mode.LINK_SWITCH, request)))
+
+    async def stress_test(self, job: str, stress: StressRequest, *, requested_by: str = "") -> Verdict:
+        """Tests the devices of nodes while training pauses, and waits for the verdict, whose field `tested` has what was found.
+        Nodes with faults are isolated: the verdict is that of the mode that moved their pods. Raises what `hot_switch` does.
+
+        Args:
+            stress: operations by node, or on all nodes: 0 compute, 1 messages between ranks, 2 memory.
+        """
+        request = ModeRequest(job=job, stress=stress, requested_by=requested_by)
+        return _begun(await self.verdict(await self.begin(Mode.STRESS_TEST, request)))
 
     async def cheapest(self, job: str) -> Mode:
         """The mode that `recover` would ask for now.
@@ -247,9 +258,10 @@ class Rekindle:
         self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
-        return await self._start(mode, ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by=requested_by))
+        return await self.begin(mode, ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by=requested_by))
 
-    async def _start(self, mode: Mode, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
+    async def begin(self, mode: Mode, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
+        """As `start`, with all that a mode may be asked."""
         job_id, by = await self.find(request.job), request.requested_by
         try:
             return await self.temporal.start_workflow(
@@ -279,7 +291,8 @@ class Rekindle:
             while isinstance(cause, ActivityError) and cause.cause:
                 cause = cause.cause
             if isinstance(cause, ApplicationError):
-                raise (BadInput if cause.type in INVALID else Refused)(cause.message) from error
+                busy = Busy if cause.type == ids.ErrorTypes.JOB_BUSY else Refused
+                raise (BadInput if cause.type in INVALID else busy)(cause.message) from error
             raise Refused(str(cause)) from error
 
     async def lift_downgrade(self, job: str) -> Receipt:

@@ -175,6 +175,10 @@ class ClusterClient:
         """What runs stays; new pods find so many accelerators in all."""
         return await self._send("PATCH", _path("node", name), NodePatch(accelerators=accelerators), Node)
 
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> Node:
+        """None removes a key."""
+        return await self._send("PATCH", _path("node", name), NodePatch(annotations=dict(annotations)), Node)
+
     async def set_link(self, node: str, link: str, *, up: bool) -> Node:
         """Pulls the cable of a node's link, such as `eth1`, or plugs it in again.
 

@@ -77,6 +77,7 @@ class Workflows:
     PROCESS_RESCHEDULING = "ProcessRescheduling"
     JOB_RESCHEDULING = "JobRescheduling"
     LINK_SWITCH = "LinkSwitch"
+    STRESS_TEST = "StressTest"
     LINK_FAILOVER = "LinkFailover"
 
 

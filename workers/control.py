@@ -58,6 +58,8 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         pods.ensure_backup,
         pods.ensure_replacement,
         pods.resolve_links,
+        pods.find_targets,
+        pods.judge,
         pods.make_anew,
         pods.ensure_standbys,
         pods.await_scheduled,

@@ -18,7 +18,6 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 from rekindle.ids import ErrorTypes, recovery_workflow
 from rekindle.model import bounds
 from rekindle.model.job import Job
-from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, Verdict
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import row_of
@@ -58,7 +57,7 @@ class Child:
             try:
                 self._handle = await workflow.start_child_workflow(
                     self._row.workflow,
-                    args=[ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank, links=self._links()), context],
+                    args=[self._request(), context],
                     id=self.id,
                     result_type=Verdict,
                     parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
@@ -72,10 +71,12 @@ class Child:
                 await workflow.sleep(CONFLICT_PAUSE, summary="another recovery still holds the id")
         raise ApplicationError(f"workflow id {self.id} is held by somebody else")
 
-    def _links(self) -> tuple[NodeLinks, ...]:
-        """That it moves; a mode that follows moves none."""
-        asked = self._case.request.request if self._case.request else None
-        return asked.links if asked and asked.mode is self.mode else ()
+    def _request(self) -> ModeRequest:
+        """A mode that follows what was asked for moves no links, and tests nothing."""
+        found, asked = ModeRequest(mode=self.mode, pod_rank=self._case.pod_rank), self._case.request
+        if asked is None or asked.request.mode is not self.mode:
+            return found
+        return found.model_copy(update={"links": asked.request.links, "stress": asked.request.stress})
 
     def _attributes(self) -> TypedSearchAttributes:
         faults = self._case.faults

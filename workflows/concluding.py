@@ -14,6 +14,10 @@ class Concluding(ModeWorkflow):
     def recovered(self, reason: str) -> Verdict:
         raise NotImplementedError
 
+    def ended(self, verdict: Verdict) -> Verdict:
+        """However it ended, with what the mode has to say besides."""
+        return verdict
+
     async def conclude(self, request: ModeRequest, procedure: Callable[[], Awaitable[str]]) -> Verdict:
         """Runs a procedure to its verdict; a client that started the mode by itself gets that of the real one.
 
@@ -30,7 +34,7 @@ class Concluding(ModeWorkflow):
             verdict = await self._cancelled(work)
         await shielded(self.heard())
         await shielded(workflow.wait_condition(workflow.all_handlers_finished))
-        return await self.close(verdict, cancelled=was_cancelled)
+        return await self.close(self.ended(verdict), cancelled=was_cancelled)
 
     async def _verdict_of(self, procedure: Callable[[], Awaitable[str]]) -> Verdict:
         try:

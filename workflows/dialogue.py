@@ -110,6 +110,11 @@ class Dialogue:
         self.inbox.clear()
         self.asked.clear()
         self.taken = reports.of_an_earlier_attempt(self.taken)
+        return self.new_uuid()
+
+    @staticmethod
+    def new_uuid() -> str:
+        """Of an order that stands for itself."""
         return orders.attempt(workflow.time_ns(), workflow.random().getrandbits(128))
 
     def go_on_with(self, given: list[Order], told_on: str) -> None:

@@ -31,6 +31,7 @@ async def front(mode: Mode, given: object) -> Verdict:
         mode=mode,
         pod_rank=asked.pod_rank,
         links=asked.links,
+        stress=asked.stress,
         force=asked.force,
         requested_by=asked.requested_by or info.workflow_id,
         front=info.workflow_id,

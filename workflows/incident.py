@@ -11,9 +11,10 @@ from temporalio.exceptions import ActivityError, FailureError
 
 from rekindle.ids import Signals
 from rekindle.model.base import Value
-from rekindle.model.fault import WATCHER, Fault, FaultKind, ManagerGone, not_among
+from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
+from rekindle.model.stress import Tested
 from rekindle.policy import cases, ladder, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
@@ -21,7 +22,7 @@ from workflows import attachments, faults, memory, steps
 from workflows.child import Child
 from workflows.journal import Journal
 
-STAND = (About.RANKS, About.LINKS)
+STAND = (About.RANKS, About.LINKS, About.CHECKS)
 """What such modes are about: where training stands, they go to their end."""
 
 GIVEN = 64
@@ -41,6 +42,8 @@ class Memory:
         self.state = state
         self.sightings = 0
         """How many came in this run: a look of our own that one of them overtook is older than that one."""
+        self.tested: dict[str, Tested] = {}
+        """By the last request, if that was for a stress test: its answer has it, the state has no room for it."""
 
 
 class IncidentRun:
@@ -197,6 +200,9 @@ class IncidentRun:
 
     async def _apply(self, verdict: Verdict) -> None:
         """A downgrade is written where the scheduler reads it before the next mode starts pods."""
+        if verdict.found:
+            report = FaultReport(faults=verdict.found)
+            self._known.state = memory.reported(self._known.state, report, workflow.now(), recovering=True)
         before = self._known.state
         self._known.state = memory.downgraded(before, verdict, workflow.now())
         if self._known.state.policy is not before.policy:
@@ -227,6 +233,8 @@ class IncidentRun:
         if touched and not known.state.ended:
             await look(known, self._journal)
         if self.case.request:
+            tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
+            known.tested = {self.case.request.id: tested} if tested else {}
             known.state = memory.answered(known.state, self.case.request.id, last)
         self._journal.soon(self._note(last))
 

@@ -389,7 +389,7 @@ def _bounded(incident: Incident) -> Incident:
 def _brief(verdict: Verdict) -> Verdict:
     """Its phases with the beginning of what went wrong in them: the reason says all of it."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None)
+    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, tested=None, found=())
 
 
 def _outline(incident: Incident) -> Incident:
@@ -401,5 +401,14 @@ def _short(verdict: Verdict, most: int) -> Verdict:
     """How it ended, and why in so many bytes."""
     reason, look_at = bounds.cut(verdict.reason, most), bounds.cut(verdict.look_at, SHORT)
     return verdict.with_(
-        reason=reason, look_at=look_at, phases=(), unread=(), situation=None, handled=(), switched=(), moved_links=None
+        reason=reason,
+        look_at=look_at,
+        phases=(),
+        unread=(),
+        situation=None,
+        handled=(),
+        switched=(),
+        moved_links=None,
+        tested=None,
+        found=(),
     )

@@ -22,6 +22,8 @@ from rekindle.model.activity_values import (
     BackupRequest,
     EndSession,
     EventRequest,
+    FindingsRequest,
+    Found,
     Held,
     JobLook,
     JobRequest,
@@ -49,11 +51,13 @@ from rekindle.model.activity_values import (
     Swap,
     SwapRequest,
     SweepRequest,
+    TargetsRequest,
     TerminateRequest,
     WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
 from rekindle.model.recovery import Order, PodRef, Verdict
+from rekindle.model.stress import StressTargets
 
 HEARTBEAT = timedelta(seconds=2)
 MARGIN = timedelta(seconds=30)
@@ -167,6 +171,18 @@ async def ensure_backup(request: BackupRequest) -> Backup:
 async def resolve_links(request: ResolveLinksRequest) -> LinkTargets:
     return await workflow.execute_activity_method(
         PodActivities.resolve_links, request, **named(READ, "find the ranks of the devices")
+    )
+
+
+async def find_targets(request: TargetsRequest) -> StressTargets:
+    return await workflow.execute_activity_method(
+        PodActivities.find_targets, request, **named(READ, "find the ranks of the nodes")
+    )
+
+
+async def judge(request: FindingsRequest) -> Found:
+    return await workflow.execute_activity_method(
+        PodActivities.judge, request, **named(WRITE, "judge what was found, and isolate nodes with faults")
     )
 
 

@@ -412,7 +412,7 @@ class TrainingJob:
             await workflow.wait_condition(lambda: memory.answer_of(self.state, request_id) is not None)
         verdict = memory.answer_of(self.state, request_id)
         assert verdict is not None
-        return verdict
+        return verdict.with_(tested=self.known.tested.get(request_id))
 
     @recover.validator
     def _may_be_asked_for(self, request: object) -> None:

@@ -10,6 +10,7 @@ from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodPhase, PodRole, PodSpec, WatchEvent
 from rekindle.policy import standbys
+from rekindle.policy.isolation import isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
@@ -42,6 +43,12 @@ class LocalCluster:
 
     async def node(self, name: str) -> Node:
         return await self._client.node(name)
+
+    async def isolated_nodes(self) -> Sequence[str]:
+        return isolated(await self._client.nodes())
+
+    async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        await self._client.annotate_node(name, annotations)
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:

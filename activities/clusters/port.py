@@ -52,6 +52,14 @@ class Cluster(Protocol):
         """One node as it is, or NotFound."""
         ...
 
+    async def isolated_nodes(self) -> Sequence[str]:
+        """Names of the nodes that no new pod is to go to, as their annotations say."""
+        ...
+
+    async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        """Sets annotations of a node; None removes a key. NotFound where there is no such node."""
+        ...
+
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         """All pods of a job as they are, and again after every change. Ends with WatchExpired or ClusterUnavailable."""
         ...

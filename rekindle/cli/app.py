@@ -10,11 +10,13 @@ from cyclopts import App, CycloptsError
 from rekindle import __version__
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
-from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, submit
+from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
+from rekindle.cli.stress import stress_test
+from rekindle.cli.stress_demo import stress_test as _demo  # noqa: F401
 from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import run_and_end
@@ -39,17 +41,17 @@ for command in (
     history,
     logs,
     delete,
-    nodes,
     hot_switch,
     recover,
     reschedule,
+    stress_test,
     cancel,
     failover,
     switchback,
     maintenances,
 ):
     app.command(command)
-for group in (demo_app, fault_app, policy_app, versions_app):
+for group in (demo_app, fault_app, nodes_app, policy_app, versions_app):
     app.command(group)
 app.register_install_completion_command()
 

@@ -11,11 +11,14 @@ from rekindle.cli.context import control_plane, local_cluster
 from rekindle.cli.output import Format, console, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import waiting
 from rekindle.client import JobRow
-from rekindle.errors import BadInput, ClusterUnavailable, NotFound
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused
 from rekindle.model.cluster import Node, Pod, condition_of
+from rekindle.model.keys import ISOLATED, NODE_HEALTHY
 from rekindle.model.manifest import parse
+from rekindle.policy import isolation
 from rekindle.policy.phases import RECOVERING
 
+nodes_app = App(name="nodes", help="List the nodes of the local cluster, and release one that a stress test has isolated.")
 fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
 
 Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
@@ -124,6 +127,7 @@ async def delete(job: str) -> None:
     console.print(f"job {deleted.metadata.name} is being deleted")
 
 
+@nodes_app.default
 async def nodes(*, output: Output = Format.TEXT) -> None:
     """List the nodes of the local cluster, with their health, and the links of those that have any, with the bytes they sent.
 
@@ -154,7 +158,13 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
 
 def _node_json(node: Node, pods: Sequence[str]) -> dict[str, Any]:
     links = [link.model_dump() for link in node.status.links]
-    return {"name": node.metadata.name, "health": _health(node), "pods": pods, "links": links}
+    return {
+        "name": node.metadata.name,
+        "health": _health(node),
+        "isolated": _isolated(node),
+        "pods": pods,
+        "links": links,
+    }
 
 
 def _links(node: Node) -> str:
@@ -168,7 +178,29 @@ def _health(node: Node) -> str:
     degraded = condition_of(node.status.conditions, "SubHealthy")
     if degraded and degraded.status == "True":
         return f"sub-healthy: {degraded.reason} {degraded.message}"
-    return "healthy"
+    return _isolated(node) or "healthy"
+
+
+def _isolated(node: Node) -> str:
+    """Why no new pod goes there; empty: they may."""
+    marks = node.metadata.annotations
+    if not isolation.is_isolated(marks):
+        return ""
+    return f"isolated: {marks.get(ISOLATED) or f'its annotation {NODE_HEALTHY} says so'}"
+
+
+@nodes_app.command
+async def release(node: str) -> None:
+    """Release NODE, which a stress test has isolated: new pods may go there again.
+
+    Example: rekindle nodes release node-1
+    """
+    async with local_cluster() as cluster:
+        marks = (await cluster.node(node)).metadata.annotations
+        if refused := isolation.refusal(node, marks):
+            raise Refused(refused)
+        await cluster.annotate_node(node, isolation.release(marks))
+    console.print(f"{node} is released", highlight=False)
 
 
 @fault_app.command

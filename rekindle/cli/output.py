@@ -17,6 +17,7 @@ from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
 from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.model.stress import Code, Tested
 from rekindle.policy import standbys
 from rekindle.policy.cases import describe
 from rekindle.policy.phases import phase
@@ -38,6 +39,14 @@ COLOURS = {
     Outcome.IGNORED: "yellow",
     Outcome.CANCELLED: "yellow",
     Outcome.GIVEN_UP: "red",
+}
+
+CODES = {
+    Code.OK: "ok",
+    Code.NOT_RUN: "could not be run",
+    Code.FAULT: "FAULT",
+    Code.TIMED_OUT: "timed out",
+    Code.VOLTAGE: "voltage not put back",
 }
 
 
@@ -147,6 +156,23 @@ def show_verdict(verdict: Verdict) -> None:
         _line(f"    steps lost: {verdict.steps_lost}")
     if verdict.look_at:
         _line(f"    look at: {escape(verdict.look_at)}")
+
+
+def show_tested(tested: Tested) -> None:
+    """The table of a stress test, with what was found first."""
+    if tested.failed:
+        console.print(tested.failed, markup=False, highlight=False, soft_wrap=True)
+        return
+    rows = [(row.node, row.device, str(row.rank), row.check, _code(row.code), row.result) for row in tested.rows]
+    print_columns(("node", "device", "rank", "check", "verdict", "measured"), rows)
+    if (more := tested.checks - len(rows)) > 0:
+        console.print(f"and {more} more that found nothing")
+    for node in tested.findings.isolate:
+        console.print(f"{node} is isolated; when it is mended: rekindle nodes release {node}", highlight=False, soft_wrap=True)
+
+
+def _code(code: str) -> str:
+    return CODES[Code(code)] if code in set(Code) else code
 
 
 def hint(verdict: Verdict) -> str:

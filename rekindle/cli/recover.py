@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.follow import follow
-from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_verdict
+from rekindle.cli.output import Format, console, print_json, problems, show_downgrade, show_incident, show_tested, show_verdict
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.fault import FaultKind
@@ -94,6 +94,12 @@ def user() -> str:
         return f"user {os.getuid()}"
 
 
+async def asked_for(request: ModeRequest, job: str, output: Format, *, dry_run: bool) -> int:
+    """Asks for it, in the user's name, and shows how it ended."""
+    request = request.model_copy(update={"requested_by": user()})
+    return await (_judge(request, job, output) if dry_run else _recover(request, job, output))
+
+
 async def _judge(request: ModeRequest, job: str, output: Format) -> int:
     """What the job would answer as it is now."""
     status = await (await control_plane()).status(job)
@@ -116,7 +122,7 @@ async def _recover(request: ModeRequest, job: str, output: Format) -> int:
     job_id = await rekindle.find(job)
     known = (await rekindle.status(job_id)).state.job
     other = await rekindle.running(known)
-    handle = await rekindle.start(mode, job_id, pod_rank=request.pod_rank, force=request.force, requested_by=request.requested_by)
+    handle = await rekindle.begin(mode, request.model_copy(update={"job": job_id, "mode": None}))
     look = f"Look at it with: rekindle show {job}; cancel it with: rekindle cancel {job}"
     try:
         if output is Format.TEXT:
@@ -150,6 +156,8 @@ def _show_end(verdict: Verdict, state: JobState | None, output: Format) -> None:
     elif verdict.outcome is Outcome.REFUSED:
         raise Refused(f"refused, nothing was touched: {verdict.reason}")
     elif incident and state:
+        if verdict.tested:
+            show_tested(verdict.tested)
         show_incident(incident)
         show_downgrade(state)
     else:
@@ -170,6 +178,9 @@ def _exit_code(verdict: Verdict, asked: Mode) -> int:
     """Recovered by the mode that was asked for is 0; a hot switch that ended as a restart of the job is not what was meant."""
     if verdict.outcome is Outcome.REFUSED:
         return 4
+    if asked is Mode.STRESS_TEST:
+        sound = verdict.tested is not None and not verdict.tested.failed and verdict.tested.findings.sound
+        return 0 if verdict.outcome is Outcome.RECOVERED and sound else 1
     return 0 if verdict.outcome is Outcome.RECOVERED and verdict.mode is asked else 1
 
 

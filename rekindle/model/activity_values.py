@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 from rekindle.model.base import Value
 from rekindle.model.bounds import Text, few
 from rekindle.model.cluster import ClusterEvent, JobPhase
-from rekindle.model.fault import Sighting
+from rekindle.model.fault import Fault, Sighting
 from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.recovery import ModeRequest, PodRef, Switched, Verdict
 from rekindle.model.standby import Standby
 from rekindle.model.state import Remembered
+from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
 
 
 class BackupRequest(Value):
@@ -51,6 +52,32 @@ class LinkTargets(Value):
 
     problem: Text = ""
     """The entry that the job has no such device for, and what it has; empty: it has all of them."""
+
+
+class TargetsRequest(Value):
+    """Whom a stress test asks."""
+
+    job_id: str
+    stress: StressRequest
+    accepted: tuple[int, ...]
+    """Operations that the job's training side knows."""
+
+
+class FindingsRequest(Value):
+    """What a stress test has found: nodes with faults are isolated."""
+
+    job_id: str
+    asked: tuple[RankOps, ...]
+    results: StressResults
+    why: Text
+    """Who isolates them: which test of which job."""
+
+
+class Found(Value):
+    """What that is, and what has to be mended."""
+
+    tested: Tested = Tested()
+    faults: tuple[Fault, ...] = ()
 
 
 class StandbysRequest(Value):

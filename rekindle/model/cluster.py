@@ -232,6 +232,8 @@ class NodePatch(Resource):
 
     accelerators: int | None = Field(default=None, ge=0)
     links: tuple[LinkPatch, ...] = ()
+    annotations: dict[str, str | None] = {}
+    """None removes a key."""
 
 
 class GenerationRequest(Resource):

@@ -82,6 +82,9 @@ class Limits(Written):
     """Link switch: from the list of ranks until the report that all of them use their other link. Source: ClusterD, 15
     minutes."""
 
+    stress_test: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
+    """Stress test: from the list of ranks and their checks until the report of what was found. Source: ClusterD, 15 minutes."""
+
     continue_train: timedelta = Field(default=timedelta(minutes=15), gt=timedelta(0))
     """Link switch, stress test: from `continue` until the report that training goes on. Source: ClusterD, 15 minutes."""
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
@@ -12,6 +12,7 @@ from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.links import NodeLinks, OnBackup, RankLinks
 from rekindle.model.ranks import Ranks, read_ranks, written_ranks
+from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
 
 
 class Mode(StrEnum):
@@ -23,6 +24,7 @@ class Mode(StrEnum):
     PROCESS_RESCHEDULING = "process rescheduling"
     JOB_RESCHEDULING = "job rescheduling"
     LINK_SWITCH = "link switch"
+    STRESS_TEST = "stress test"
 
 
 class Outcome(StrEnum):
@@ -85,6 +87,9 @@ class Order(Value):
     links: RankLinks | None = None
     """For the stream `SubscribeNotifySwitch`, in place of a `ProcessManageSignal`: a `SwitchRankList`."""
 
+    stress: tuple[RankOps, ...] = ()
+    """For the stream `SubscribeNotifyExecStressTest`, in place of a `ProcessManageSignal`: `StressTestRankParams`."""
+
     at_once: bool = False
     """Its client reads orders as they come, as our own manager does; another one may lose the first of two that come together."""
 
@@ -99,6 +104,7 @@ class ReportKind(StrEnum):
     STRATEGIES = "strategies"
     STATUS = "status"
     LINKS = "links"
+    STRESS = "stress test"
 
 
 class Report(Value):
@@ -114,6 +120,8 @@ class Report(Value):
     """Of ours, in a status: the uuid of the order that it answers. Empty: nobody said."""
 
     isolate_ranks: Ranks = ()
+    results: StressResults | None = None
+    """Of a stress test."""
 
 
 class Strategy(StrEnum):
@@ -303,9 +311,15 @@ class VerdictChanges(TypedDict, total=False):
     switched: tuple[Switched, ...]
     handled: tuple[Handled, ...]
     moved_links: RankLinks | None
+    tested: Tested | None
+    found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
     unread: tuple[Report, ...]
     situation: Situation | None
+
+
+FEW = ("moved_links", "tested", "found", "handled", "left_behind", "unread", "situation")
+"""Fields of a verdict that are written only where there is something in them."""
 
 
 class Verdict(Value):
@@ -328,6 +342,12 @@ class Verdict(Value):
     moved_links: RankLinks | None = None
     """Ranks that use another link than before."""
 
+    tested: Tested | None = None
+    """Stress test: what it found. Not kept in the job's history."""
+
+    found: tuple[Fault, ...] = ()
+    """Faults that nobody knew of before: the mode behind it mends them."""
+
     handled: tuple[Handled, ...] = ()
     """The faults that the mode has dealt with, beyond those that it was started for."""
 
@@ -344,6 +364,12 @@ class Verdict(Value):
     unread: tuple[Report, ...] = ()
     situation: Situation | None = None
     """What the mode leaves to the next one; None: the mode ended without a word."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_few_have(self, written: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """A job's state has sixty of them."""
+        fields: dict[str, object] = written(self)
+        return {name: value for name, value in fields.items() if value or name not in FEW}
 
     @property
     def was_interrupted(self) -> bool:
@@ -397,6 +423,9 @@ class ModeRequest(Value):
     pod_rank: int | None = None
     links: tuple[NodeLinks, ...] = ()
     """Link switch: the devices that it moves."""
+
+    stress: StressRequest | None = None
+    """Stress test: which checks are made on which nodes."""
 
     force: bool = False
     """Hot switch: also a pod that nobody reported as sub-healthy."""

@@ -6,7 +6,8 @@ from enum import IntEnum, StrEnum
 from pydantic import Field
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Note
+from rekindle.model.bounds import Note, Text
+from rekindle.model.links import NodeName
 from rekindle.model.ranks import Ranks
 
 
@@ -33,11 +34,26 @@ class Code(StrEnum):
 class StressRequest(Value):
     """Which checks are made on which nodes."""
 
-    nodes: dict[str, tuple[int, ...]] = {}
+    nodes: dict[NodeName, tuple[int, ...]] = {}
     """Operations by the names of nodes."""
 
     all_nodes: tuple[int, ...] = ()
     """Operations on all nodes of the job. Where there are some, `nodes` says nothing."""
+
+
+class RankOps(Value):
+    """What these ranks are to do."""
+
+    ops: tuple[int, ...]
+    ranks: Ranks
+
+
+class StressTargets(Value):
+    """What was asked for, rank by rank."""
+
+    asked: tuple[RankOps, ...] = ()
+    problem: Text = ""
+    """What of the request is not as the job is; empty: nothing."""
 
 
 class OpResult(Value):
@@ -48,11 +64,26 @@ class OpResult(Value):
     """What was measured, as one line."""
 
 
+QUOTED = 12
+"""Bytes around a line in a payload: the rank that it is of, and quotes."""
+
 ResultOf = Mapping[str, OpResult]
 """Of one rank, by the names of checks: `aic`, `hccs`, `memory`."""
 
-MOST_TEXT = 256 * 1024
-"""Characters of all lines together that a payload has room for. Beyond them those that found nothing go first."""
+MOST_TEXT = 48 * 1024
+"""Bytes of all lines together that a payload has room for. Beyond them those that found nothing go first."""
+
+MOST_CHECKS = 3
+"""Checks of which results are kept: each of them takes up to 50 kB for the ranks of a large job."""
+
+MOST_TESTED_NODES = 128
+"""Nodes that a request names one by one. Source: ours; all of them are in the state of the job's workflow."""
+
+MOST_ROWS = 24 * 1024
+"""Bytes of the table in a verdict, with what was found first."""
+
+MOST_ISOLATED = 64
+"""Nodes that one stress test isolates: where it finds more, something else is wrong, and a person has to look."""
 
 
 class CheckResults(Value):
@@ -96,7 +127,7 @@ def _of_check(name: str, results: Mapping[int, ResultOf], kept: Mapping[tuple[in
 def _texts_that_fit(results: Mapping[int, ResultOf]) -> dict[tuple[int, str], str]:
     room, kept = MOST_TEXT, dict[tuple[int, str], str]()
     for rank, name, one in sorted(_lines(results), key=lambda line: (line[2].code == Code.OK, line[0], line[1])):
-        room -= len(one.result)
+        room -= len(one.result.encode()) + QUOTED
         if room < 0:
             break
         kept[rank, name] = one.result
@@ -127,6 +158,9 @@ class Findings(Value):
     isolate: tuple[str, ...] = ()
     """Nodes on which a fault was found."""
 
+    not_isolated: dict[str, Note] = {}
+    """Those that could not be, with the reason."""
+
     faulty: Ranks = ()
     """All ranks on these nodes, and those that timed out: training has to go on without their processes."""
 
@@ -138,3 +172,17 @@ class Findings(Value):
     def sound(self) -> bool:
         """Training may go on as it is."""
         return not self.faulty
+
+
+class Tested(Value):
+    """How a stress test ended, as its verdict tells it."""
+
+    failed: Text = ""
+    """Why there is no result, as the contract words it; empty: there is one."""
+
+    findings: Findings = Findings()
+    rows: tuple[Row, ...] = ()
+    """Of the table, as many as there is room for."""
+
+    checks: int = 0
+    """Rows of the whole table."""

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Text, numbered
+from rekindle.model.bounds import Text, few, numbered
 from rekindle.model.fault import WATCHER, Fault, FaultKind
 from rekindle.model.links import describe as describe_links
 from rekindle.model.recovery import Mode
@@ -119,6 +119,8 @@ def _request(state: JobState, pending: Pending) -> Case:
     what = f"{request.mode} of pod rank {request.pod_rank}" if about_pod else f"{request.mode}"
     if request.links:
         what = f"{what} of {describe_links(request.links)}"
+    if request.stress:
+        what = f"{what} of {few(sorted(request.stress.nodes)) or 'all nodes'}"
     concerned = [one.fault for one in state.faults if about_pod and request.pod_rank in one.fault.pod_ranks]
     return Case(
         plan=plan,

@@ -132,8 +132,9 @@ def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
 # ---- operations on a job that trains
 
 
-def link_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Why no device can be moved to another link now; empty: they can. Source: the limits of link failover, and ClusterD's."""
+def operation(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why training cannot be paused for a link switch or a stress test now; empty: it can. Source: the limits of link failover,
+    and ClusterD's."""
     job = state.job
     checks = {
         RECOVERY_OFF: not recovery_is_on(job),

@@ -23,6 +23,7 @@ class About(Enum):
     RANKS = "the ranks that are faulty, of which the faults tell"
     JOB = "the whole job"
     LINKS = "devices and their links, which a request must name"
+    CHECKS = "nodes and the checks on them, which a request must name"
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,18 @@ OPERATIONS: tuple[ModeRow, ...] = (
         begins="devices are found",
         about=About.LINKS,
         serves=(),
-        reasons_against=eligibility.link_switch,
+        reasons_against=eligibility.operation,
         limits=("look", "order", "pause_train", "order", "link_switch", "order", "continue_train"),
+    ),
+    ModeRow(  # nodes are tested while training pauses; those with a fault are isolated, and training goes on without them
+        mode=Mode.STRESS_TEST,
+        workflow="StressTest",
+        procedure="workflows.stress_test",
+        begins="ranks are found",
+        about=About.CHECKS,
+        serves=(),
+        reasons_against=eligibility.operation,
+        limits=("look", *("order",) * 5, "pause_train", "stress_test", "look", "continue_train"),
     ),
 )
 

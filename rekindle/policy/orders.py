@@ -7,6 +7,7 @@ from datetime import timedelta
 from rekindle.model.fault import FaultType
 from rekindle.model.links import RankLinks
 from rekindle.model.recovery import FaultRank, Order, Strategy
+from rekindle.model.stress import RankOps
 
 MINDIO_PACE = timedelta(seconds=1)
 """Between two orders to a MindIO client, the first of which has no answer: its manager takes one order in 100 ms or more, and
@@ -74,6 +75,21 @@ def pause_train(job_id: str, uuid: str, timeout: int = 0) -> Order:
 def switch_links(job_id: str, uuid: str, links: RankLinks) -> Order:
     """Which ranks use which link from now on: a `SwitchRankList` on a stream of its own."""
     return Order(job_id=job_id, uuid=uuid, signal_type="switchNic", actions=("switch links",), links=links)
+
+
+def stress_test(job_id: str, uuid: str, asked: tuple[RankOps, ...]) -> Order:
+    """Which ranks make which checks: `StressTestRankParams` on a stream of its own."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="stressTest", actions=("stress test",), stress=asked)
+
+
+def hold_agents(job_id: str, uuid: str) -> Order:
+    """`pauseStartAgent`: TaskD's agents start no processes while a test runs. Nothing answers it."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="pauseStartAgent", actions=("pause_start_agent",))
+
+
+def release_agents(job_id: str, uuid: str) -> Order:
+    """`continueStartAgent`: they may again."""
+    return Order(job_id=job_id, uuid=uuid, signal_type="continueStartAgent", actions=("continue_start_agent",))
 
 
 def continue_train(job_id: str, uuid: str) -> Order:

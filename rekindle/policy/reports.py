@@ -12,6 +12,7 @@ ANSWERS = {
     "stop_train": ReportKind.STOP_COMPLETE,
     "pause_train": ReportKind.STOP_COMPLETE,
     "switch links": ReportKind.LINKS,
+    "stress test": ReportKind.STRESS,
     "on_global_rank": ReportKind.STRATEGIES,
     "hot switch": ReportKind.STRATEGIES,
     "change_strategy": ReportKind.STATUS,

@@ -15,6 +15,7 @@ from rekindle.model.links import MOST_NODES, NodeLinks
 from rekindle.model.problems import problems
 from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
+from rekindle.model.stress import MOST_TESTED_NODES, StressRequest
 from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
 
@@ -22,6 +23,9 @@ Input = TypeVar("Input", bound=Value)
 
 LONGEST_ID = 1_000
 """Bytes of a request's id, which is that of an update: the server takes no longer ones."""
+
+MOST_OPS = 16
+"""Operations of one node in a request; there are three."""
 
 QUOTED = 80
 """Bytes of a wrong input that a refusal quotes."""
@@ -63,6 +67,7 @@ def invalid(state: JobState, given: object) -> str:
         return f"mode: missing, accepted are {', '.join(Mode)}"
     about = row_of(request.mode).about
     problem = links_problem(request.links) if about is About.LINKS else _no_links(request)
+    problem = problem or (stress_problem(request.stress) if about is About.CHECKS else _no_stress(request))
     return problem or _pod_rank_problem(state, request, about)
 
 
@@ -79,6 +84,21 @@ def _pod_rank_problem(state: JobState, request: ModeRequest, about: About) -> st
 
 def _no_links(request: ModeRequest) -> str:
     return f"links: not accepted, since a {request.mode} moves none" if request.links else ""
+
+
+def _no_stress(request: ModeRequest) -> str:
+    return f"stress: not accepted, since a {request.mode} tests nothing" if request.stress else ""
+
+
+def stress_problem(stress: StressRequest | None) -> str:
+    """What is wrong with a list of nodes and their checks, whatever the job is; empty: nothing."""
+    if stress is None or not (stress.nodes or stress.all_nodes):
+        return 'stress: missing, accepted are nodes with their operations, such as {"nodes": {"node-1": [0, 1]}}'
+    if len(stress.nodes) > MOST_TESTED_NODES:
+        return f"stress.nodes: {len(stress.nodes)}, accepted are at most {MOST_TESTED_NODES} nodes, or all_nodes"
+    if any(len(ops) > MOST_OPS for ops in (stress.all_nodes, *stress.nodes.values())):
+        return f"stress: accepted are at most {MOST_OPS} operations for a node"
+    return ""
 
 
 def links_problem(links: Sequence[NodeLinks]) -> str:

@@ -1,11 +1,29 @@
 """What is asked of a stress test, and what its results mean: which nodes are isolated, which ranks are faulty. Pure."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rekindle.model.bounds import cut, few
+from rekindle.model.bounds import cut, few, note, numbered
+from rekindle.model.fault import Fault, FaultKind
+from rekindle.model.job import Job, TrainingSide
 from rekindle.model.sizes import LONGEST_RANK
-from rekindle.model.stress import Code, Findings, Op, OpResult, ResultOf, Row, StressRequest, StressResults, gathered
+from rekindle.model.stress import (
+    MOST_CHECKS,
+    MOST_ISOLATED,
+    MOST_ROWS,
+    Code,
+    Findings,
+    Op,
+    OpResult,
+    RankOps,
+    ResultOf,
+    Row,
+    StressRequest,
+    StressResults,
+    Tested,
+    gathered,
+)
 from rekindle.policy.devices import DeviceOfRank
 
 NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
@@ -14,12 +32,15 @@ NAMES = {Op.COMPUTE: "aic", Op.MESSAGES: "hccs", Op.MEMORY: "memory"}
 OF_MINDIO = (Op.COMPUTE, Op.MESSAGES)
 OF_OURS = tuple(Op)
 
-MOST_CHECKS = 4
-"""Of one rank, of which a result is kept; there are three."""
+SOURCE = "stress test"
+"""Of the faults that it finds."""
 
 QUOTED = 80
-"""Bytes of a wrong node's name that a refusal quotes."""
+"""Bytes of a wrong node's name that a refusal quotes, and of the name of a check."""
 
+PAUSE_FAILED = "om failed, pause train failed"
+PAUSE_LATE = "pause train timeout"
+NOT_PAUSED = "om failed, send signal failed"
 FINISHED = "stress test finish, result:{result}"
 FAULT_FOUND = "stress test find fault, isolate node:{nodes},result:{result}"
 TIMED_OUT = "stress test timeout fault, faultRank:{ranks},result:{result}"
@@ -27,6 +48,7 @@ FAULT_RECEIVED = "recv fault, when stressing test"
 NEVER_REPORTED = "stress test failed, report stress test timeout"
 NOT_READY = "stress test failed, job service not ready"
 NOT_SENT = "send stress test signal failed, please check manually"
+CONTINUE_FAILED = "stress test failed, continue train failed"
 """What is answered to who asked, as the contract words it."""
 
 Devices = Iterable[DeviceOfRank]
@@ -73,9 +95,26 @@ def plan(request: StressRequest, devices: Devices) -> Plan:
     return {rank: ops for rank, ops in sorted(wanted.items()) if ops}
 
 
+def accepted(job: Job) -> tuple[int, ...]:
+    """Operations that its training side knows."""
+    return OF_OURS if job.training_side is TrainingSide.REKINDLE else OF_MINDIO
+
+
+def grouped(asked: Plan) -> tuple[RankOps, ...]:
+    """As a payload: ranks by what they do."""
+    ranks: dict[tuple[int, ...], list[int]] = {}
+    for rank, ops in asked.items():
+        ranks.setdefault(ops, []).append(rank)
+    return tuple(RankOps(ops=ops, ranks=tuple(of)) for ops, of in sorted(ranks.items()))
+
+
+def by_rank(asked: Iterable[RankOps]) -> Plan:
+    return {rank: one.ops for one in asked for rank in one.ranks}
+
+
 def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
     """What a client says, by ranks as the wire writes them. What names no rank of the job is left out, and so are further checks
-    of a rank that has many.
+    where there are many.
 
     Args:
         ranks: of the job.
@@ -83,9 +122,17 @@ def told(said: Mapping[str, ResultOf], ranks: int) -> StressResults:
     known = {
         int(text): of_rank for text, of_rank in said.items() if len(text) <= LONGEST_RANK and text.isascii() and text.isdigit()
     }
-    return gathered(
-        {rank: {name: known[rank][name] for name in sorted(known[rank])[:MOST_CHECKS]} for rank in sorted(known) if rank < ranks}
-    )
+    of_job = {rank: known[rank] for rank in sorted(known) if rank < ranks}
+    named = {name for of_rank in of_job.values() for name in of_rank}
+    kept = sorted(named, key=lambda name: (name not in NAMES.values(), name))[:MOST_CHECKS]
+    return gathered({rank: {cut(n, QUOTED): _understood(of[n]) for n in kept if n in of} for rank, of in of_job.items()})
+
+
+def _understood(one: OpResult) -> OpResult:
+    """A code that nobody knows says nothing of the device."""
+    if one.code in set(Code):
+        return one
+    return OpResult(code=Code.NOT_RUN, result=note(f"unknown code {cut(one.code, QUOTED)}: {one.result}"))
 
 
 def findings(results: StressResults, asked: Plan, devices: Devices) -> Findings:
@@ -121,23 +168,125 @@ def table(results: StressResults, devices: Devices) -> Iterator[Row]:
             yield Row(node=one.node, device=one.device, rank=one.rank, check=check, code=result.code, result=result.result)
 
 
-def message(found: Findings, results: StressResults, devices: Devices) -> str:
+def tested(results: StressResults, asked: Plan, devices: Devices) -> Tested:
+    """All that is told of a stress test."""
+    rows = list(devices)
+    lines = sorted(table(results, rows), key=lambda row: row.code == Code.OK)
+    found = findings(results, asked, rows)
+    found = found.model_copy(update={"isolate": found.isolate[:MOST_ISOLATED]})
+    return Tested(findings=found, rows=tuple(_that_fit(lines)), checks=len(lines))
+
+
+def _that_fit(rows: Iterable[Row]) -> Iterator[Row]:
+    room = MOST_ROWS
+    for row in rows:
+        room -= len(row.model_dump_json()) + 1
+        if room < 0:
+            return
+        yield row
+
+
+def without(found: Tested, failed: Mapping[str, str]) -> Tested:
+    """What is told where nodes could not be isolated.
+
+    Args:
+        failed: reasons by node.
+    """
+    said = found.findings
+    isolated = tuple(node for node in said.isolate if node not in failed)
+    findings = said.model_copy(update={"isolate": isolated, "not_isolated": {node: note(failed[node]) for node in failed}})
+    return found.model_copy(update={"findings": findings})
+
+
+def faults(found: Tested, each: int, devices: Devices) -> tuple[Fault, ...]:
+    """What has to be mended before training goes on: the pods on nodes with a fault go elsewhere, processes that timed out start
+    again.
+
+    Args:
+        each: ranks of a pod.
+    """
+    here, isolated = list(devices), found.findings.isolate
+    open_nodes = [_of_pods(node, (node,), found, each, here) for node in found.findings.not_isolated]
+    closed = [_of_pods("nodes", isolated, found, each, here)] if isolated else []
+    gone = {rank for fault in (*closed, *open_nodes) for rank in fault.ranks}
+    late = sorted(set(found.findings.faulty) - gone)
+    of_ranks = Fault(
+        id="stress-test/processes",
+        kind=FaultKind.PROCESS,
+        ranks=tuple(late),
+        message=note(f"{numbered('rank', late)} did not pass a stress test"),
+        source=SOURCE,
+    )
+    return (*closed, *open_nodes, *((of_ranks,) if late else ()))
+
+
+def _of_pods(name: str, nodes: Sequence[str], found: Tested, each: int, here: Devices) -> Fault:
+    """A node that could not be isolated counts as lost: no pod goes there as long as its fault stands."""
+    pods = sorted({one.pod_rank for one in here if one.node in nodes})
+    return Fault(
+        id=f"stress-test/{name}",
+        kind=FaultKind.NODE if nodes[0] in found.findings.not_isolated else FaultKind.POD,
+        node=nodes[0] if len(nodes) == 1 else "",
+        pod_ranks=tuple(pods),
+        ranks=tuple(rank for pod_rank in pods for rank in range(pod_rank * each, (pod_rank + 1) * each)),
+        message=note(f"a stress test found a fault: {few(nodes)} {_why(found)}"),
+        source=SOURCE,
+    )
+
+
+def suspects(results: StressResults) -> Fault:
+    """The same where the cluster does not say on which nodes the ranks are."""
+    codes = {rank: {one.code for one in of_rank.values()} for rank, of_rank in results.by_rank().items()}
+    ranks = tuple(rank for rank, said in codes.items() if said & {Code.FAULT, Code.TIMED_OUT, Code.VOLTAGE})
+    words = f"a stress test found a fault of {numbered('rank', ranks)}"
+    return Fault(id="stress-test/processes", kind=FaultKind.PROCESS, ranks=ranks, message=note(words), source=SOURCE)
+
+
+def reason(found: Tested, node: str, why: str) -> str:
+    """Why a node is isolated, as its annotation says it."""
+    return f"{why}: {_why(found, node)}"
+
+
+def _why(found: Tested, node: str = "") -> str:
+    """The first check that found a fault."""
+    named = (row for row in found.rows if row.code == Code.FAULT and node in ("", row.node))
+    return next((f"({row.check} of rank {row.rank}: {row.result})" for row in named), "")
+
+
+def in_words(found: Tested) -> str:
+    """The whole table, in a line."""
+    said = found.findings
+    codes = Counter(row.code for row in found.rows)
+    parts = [f"{found.checks} checks"]
+    if said.isolate:
+        parts.append(f"isolated {few(said.isolate)} {_why(found)}".rstrip())
+    parts += [f"{node} could not be isolated: {why}" for node, why in list(said.not_isolated.items())[:3]]
+    if said.timed_out:
+        parts.append(f"{numbered('rank', said.timed_out)} timed out")
+    if said.not_tested:
+        parts.append(f"{numbered('rank', said.not_tested)} not tested in all")
+    if not (said.faulty or said.not_tested or codes.keys() - {Code.OK}):
+        parts.append("no fault found")
+    return ", ".join(parts)
+
+
+def message(found: Tested) -> str:
     """The contract's `msg`, as the original writes it: a set and a list of messages as Go prints them, results as JSON."""
-    result = _as_json(results, devices)
-    if found.isolate:
-        return FAULT_FOUND.format(nodes=f"map[{' '.join(f'{node}:{{}}' for node in found.isolate)}]", result=result)
-    if found.timed_out:
-        ranks = " ".join(f'rankId:"{rank}" faultType:"1"' for rank in found.timed_out)
+    if found.failed:
+        return found.failed
+    result, said = _as_json(found.rows), found.findings
+    if said.isolate:
+        return FAULT_FOUND.format(nodes=f"map[{' '.join(f'{node}:{{}}' for node in said.isolate)}]", result=result)
+    if said.timed_out:
+        ranks = " ".join(f'rankId:"{rank}" faultType:"1"' for rank in said.timed_out)
         return TIMED_OUT.format(ranks=f"[{ranks}]", result=result)
     return FINISHED.format(result=result)
 
 
-def _as_json(results: StressResults, devices: Devices) -> str:
+def _as_json(rows: Iterable[Row]) -> str:
     """Node, device, `rankResult`, check."""
-    nodes: dict[str, dict[str, object]] = {}
-    told = results.by_rank()
-    for one in sorted(devices, key=lambda device: (device.node, device.device)):
-        if of_rank := told.get(one.rank):
-            checks = {check: {"code": of_rank[check].code, "result": of_rank[check].result} for check in sorted(of_rank)}
-            nodes.setdefault(one.node, {})[one.device] = {"rankResult": checks}
+    nodes: dict[str, dict[str, dict[str, dict[str, object]]]] = {}
+    for row in sorted(rows, key=lambda row: (row.node, row.device, row.check)):
+        of_device = nodes.setdefault(row.node, {}).setdefault(row.device, {"rankResult": {}})
+        of_device["rankResult"][row.check] = {"code": row.code, "result": row.result}
     return json.dumps(nodes, separators=(",", ":"), ensure_ascii=False)

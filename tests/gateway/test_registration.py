@@ -236,16 +236,13 @@ async def test_a_message_over_four_mebibytes_is_refused(temporal: WorkflowEnviro
         assert (await stub.HealthCheck(client(world))).code == 0
 
 
-async def test_links_and_stress_tests_are_not_possible_now(temporal: WorkflowEnvironment) -> None:
-    """Their calls answer 411, and the streams of who asks for them end with a gRPC error that says so."""
+async def test_who_asks_for_nothing_on_the_wire_is_told_what_is_missing(temporal: WorkflowEnvironment) -> None:
+    """Operations answer 413, a result that nobody waits for 400, and streams of who asked for nothing end with a gRPC error."""
     async with harness(temporal, a_job()) as world, stub_of(world) as stub:
-        for answer in (
-            await stub.SwitchNicTrack(wire.SwitchNics(jobID=world.job.id)),
-            await stub.ReplySwitchNicResult(wire.SwitchResult(jobId=world.job.id)),
-            await stub.StressTest(wire.StressTestParam(jobID=world.job.id)),
-            await stub.ReplyStressTestResult(wire.StressTestResult(jobId=world.job.id)),
-        ):
-            assert answer.code == 411
+        assert (await stub.SwitchNicTrack(wire.SwitchNics(jobID=world.job.id))).code == 413
+        assert (await stub.StressTest(wire.StressTestParam(jobID=world.job.id))).code == 413
+        assert (await stub.ReplySwitchNicResult(wire.SwitchResult(jobId=world.job.id))).code == 400
+        assert (await stub.ReplyStressTestResult(wire.StressTestResult(jobId=world.job.id))).code == 400
         for stream in (
             stub.SubscribeSwitchNicSignal(wire.SwitchNicRequest(jobID=world.job.id)),
             stub.SubscribeStressTestResponse(wire.StressTestRequest(jobID=world.job.id)),

@@ -153,6 +153,11 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
     survey: Survey = await run(pods.survey, SurveyRequest(job_id=job, nodes=NODES))
     assert survey.exists
     await run(pods.remember, RememberRequest(job_id=job, memory=Remembered(incidents=1)))
+    name = NODES[0]
+    await cluster.annotate_node(name, {keys.ISOLATED: "by a test"})
+    assert name in await cluster.isolated_nodes()
+    await cluster.annotate_node(name, {keys.ISOLATED: None})
+    assert name not in await cluster.isolated_nodes()
 
 
 async def foreign_jobs(namespace: Namespace) -> list[Object]:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rekindle.model.fault import FaultKind
 from rekindle.model.sizes import LONGEST_NOTE
-from rekindle.model.stress import MOST_TEXT, Code, OpResult, StressRequest, StressResults, gathered
+from rekindle.model.stress import MOST_CHECKS, MOST_ROWS, Code, OpResult, StressRequest, StressResults, gathered
 from rekindle.policy import stress
 from rekindle.policy.devices import DeviceOfRank
 
@@ -138,14 +139,38 @@ def test_what_a_client_says_is_read_as_far_as_it_is_of_ranks() -> None:
     found = stress.told(said, 6).by_rank()
     assert sorted(found) == [0, 1, 5]
     assert len(found[0]["aic"].result) == LONGEST_NOTE
-    assert len(found[1]) == stress.MOST_CHECKS
+    assert sorted(found[1]) == ["000", "001"]
+    assert len({name for of_rank in found.values() for name in of_rank}) == MOST_CHECKS
+
+
+def test_a_code_that_nobody_knows_says_that_nothing_was_tested() -> None:
+    """With the code as it came."""
+    (one,) = stress.told({"0": {"aic": OpResult(code="77", result="odd")}}, 1).by_rank()[0].values()
+    assert (one.code, one.result) == (Code.NOT_RUN, "unknown code 77: odd")
+
+
+def test_the_pods_of_a_node_with_a_fault_go_and_other_processes_that_timed_out_start_again() -> None:
+    """As two faults, of which the ladder mends both."""
+    told = results(aic={**SOUND, 3: "2", 0: "3"})
+    nodes, processes = stress.faults(stress.tested(told, ALL, DEVICES), 2, DEVICES)
+    assert (nodes.kind, nodes.node, nodes.pod_ranks, nodes.ranks) == (FaultKind.POD, "n1", (1,), (2, 3))
+    assert (processes.kind, processes.ranks) == (FaultKind.PROCESS, (0,))
+    assert "aic of rank 3: aic of 3" in nodes.message
+
+
+def test_the_table_of_a_large_job_has_first_what_was_found() -> None:
+    """Within its room, and with the number of all rows."""
+    devices = tuple(DeviceOfRank(rank, rank, f"n{rank}", "0", f"uid-{rank}") for rank in range(2_000))
+    told = results(aic={**dict.fromkeys(range(2_000), "0"), 1_999: "2"})
+    found = stress.tested(told, dict.fromkeys(range(2_000), (0,)), devices)
+    assert (found.rows[0].rank, found.checks) == (1_999, 2_000)
+    assert len(found.model_dump_json()) < MOST_ROWS + 1_000
 
 
 def test_the_answer_is_worded_as_the_original_words_it() -> None:
     """With results by node and device."""
     told = results(aic={2: "2", 3: "0"})
-    found = stress.findings(told, {2: (0,), 3: (0,)}, DEVICES)
-    words, _, listed = stress.message(found, told, DEVICES).partition(",result:")
+    words, _, listed = stress.message(stress.tested(told, {2: (0,), 3: (0,)}, DEVICES)).partition(",result:")
     assert words == "stress test find fault, isolate node:map[n1:{}]"
     assert json.loads(listed) == {
         "n1": {
@@ -162,7 +187,7 @@ def test_the_answer_is_worded_as_the_original_words_it() -> None:
 def test_an_answer_without_a_fault_has_other_words(code: str, words: str) -> None:
     """As the contract lists them."""
     told = results(hccs={2: code})
-    assert stress.message(stress.findings(told, {2: (1,)}, DEVICES), told, DEVICES).startswith(words)
+    assert stress.message(stress.tested(told, {2: (1,)}, DEVICES)).startswith(words)
 
 
 def test_the_table_has_a_row_for_each_device_and_check() -> None:
@@ -181,7 +206,7 @@ def test_results_of_the_largest_job_fit_into_a_payload() -> None:
         for rank in range(10_000)
     }
     told = gathered(many)
-    assert len(told.model_dump_json()) < 2 * MOST_TEXT
+    assert len(told.model_dump_json()) < 256 * 1024
     found = StressResults.model_validate_json(told.model_dump_json()).by_rank()
     assert {rank: {name: one.code for name, one in of_rank.items()} for rank, of_rank in found.items()} == {
         rank: {name: one.code for name, one in of_rank.items()} for rank, of_rank in many.items()

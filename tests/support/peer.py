@@ -21,6 +21,7 @@ from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.elsewhere import Elsewhere
 from tests.support.fault_dialogue import FaultDialogue
 from tests.support.link_dialogue import LinkDialogue
+from tests.support.stress_dialogue import StressDialogue
 
 LOOP = 0.1
 """Seconds of one turn of the manager's loop, which takes one order."""
@@ -75,6 +76,10 @@ class Script:
     """Reports that links are switched."""
     switch_results: list[bool] = field(default_factory=list)
     """Of its first switches; then they succeed."""
+    tests: bool = True
+    """Reports what a stress test has found."""
+    stress_codes: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By rank and operation, where they are not 0."""
     continues: bool = True
     """Reports that training goes on behind an operation."""
     continue_codes: list[int] = field(default_factory=list)
@@ -97,12 +102,13 @@ class Pods(Protocol):
         ...
 
 
-class ScriptedPeer(FaultDialogue, LinkDialogue):
+class ScriptedPeer(FaultDialogue, LinkDialogue, StressDialogue):
     """One manager of one job, of our own training side."""
 
     def __init__(self, address: str, job_id: str, script: Script | None = None) -> None:
         FaultDialogue.__init__(self)
         LinkDialogue.__init__(self)
+        StressDialogue.__init__(self)
         self.address, self.job_id = address, job_id
         self.script = script or Script()
         self.received: list[wire.ProcessManageSignal] = []
@@ -140,6 +146,12 @@ class ScriptedPeer(FaultDialogue, LinkDialogue):
         """Subscribes to link switches as well."""
         self._spawn(self.listen_for_links())
         await asyncio.wait_for(self.links_subscribed.wait(), 20)
+        return self
+
+    async def with_tests(self) -> Self:
+        """Subscribes to stress tests as well."""
+        self._spawn(self.listen_for_tests())
+        await asyncio.wait_for(self.stress_subscribed.wait(), 20)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -271,7 +283,7 @@ class ScriptedPeer(FaultDialogue, LinkDialogue):
             await self.pause_training(signal)
         elif order == "continue":
             await self.continue_training()
-        elif order != "new pod running":
+        elif order not in ("new pod running", "pause_start_agent", "continue_start_agent"):
             await self.answer(order, signal)
 
     async def _prepare(self) -> None:

@@ -28,6 +28,7 @@ from rekindle.model.cluster import (
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
 from rekindle.policy import standbys
+from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder
 
 
@@ -40,6 +41,7 @@ class ScriptedCluster:
         self.pods_by_name: dict[str, Pod] = {}
         self.conditions: dict[str, tuple[Condition, ...]] = {}
         """What is wrong with a node, by its name."""
+        self.node_annotations: dict[str, dict[str, str]] = {}
         self.writes: list[str] = []
         self.events: list[ClusterEvent] = []
         self.labels: dict[str, str | None] = {}
@@ -48,7 +50,7 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
-        self.refuses_backups = self.refuses_standbys = ""
+        self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
         self.forgets_to_answer = False
         """That standbys are made."""
         self.pods_start = True
@@ -112,7 +114,20 @@ class ScriptedCluster:
         if name not in self.node_names:
             raise NotFound(f"node {name}")
         status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
-        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"), status=status)
+        marks = self.node_annotations.get(name, {})
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}", annotations=marks), status=status)
+
+    async def isolated_nodes(self) -> Sequence[str]:
+        if self.unreachable:
+            raise ClusterUnavailable("nobody answers at this address")
+        return [name for name, marks in self.node_annotations.items() if is_isolated(marks)]
+
+    async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        if self.refuses_annotations:
+            raise Invalid(self.refuses_annotations)
+        self.writes.append(f"annotate {name}")
+        merged = {**self.node_annotations.get(name, {}), **annotations}
+        self.node_annotations[name] = {key: value for key, value in merged.items() if value is not None}
 
     async def job(self, job_id: str) -> JobObject:
         self._answers(job_id)

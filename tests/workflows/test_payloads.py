@@ -19,6 +19,7 @@ from activities.jobs import JobActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model import activity_values, recovery
+from rekindle.model import stress as stress_values
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
@@ -40,10 +41,13 @@ from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance,
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
-from rekindle.policy import cases, nodes
+from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
+from rekindle.policy import cases, nodes, stress
 from rekindle.policy.cases import Case
+from rekindle.policy.devices import DeviceOfRank
 from rekindle.policy.eligibility import MOST_REPLACED
 from rekindle.policy.pod_ranks import TOLD_PROBLEMS
+from rekindle.policy.requests import MOST_OPS
 from rekindle.policy.sighting import sight
 from tests.support.job_views import job as a_job_object
 from tests.support.job_views import node as a_node
@@ -136,6 +140,32 @@ def worst_view(job: Job) -> JobView:
     return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=(*pods, *standbys), nodes=tuple(nodes))
 
 
+STRESS = StressRequest(nodes={a_name(number): tuple(range(MOST_OPS)) for number in range(MOST_TESTED_NODES)})
+
+
+def asked_of(job: Job) -> tuple[RankOps, ...]:
+    """Every second rank makes other checks than its neighbour."""
+    return tuple(RankOps(ops=(0, 1, 2)[: 3 - half], ranks=tuple(range(half, job.ranks, 2))) for half in (0, 1))
+
+
+def results_of(job: Job) -> StressResults:
+    """Every second rank has a fault, all of them say a lot."""
+    codes = {0: "2", 1: "0"}
+    said = {
+        str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT))
+        for rank in range(job.ranks)
+    }
+    return stress.told(said, job.ranks)
+
+
+def findings_of(job: Job) -> stress_values.Tested:
+    devices = [
+        DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)
+    ]
+    found = stress.tested(results_of(job), dict.fromkeys(range(job.ranks), (0, 1, 2)), devices)
+    return found.model_copy(update={"failed": TEXT})
+
+
 def ended(outcome: Outcome) -> recovery.Verdict:
     """Without what was heard of each rank."""
     return recovery.Verdict(
@@ -150,7 +180,8 @@ def ended(outcome: Outcome) -> recovery.Verdict:
 
 
 def verdict(job: Job) -> recovery.Verdict:
-    return ended(Outcome.RECOVERED).with_(unread=reports(job)[:1], situation=situation(job))
+    found = (long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
+    return ended(Outcome.RECOVERED).with_(tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
 
 
 def situation(job: Job) -> recovery.Situation:
@@ -183,6 +214,7 @@ def reports(job: Job) -> tuple[recovery.Report, ...]:
     return (
         recovery.Report(kind=recovery.ReportKind.STOP_COMPLETE, info="i" * 1000, fault_ranks=everyone),
         recovery.Report(kind=recovery.ReportKind.STRATEGIES, strategies=strategies, fault_ranks=everyone),
+        recovery.Report(kind=recovery.ReportKind.STRESS, info="i" * 1000, results=results_of(job)),
         recovery.Report(kind=recovery.ReportKind.STATUS, info="i" * 1000, isolate_ranks=tuple(range(job.ranks))),
     )
 
@@ -270,7 +302,7 @@ async def examples(job: Job) -> list[Any]:
     avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
     restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
     sighting = sight(worst_view(job))
-    request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, requested_by=TEXT, front=TEXT)
+    request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, stress=STRESS, requested_by=TEXT, front=TEXT)
     moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
     maintenance = Maintenance(job_id=job.id, job=TEXT, on_backup=PLACED, moves=moves)
     found = worn(job, sighting)
@@ -289,6 +321,13 @@ async def examples(job: Job) -> list[Any]:
         Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
         activity_values.ResolveLinksRequest(job_id=job.id, links=LINKS),
         activity_values.LinkTargets(links=PLACED, problem=TEXT),
+        activity_values.TargetsRequest(job_id=job.id, stress=STRESS, accepted=(0, 1, 2)),
+        StressTargets(asked=asked_of(job), problem=TEXT),
+        activity_values.FindingsRequest(job_id=job.id, asked=asked_of(job), results=results_of(job), why=TEXT),
+        activity_values.Found(
+            tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
+        ),
+        recovery.Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
         maintenance,
         FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance),
         SwitchBack(links=LINKS, requested_by=TEXT),

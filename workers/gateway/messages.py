@@ -5,10 +5,13 @@ from datetime import datetime
 from typing import TypeVar
 
 from rekindle.errors import BadInput
+from rekindle.model.bounds import note
 from rekindle.model.fault import TRAINING_SIDE, Fault, FaultKind, FaultType, FaultyRanks
 from rekindle.model.links import MOST_DEVICES, MOST_NODES, NodeLinks, RankLinks
 from rekindle.model.recovery import FaultRank, Order, Report, ReportKind
 from rekindle.model.sizes import MOST_RANKS
+from rekindle.model.stress import OpResult, RankOps, StressRequest
+from rekindle.policy.stress import told
 from rekindle_wire import recover_pb2 as wire
 
 T = TypeVar("T")
@@ -63,6 +66,12 @@ def switch_list(job: str, links: RankLinks) -> wire.SwitchRankList:
     return wire.SwitchRankList(jobId=job, rankID=[str(rank) for rank in ranks], op=[rank in to_backup for rank in ranks])
 
 
+def stress_list(job: str, asked: Iterable[RankOps]) -> wire.StressTestRankParams:
+    """Ranks and the checks that they make, as it goes onto the stream of stress tests."""
+    lists = {str(rank): wire.StressOpList(ops=one.ops) for one in asked for rank in one.ranks}
+    return wire.StressTestRankParams(jobId=job, stressParam=lists)
+
+
 def keep_alive(job: str, uuid: str) -> wire.ProcessManageSignal:
     return wire.ProcessManageSignal(uuid=uuid, jobId=job, signalType="keep-alive")
 
@@ -103,6 +112,35 @@ def links_switched(message: wire.SwitchResult, attempt: str = "", info: str = ""
     return Report(
         kind=ReportKind.LINKS, code=0 if message.result else NOT_SWITCHED, info=info[:MAX_INFO], attempt=attempt[:MAX_STRATEGY]
     )
+
+
+def stress_results(message: wire.StressTestResult, attempt: str = "", info: str = "") -> Report:
+    """Of each rank and check."""
+    said = {
+        text: {name: OpResult(code=one.code, result=note(one.result)) for name, one in of_rank.rankResult.items()}
+        for text, of_rank in message.stressResult.items()
+    }
+    return Report(
+        kind=ReportKind.STRESS,
+        info=info[:MAX_INFO],
+        attempt=attempt[:MAX_STRATEGY],
+        results=told(said, MAX_RANKS),
+    )
+
+
+def stress_request(message: wire.StressTestParam) -> StressRequest:
+    """What a platform asks for: operations by node, or on all of them.
+
+    Raises:
+        BadInput: what is wrong, by field.
+    """
+    if message.allNodesOps:
+        return StressRequest(all_nodes=tuple(message.allNodesOps))
+    if not message.stressParam:
+        raise BadInput("stressParam: empty, and so is allNodesOps; name a node and its operations")
+    if wrong := next((node for node in sorted(message.stressParam) if not 0 < len(node) <= MAX_NODE), None):
+        raise BadInput(f"stressParam: {wrong[:40]!r} is no name of a node")
+    return StressRequest(nodes={node: tuple(listed.ops) for node, listed in sorted(message.stressParam.items())})
 
 
 def node_links(message: wire.SwitchNics) -> tuple[NodeLinks, ...]:

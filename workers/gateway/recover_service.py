@@ -19,7 +19,7 @@ from rekindle_wire import ATTEMPT, INFO, protocol_problem, recover_pb2_grpc, tra
 from rekindle_wire import recover_pb2 as wire
 from workers.gateway import messages
 from workers.gateway.attachments import Attachments
-from workers.gateway.desk import JOB_NOT_EXIST, OK, OM_IS_RUNNING, POD_GROUP, UNREGISTERED, Context, Desk
+from workers.gateway.desk import JOB_NOT_EXIST, OK, POD_GROUP, UNREGISTERED, Context, Desk
 from workers.gateway.introductions import Introductions
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
@@ -111,16 +111,18 @@ class RecoverService(recover_pb2_grpc.RecoverServicer):
         attempt, info = _metadata(context, ATTEMPT), _metadata(context, INFO)
         return await self._report(context, request.jobId, lambda: messages.links_switched(request, attempt, info))
 
-    # ---- stress tests: not possible now, whoever asks
+    # ---- stress tests
 
     async def StressTest(self, request: wire.StressTestParam, context: Context) -> wire.Status:
-        return _not_possible_now("the stress test")
-
-    async def ReplyStressTestResult(self, request: wire.StressTestResult, context: Context) -> wire.Status:
-        return _not_possible_now("the stress test")
+        return _status(await self._operations.test(context, request.jobID, lambda: messages.stress_request(request)))
 
     async def SubscribeStressTestResponse(self, request: wire.StressTestRequest, context: Context) -> None:  # type: ignore[override]
-        await context.abort(grpc.StatusCode.UNKNOWN, f"jobId={request.jobID} is not stress testing")
+        words = await self._operations.tested(context, request.jobID)
+        await context.write(wire.StressTestResponse(jobID=request.jobID, msg=words))
+
+    async def ReplyStressTestResult(self, request: wire.StressTestResult, context: Context) -> wire.Status:
+        attempt, info = _metadata(context, ATTEMPT), _metadata(context, INFO)
+        return await self._report(context, request.jobId, lambda: messages.stress_results(request, attempt, info))
 
     async def SubscribeNotifyExecStressTest(self, request: wire.ClientInfo, context: Context) -> None:  # type: ignore[override]
         await self._operations.sides.hold(context, request.jobId, Side.STRESS_TEST)
@@ -167,7 +169,3 @@ def _metadata(context: Context, key: str) -> str:
     """What ours says besides the contract; empty: nothing."""
     said = dict(context.invocation_metadata() or ()).get(key, "")
     return said.decode(errors="replace") if isinstance(said, bytes) else said
-
-
-def _not_possible_now(what: str) -> wire.Status:
-    return wire.Status(code=OM_IS_RUNNING, info=f"{what} is not possible now")

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from google.protobuf.message import Message
+
 from rekindle.errors import NotAttached
 from rekindle.model.recovery import Order
 from rekindle_wire import recover_pb2 as wire
-from workers.gateway.messages import keep_alive, signal_of, switch_list
+from workers.gateway.messages import keep_alive, signal_of, stress_list, switch_list
 from workers.gateway.side_streams import Side, SideStreams
 
 KEEP_ALIVE = 5.0
@@ -167,11 +169,18 @@ class Streams:
             raise NotAttached(f"the stream of job {order.job_id} is not at this gateway")
         if order.session and order.session != stream.session:
             raise NotAttached(f"job {order.job_id} has subscribed anew, and is told all that it lacks")
-        if order.links is not None and self._sides:
+        if self._sides and (aside := _aside(order)):
             stream.recovery = recovery
-            await self._sides.deliver(order.job_id, Side.LINKS, switch_list(order.job_id, order.links))
+            await self._sides.deliver(order.job_id, *aside)
             logger.info("order", extra={"job": order.job_id, "order": order.name, "uuid": order.uuid})
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.outbox.put_nowait((order, recovery, written))
         await written
+
+
+def _aside(order: Order) -> tuple[Side, Message] | None:
+    """What goes onto a stream beside the main one, and which; None: it does not."""
+    if order.links is not None:
+        return Side.LINKS, switch_list(order.job_id, order.links)
+    return (Side.STRESS_TEST, stress_list(order.job_id, order.stress)) if order.stress else None

@@ -84,6 +84,9 @@ class Machine:
             words = f"{condition.type} is {condition.status} {condition.reason} {condition.message}".rstrip()
             self.store.record(ClusterEvent(name=name, kind="Node", reason=condition.type, message=words))
             logger.info("node", extra={"node": name, "condition": words})
+        if patch.annotations:
+            node = _annotated(node, patch.annotations)
+            logger.info("node", extra={"node": name, "annotations": patch.annotations})
         capacity = node.status.accelerators if patch.accelerators is None else patch.accelerators
         node = self.store.put(_with_status(node, accelerators=capacity, conditions=conditions))
         if not ready(node):
@@ -169,3 +172,9 @@ def _node(name: str, accelerators: int, links: Iterable[str]) -> Node:
     metadata = ObjectMeta(name=name, uid=str(uuid.uuid4()), creation_timestamp=now())
     status = NodeStatus(accelerators=accelerators, conditions=conditions, links=tuple(Link(name=link) for link in links))
     return Node(metadata=metadata, status=status)
+
+
+def _annotated(node: Node, changes: Mapping[str, str | None]) -> Node:
+    merged = {**node.metadata.annotations, **changes}
+    annotations = {key: value for key, value in merged.items() if value is not None}
+    return node.model_copy(update={"metadata": node.metadata.model_copy(update={"annotations": annotations})})

@@ -8,6 +8,7 @@ from itertools import count, islice
 from rekindle.model.cluster import Condition, JobObject, Node, Pod, condition_of
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import SUB_HEALTHY_STRATEGY
+from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import is_standby
 from workers.own_jobs import over
 
@@ -96,6 +97,8 @@ def _refusal(pod: Pod, job: JobObject, node: Node, used: int) -> str:
         return "node(s) were not ready"
     if sub_healthy(node) and job.metadata.labels.get(SUB_HEALTHY_STRATEGY) in AVOIDING:
         return "node(s) were sub-healthy"
+    if is_isolated(node.metadata.annotations):
+        return "node(s) were isolated by a stress test"
     if node.metadata.name in pod.spec.avoid_nodes:
         return "node(s) didn't match Pod's node affinity"
     if pod.spec.accelerators > node.status.accelerators - used:

@@ -17,9 +17,10 @@ from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
-from rekindle.errors import BadInput, ClusterError, Invalid, NotFound
+from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.policy import standbys
+from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
 
@@ -71,6 +72,19 @@ class KubernetesCluster:
 
     async def node(self, name: str) -> Node:
         return node_of(await self._api.get(f"{NODES}/{name}"))
+
+    async def isolated_nodes(self) -> Sequence[str]:
+        """Where our account may not list nodes, its scheduler's word has to do."""
+        try:
+            listing = await self._api.list(NODES)
+        except Forbidden as error:
+            logger.warning("isolated nodes are not known", extra={"error": str(error)})
+            return ()
+        marks = ((node["metadata"]["name"], node["metadata"].get("annotations", {})) for node in listing.items)
+        return [name for name, annotations in marks if is_isolated(annotations)]
+
+    async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
+        await self._api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)

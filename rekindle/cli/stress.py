@@ -1,0 +1,38 @@
+"""The command that tests nodes of a job, and what it shows."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rekindle.cli.output import Format
+from rekindle.cli.recover import DryRun, Output, asked_for
+from rekindle.errors import BadInput
+from rekindle.model.recovery import Mode, ModeRequest
+from rekindle.model.stress import Op, StressRequest
+
+OPS = {"compute": Op.COMPUTE, "p2p": Op.MESSAGES, "memory": Op.MEMORY}
+
+
+async def stress_test(
+    job: str,
+    *,
+    node: Annotated[Sequence[str], Parameter(help="Only this node; several times for several. By default all of the job.")] = (),
+    ops: Annotated[str, Parameter(help="Of compute, p2p, memory (not with MindIO), with commas.")] = "compute,p2p",
+    dry_run: DryRun = False,
+    output: Output = Format.TEXT,
+) -> int:
+    """Test devices of JOB (name or id) while training pauses. Nodes with faults are isolated, and training goes on without them.
+
+    Example: rekindle stress-test gpt --node node-1 --ops compute,memory
+    """
+    request = ModeRequest(mode=Mode.STRESS_TEST, stress=_wanted(node, ops))
+    return await asked_for(request, job, output, dry_run=dry_run)
+
+
+def _wanted(nodes: Sequence[str], ops: str) -> StressRequest:
+    named = [name.strip() for name in ops.split(",")]
+    if wrong := next((name for name in named if name not in OPS), None):
+        raise BadInput(f"--ops: {wrong!r} is no check, accepted are {', '.join(OPS)}")
+    numbers = tuple(int(OPS[name]) for name in dict.fromkeys(named))
+    return StressRequest(nodes=dict.fromkeys(nodes, numbers)) if nodes else StressRequest(all_nodes=numbers)

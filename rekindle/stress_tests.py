@@ -1,0 +1,79 @@
+"""Stress tests of jobs, for whoever asks now and reads the result later, as platforms do on the wire. Imports no workflow.
+
+Who waits for the verdict asks `Rekindle.stress_test`. Errors are those of `rekindle.errors`.
+"""
+
+import asyncio
+
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.errors import Refused, Unavailable
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.stress import StressRequest
+from rekindle.policy.modes import row_of
+from rekindle.temporal import Attributes
+
+LOOK = 0.1
+"""Seconds between two looks at a test that begins."""
+
+
+class StressTests:
+    def __init__(self, rekindle: Rekindle) -> None:
+        self._rekindle = rekindle
+
+    async def begin(self, job: str, stress: StressRequest, *, requested_by: str = "") -> str:
+        """Begins one; returns the id of its workflow when training is being paused for it.
+
+        Raises:
+            BadInput: unknown job. Busy: the job is being recovered. Refused: it cannot be tested as it is, or has no such node.
+        """
+        job_id = await self._rekindle.find(job)
+        request = ModeRequest(job=job_id, stress=stress, requested_by=requested_by)
+        handle = await self._rekindle.begin(Mode.STRESS_TEST, request)
+        ended = asyncio.create_task(self._rekindle.verdict(handle))
+        try:
+            while not ended.done() and not await self._is_begun(job_id, handle.id):
+                await asyncio.wait({ended}, timeout=LOOK)
+            if ended.done() and (verdict := ended.result()).outcome is Outcome.REFUSED:
+                raise Refused(verdict.reason)
+        finally:
+            ended.cancel()
+        return handle.id
+
+    async def _is_begun(self, job_id: str, front: str) -> bool:
+        """Whether its ranks were found."""
+        try:
+            status = await self._rekindle.status(job_id)
+            if status.front != front or status.running is not Mode.STRESS_TEST:
+                return False
+            described = await self._rekindle.temporal.get_workflow_handle(status.recovery).describe()
+        except (Unavailable, RPCError):
+            return False
+        return described.typed_search_attributes.get(Attributes.PHASE) != row_of(Mode.STRESS_TEST).begins
+
+    async def verdict(self, test: str) -> Verdict:
+        """Waits for the end of a test that `begin` has begun."""
+        handle: WorkflowHandle[object, Verdict] = self._rekindle.temporal.get_workflow_handle(test, result_type=Verdict)
+        return await self._rekindle.verdict(handle)
+
+    async def newest(self, job_id: str) -> str:
+        """The workflow id of the job's test that runs, or of the last one; empty: there is none that the server knows.
+
+        A new one is listed within about a second.
+        """
+        fronts = f"WorkflowType = '{ids.Workflows.STRESS_TEST}' AND WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}'"
+        try:
+            found = [run async for run in self._rekindle.temporal.list_workflows(fronts, limit=100)]
+        except RPCError as error:
+            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+                return ""
+            raise self._rekindle.unanswered(error) from error
+        running = [run for run in found if _runs(run)]
+        return next((run.id for run in (running or found)), "")
+
+
+def _runs(run: WorkflowExecution) -> bool:
+    return run.status is WorkflowExecutionStatus.RUNNING

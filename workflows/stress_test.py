@@ -1,0 +1,147 @@
+"""Tests the devices of nodes while training pauses. Child of `TrainingJob`, or a front of a client.
+
+Training pauses at a step boundary, every rank on the nodes that are named makes the checks that it is told, and what they find is
+judged. Where nothing is wrong, or something could only not be tested, training goes on. A node with a fault is isolated, and the
+pods on it go elsewhere: the ladder takes over. A real fault meanwhile comes first.
+"""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from rekindle.ids import Workflows
+from rekindle.model.activity_values import FindingsRequest, Found, TargetsRequest
+from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
+from rekindle.model.stress import RankOps, StressRequest, StressResults, Tested
+from rekindle.policy import orders, stress
+from workflows import steps
+from workflows.mode import NOTHING, Ends, seconds
+from workflows.operation import Operation
+
+PAUSE = 900
+"""Seconds that a paused training side waits. Source: ClusterD."""
+
+
+@workflow.defn(name=Workflows.STRESS_TEST, failure_exception_types=[Exception])
+class StressTest(Operation):
+    MODE = Mode.STRESS_TEST
+    EXPECTS = (ReportKind.STOP_COMPLETE, ReportKind.STRESS, ReportKind.STATUS)
+
+    @workflow.init
+    def __init__(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> None:
+        super().__init__(request, context)
+        self.targets: tuple[RankOps, ...] = ()
+        self.found = Found()
+        self.failed = ""
+        """What is told to who asked, in the contract's words, if it ends now without results."""
+
+    @workflow.run
+    async def run(self, request: ModeRequest = NOTHING, context: RecoveryContext | None = None) -> Verdict:
+        return await self.conclude(request, self._procedure)
+
+    async def _procedure(self) -> str:
+        async with self.phase("ranks are found"):
+            await self._find()
+        self.failed = stress.PAUSE_FAILED
+        async with self.phase("training pauses"):
+            await self.pause(PAUSE)
+        async with self.phase("devices are tested"):
+            results, failure = await self._test()
+        if results:
+            async with self.phase("what was found is judged"):
+                await self._judge(results)
+        async with self.phase("training goes on"):
+            info = await self._go_on()
+        if failure:
+            raise Ends(Outcome.IGNORED, f"nothing was tested, training goes on as before: {failure}")
+        return f"{stress.in_words(self.found.tested)}; {info}"
+
+    async def _find(self) -> None:
+        """Which ranks are on these nodes. A node that the job has not, or an operation that nobody knows, is refused."""
+        job, wanted = self.context.job, self.request.stress or StressRequest()
+        request = TargetsRequest(job_id=job.id, stress=wanted, accepted=stress.accepted(job))
+        try:
+            answer = await steps.find_targets(request)
+        except ActivityError as error:
+            raise Ends(Outcome.REFUSED, f"the cluster does not say which ranks are where: {error.cause}") from error
+        if answer.problem:
+            raise Ends(Outcome.REFUSED, answer.problem)
+        self.targets = answer.asked
+
+    # ---- the test
+
+    async def _test(self) -> tuple[StressResults | None, str]:
+        """What the ranks say, or why they say nothing."""
+        job, limits = self.context.job, self.context.job.limits
+        self.failed = stress.NOT_SENT
+        if self._speaks_mindio and not await self.order(orders.hold_agents(job.id, self.new_uuid()), limits.order):
+            return None, self.untested(self.lost_manager or "its agents could not be told to wait")
+        if not await self.order(orders.stress_test(job.id, self.uuid, self.targets), limits.order):
+            self.stop_for_a_fault()
+            return None, self.untested(self.lost_manager or "its ranks could not be told in time")
+        self.failed = stress.FAULT_RECEIVED
+        await self.until(self.is_answered, limits.stress_test, "wait for what the ranks find")
+        self.stop_for_a_fault()
+        if report := self.next_report(ReportKind.STRESS):
+            if report.results and report.results.checks:
+                return report.results, ""
+            return None, self.untested(report.info or "the training side has no results")
+        if said := self.said_instead():
+            return None, self.untested(said)
+        self.failed = stress.NEVER_REPORTED
+        return None, self.untested(f"no report of the test within {seconds(limits.stress_test)}")
+
+    def is_answered(self) -> bool:
+        return self.has_report(ReportKind.STRESS) or self.is_over()
+
+    def untested(self, why: str) -> str:
+        """Ours stands, and says in its next answer whether it can go on."""
+        if self._speaks_mindio:
+            raise self.cannot_go_on(f"nothing was tested, and training has stopped: {why}")
+        return why
+
+    # ---- what it found
+
+    async def _judge(self, results: StressResults) -> None:
+        """Raises Ends where training must not go on as it is: who mends it is told of its faults."""
+        job = self.context.job
+        why = f"stress test of job {job.namespace}/{job.name}"
+        request = FindingsRequest(job_id=job.id, asked=self.targets, results=results, why=why)
+        try:
+            self.found = await steps.judge(request)
+        except ActivityError as error:
+            suspects = stress.suspects(results)
+            if suspects.ranks:
+                self.found = Found(faults=(suspects,))
+                words = f"{suspects.message}; no node was isolated, the cluster does not answer: {error.cause}"
+                raise Ends(Outcome.ESCALATE, words, next_mode=Mode.PROCESS_RESCHEDULING) from error
+        self.failed = ""
+        if self.found.faults:
+            raise self.cannot_go_on(stress.in_words(self.found.tested))
+
+    async def _go_on(self) -> str:
+        job, failed = self.context.job, self.failed
+        self.failed = failed or stress.CONTINUE_FAILED
+        if self._speaks_mindio and not await self.order(orders.release_agents(job.id, self.new_uuid()), job.limits.order):
+            raise self.cannot_go_on(self.lost_manager or "its agents could not be told to go on")
+        info = await self.go_on()
+        self.failed = failed
+        return info
+
+    # ---- ends
+
+    def ended(self, verdict: Verdict) -> Verdict:
+        """With what was tested, or why nothing was, if training was touched."""
+        if verdict.outcome is Outcome.REFUSED or not self.targets:
+            return verdict
+        failed = self._why_failed()
+        return verdict.with_(tested=Tested(failed=failed) if failed else self.found.tested, found=self.found.faults)
+
+    def _why_failed(self) -> str:
+        if not self.failed or not self.lost_manager:
+            never_told, unheard = not self.delivered, not self.answers
+            late = stress.NOT_PAUSED if never_told else stress.PAUSE_LATE if unheard else stress.PAUSE_FAILED
+            return late if self.failed == stress.PAUSE_FAILED else self.failed
+        return stress.NOT_READY
+
+    def recovered(self, reason: str) -> Verdict:
+        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0)
