@@ -14,6 +14,7 @@ from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes, show, sub
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
+from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
@@ -49,7 +50,7 @@ for command in (
     maintenances,
 ):
     app.command(command)
-for group in (demo_app, fault_app, policy_app, versions_app):
+for group in (demo_app, fault_app, plan_app, policy_app, versions_app):
     app.command(group)
 app.register_install_completion_command()
 
