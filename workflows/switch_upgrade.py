@@ -99,7 +99,7 @@ class SwitchUpgrade:
         """Nothing is being moved."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
-            self.request.model_copy(update={"known": self.known}),
+            self.request.model_copy(update={"known": self.known, "plan": self.plan.model_copy(update={"carries": ()})}),
             initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
         )
 
@@ -169,7 +169,7 @@ class SwitchUpgrade:
         return self.known.stage is stage and not self.known.stopped
 
     async def _move(self, job: JobOnLeaf) -> None:
-        move, stage, until = plans.first_move(job, self.known.leaf_name), self.known.stage, workflow.now() + PATIENCE
+        move, stage, until = plans.first_move(job, self.known.leaf), self.known.stage, workflow.now() + PATIENCE
         moved = Moved(problem=job.problem)
         while not job.problem:
             self._put(move, Where.MOVING, moved.problem)
@@ -272,7 +272,7 @@ class SwitchUpgrade:
         lines += [
             f"- leaf {one.name}: {one.returned} jobs moved and back, {one.skipped + one.left} left" for one in self.known.done
         ]
-        lines += [f"- {one.job} ({one.leaf}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
+        lines += [f"- {one.job} ({self.known.leaves[one.leaf]}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
         lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what}" for one in reversed(self.known.notes)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
 

@@ -224,7 +224,7 @@ async def _follow(plans: Plans, switch: str, command: str, output: Format) -> in
 
 def _tell_news(known: Upgrade, said: set[str]) -> None:
     """On the error stream, so that the output is the end alone."""
-    lines = [f"leaf {move.leaf}: {move.job}: {move.where}" for move in known.moves]
+    lines = [f"leaf {known.leaves[move.leaf]}: {move.job}: {move.where}" for move in known.moves]
     if known.done:
         lines.append(f"leaf {known.done[-1].name}: done")
     for line in lines:

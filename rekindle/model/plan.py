@@ -1,17 +1,17 @@
 """The upgrade of a switch: which links each of its leaves carries, where the upgrade is, and what becomes of each job."""
 
 from enum import StrEnum
-from typing import Self, TypedDict, Unpack
+from typing import Annotated, Self, TypedDict, Unpack
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Note, Text
+from rekindle.model.bounds import Note, Text, cut
 from rekindle.model.links import NodeLinks, Placed
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Move
 
 MOST_LEAVES = 64
-MOST_ENTRIES = 256
+MOST_ENTRIES = 192
 """Nodes of all leaves of a plan together, and places of jobs on one leaf: what one payload has room for."""
 
 MOST_LINKS = 1_024
@@ -20,20 +20,32 @@ MOST_LINKS = 1_024
 MOST_JOBS = 64
 """Jobs with devices on one leaf."""
 
+MOST_LEFT = 16
+"""Jobs of earlier leaves that are left on their backup links."""
+
 AT_ONCE = 8
 """Jobs that are moved at the same time, if the plan does not say otherwise."""
 
 MOST_AT_ONCE = 64
-KEPT_ROWS = 128
+KEPT_ROWS = 96
 """Rows of a forecast."""
 
 LONGEST_SWITCH = 63
+LONGEST_BRIEF = 120
+"""Characters of the name of a leaf, and of a job's devices in words."""
+
+
+def _brief(text: str) -> str:
+    return cut(text, LONGEST_BRIEF)
+
+
+Brief = Annotated[str, AfterValidator(_brief)]
 
 
 class Leaf(Value):
     """One leaf of the switch."""
 
-    name: Note
+    name: Brief
     links: tuple[NodeLinks, ...] = ()
     """What is plugged into it: of these devices the first link, or (`backup`) the backup link."""
 
@@ -43,7 +55,7 @@ class SwitchPlan(Value):
 
     switch: str = Field(min_length=1, max_length=LONGEST_SWITCH, pattern=r"^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")
     carries: tuple[NodeLinks, ...] = ()
-    """All links of the switch, whatever leaf they are on."""
+    """All links of the switch, whatever leaf they are on: what the leaves are compared with before it begins."""
 
     leaves: tuple[Leaf, ...] = ()
     """In the order of their upgrades."""
@@ -111,12 +123,14 @@ class JobMove(Value):
 
     job_id: str
     job: Note
-    leaf: Note
+    leaf: int
+    """Which one of the plan, from 0."""
+
     maintenance: Text = ""
     """Workflow id of the `LinkFailover` that moves its links, there and back."""
 
     where: Where = Where.MOVING
-    what: Note = ""
+    what: Brief = ""
     """Its devices, in words."""
 
     reason: Note = ""
@@ -125,7 +139,7 @@ class JobMove(Value):
 class LeafDone(Value):
     """A leaf that was upgraded."""
 
-    name: Note
+    name: Brief
     returned: int
     """Jobs."""
 
@@ -153,7 +167,7 @@ class Upgrade(Value):
     leaf: int = 0
     """Which leaf of the plan, from 0."""
 
-    leaves: tuple[Note, ...] = ()
+    leaves: tuple[Brief, ...] = ()
     moves: tuple[JobMove, ...] = ()
     """Jobs of this leaf, and those of earlier ones that are still on their backup links."""
 

@@ -10,7 +10,7 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.links import MOST_DEVICES, MOST_NODES, DeviceId, NodeLinks, NodeName
 from rekindle.model.manifest import Loader, refusal
-from rekindle.model.plan import AT_ONCE, LONGEST_SWITCH, MOST_AT_ONCE, MOST_JOBS, MOST_LEAVES, Leaf, SwitchPlan
+from rekindle.model.plan import AT_ONCE, LONGEST_BRIEF, LONGEST_SWITCH, MOST_AT_ONCE, MOST_JOBS, MOST_LEAVES, Leaf, SwitchPlan
 from rekindle.model.problems import problems
 from rekindle.model.sizes import LONGEST_NOTE
 
@@ -45,7 +45,7 @@ class Links(Written):
 
 
 class LeafSpec(Links):
-    name: Short
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_BRIEF)]
 
 
 class Metadata(Written):

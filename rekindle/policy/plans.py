@@ -13,6 +13,7 @@ from rekindle.model.plan import (
     MOST_ENTRIES,
     MOST_JOBS,
     MOST_LEAVES,
+    MOST_LEFT,
     MOST_LINKS,
     Forecast,
     ForecastRow,
@@ -199,10 +200,11 @@ def to_move(seen: LeafView, known: Upgrade) -> list[JobOnLeaf]:
 
 def newcomers(seen: LeafView, known: Upgrade) -> list[JobOnLeaf]:
     """Of these the ones that can leave now. Who cannot, such as a job that has just begun, is looked at again later."""
-    return [job for job in to_move(seen, known) if not (job.problem or job.busy)]
+    come = [job for job in to_move(seen, known) if not (job.problem or job.busy)]
+    return come[: max(0, MOST_JOBS + MOST_LEFT - len(known.moves))]
 
 
-def first_move(job: JobOnLeaf, leaf: str) -> JobMove:
+def first_move(job: JobOnLeaf, leaf: int) -> JobMove:
     return JobMove(job_id=job.job_id, job=job.job, leaf=leaf, maintenance=job.maintenance, what=describe(job.move))
 
 
@@ -222,12 +224,12 @@ def to_return(known: Upgrade) -> list[JobMove]:
     """Who is switched back now: the jobs of this leaf, or in a rollback all, the last one first."""
     if known.stage is Stage.ROLLING_BACK:
         return [move for move in reversed(known.moves) if move.where is Where.ON_BACKUP]
-    return [move for move in known.moves if move.where is Where.ON_BACKUP and move.leaf == known.leaf_name]
+    return [move for move in known.moves if move.where is Where.ON_BACKUP and move.leaf == known.leaf]
 
 
 def leaf_done(known: Upgrade) -> Upgrade:
     """The next leaf; what is still on its backup link is kept in mind."""
-    count = Counter(move.where for move in known.moves if move.leaf == known.leaf_name)
+    count = Counter(move.where for move in known.moves if move.leaf == known.leaf)
     ended = LeafDone(name=known.leaf_name, returned=count[Where.RETURNED], skipped=count[Where.SKIPPED], left=count[Where.LEFT])
     last = known.leaf + 1 == len(known.leaves)
     return known.with_(
@@ -271,8 +273,9 @@ def _may_not_proceed(known: Upgrade) -> str:
 def _may_not_decide(known: Upgrade, word: Word) -> str:
     if not known.asking:
         return f"nothing is to be decided: no job of leaf {known.leaf_name} stands in the way"
-    if word is Word.SKIP and sum(move.where is Where.LEFT for move in known.moves) + len(known.asking) > MOST_JOBS:
-        return f"more than {MOST_JOBS} jobs would be left on their backup links: roll back, or retry"
+    left = [move for move in known.moves if move.where in (Where.LEFT, Where.NOT_RETURNED)]
+    if word is Word.SKIP and len(left) > MOST_LEFT:
+        return f"more than {MOST_LEFT} jobs would be left on their backup links: roll back, or retry"
     return ""
 
 

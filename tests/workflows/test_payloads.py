@@ -43,6 +43,7 @@ from rekindle.model.plan import (
     MOST_ENTRIES,
     MOST_JOBS,
     MOST_LEAVES,
+    MOST_LEFT,
     MOST_LINKS,
     Control,
     FailOver,
@@ -86,7 +87,7 @@ LARGEST = 256 * 1024
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
 TEXT = "x" * LONGEST_TEXT
 NOTE = "x" * LONGEST_NOTE
-MOST_MOVES = 2 * MOST_JOBS
+MOST_MOVES = MOST_JOBS + MOST_LEFT
 """Of the jobs of one leaf, and of those that were left on their backup links before."""
 
 FAILED_PODS = 1_250
@@ -138,7 +139,7 @@ def upgrades(request: FailoverRequest) -> list[Any]:
     """What the upgrade of a switch takes and answers, as large as it may be."""
     one_leaf = leaves(2)[0]
     entries = sum((leaf.links for leaf in leaves(MOST_LEAVES)), ())
-    move = JobMove(job_id="u" * 36, job=a_name(0), leaf=NOTE, maintenance=TEXT[:800], where=Where.LEFT, what=NOTE, reason=NOTE)
+    move = JobMove(job_id="u" * 36, job=a_name(0), leaf=0, maintenance=TEXT[:800], where=Where.LEFT, what=NOTE, reason=NOTE)
     note = Move(at=NOW, what=NOTE)
     done = LeafDone(name=NOTE, returned=MOST_JOBS, skipped=MOST_JOBS, left=MOST_JOBS)
     known = Upgrade(
@@ -164,7 +165,8 @@ def upgrades(request: FailoverRequest) -> list[Any]:
     )
     row = ForecastRow(leaf=NOTE, job=a_name(0), devices=NOTE, ranks=NOTE, problem=NOTE, info=NOTE)
     return [
-        UpgradeRequest(plan=plan, requested_by=NOTE, known=known),
+        UpgradeRequest(plan=plan, requested_by=NOTE),
+        UpgradeRequest(plan=plan.model_copy(update={"carries": ()}), requested_by=NOTE, known=known),
         known,
         Control(word=Word.PROCEED, requested_by=NOTE),
         SurveyLeafRequest(leaf=one_leaf, jobs=(NOTE,) * MOST_JOBS),

@@ -34,8 +34,8 @@ async def free(this: Two, leaf: str) -> Upgrade:
 
 
 async def test_a_switch_is_upgraded_leaf_by_leaf(temporal: WorkflowEnvironment) -> None:
-    """Each leaf is free of all jobs when a person is asked for; half a day passes, and the control worker starts anew. What it did
-    is what its history says."""
+    """Each leaf is free of all jobs when a person is asked for; half a day passes, and the control worker starts anew. What
+    it did is what its history says."""
     async with two_jobs(temporal) as this:
         forecast = await this.plans.start(this.plan([FIRST], [SECOND]), requested_by="ada")
         assert [(row.leaf, row.job, row.ranks) for row in forecast.rows] == [
