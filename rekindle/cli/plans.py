@@ -38,7 +38,7 @@ async def check(file: File) -> None:
     """
     plan = _read(file)
     console.print(
-        f"{plan.switch}: {len(plan.leaves)} leaves, {_links(plan)} links; see what it would do with --dry-run", soft_wrap=True
+        f"{plan.switch}: leaves: {len(plan.leaves)}, links: {_links(plan)}; see what it would do with --dry-run", soft_wrap=True
     )
 
 

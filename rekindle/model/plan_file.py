@@ -55,7 +55,7 @@ class Metadata(Written):
 
 class Spec(Written):
     carries: Links
-    leaves: Annotated[tuple[LeafSpec, ...], Field(min_length=1, max_length=MOST_LEAVES)]
+    leaves: Annotated[tuple[LeafSpec, ...], Field(max_length=MOST_LEAVES)]
     jobs: Annotated[tuple[Short, ...], Field(max_length=MOST_JOBS)] = ()
     at_once: int = Field(default=AT_ONCE, ge=1, le=MOST_AT_ONCE)
     unmovable: Unmovable = Unmovable.ASK
