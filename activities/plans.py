@@ -125,7 +125,7 @@ class PlanActivities:
             )
         except WorkflowAlreadyStartedError:
             found = await self._client.get_workflow_handle(wanted.maintenance).describe()
-            return await found.memo_value(BEGUN_BY, "") == wanted.whose
+            return str(await found.memo_value(BEGUN_BY, "")) == wanted.whose
         return True
 
     @activity.defn

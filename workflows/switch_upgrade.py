@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
@@ -106,38 +106,54 @@ class SwitchUpgrade:
     # ---- before anything is touched
 
     async def _check(self) -> None:
-        refused = plans.problems(self.plan)
-        views = [] if refused else [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
-        self._forecast = Forecast(refused=refused) if refused else plans.forecast(self.plan, views)
+        self._forecast = await self._look_ahead()
         if self._forecast.refused and not self.request.dry_run:
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise _refusal(self._forecast)
         self.known = plans.begun(self.plan, self.known)
 
+    async def _look_ahead(self) -> Forecast:
+        if wrong := plans.problems(self.plan):
+            return Forecast(refused=wrong)
+        try:
+            views = [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
+        except ActivityError as error:
+            return Forecast(refused=(f"its leaves cannot be looked at: {_words(error)}",))
+        return plans.forecast(self.plan, views)
+
     # ---- one leaf
 
-    async def _survey(self) -> LeafView:
-        return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
+    async def _survey(self) -> LeafView | None:
+        """Who is on the leaf; None: that cannot be seen, and the upgrade is stopped until somebody resumes it."""
+        try:
+            return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
+        except ActivityError as error:
+            self.known = self.known.with_(stopped=True)
+            self._note(f"stopped, the leaf cannot be looked at: {_words(error)}")
+            return None
 
     async def _fail_over(self) -> None:
         """Moves every job off the leaf; when a look shows that none is left, the leaf is free."""
-        here = plans.to_move(await self._survey(), self.known)
+        if (seen := await self._survey()) is None:
+            return
+        here = plans.to_move(seen, self.known)
         await self._each(here, self._move)
         if self.known.asking:
             seen = await self._survey()
-            self.known = plans.without_gone(self.known, seen)
-        elif not here and self.known.stage is Stage.FAILING_OVER and not self.known.stopped:
+            self.known = plans.without_gone(self.known, seen) if seen else self.known
+        elif not here and self._goes_on(Stage.FAILING_OVER):
             self._becomes(Stage.FREE)
 
     async def _wait_for_a_person(self) -> None:
         try:
             await workflow.wait_condition(
-                lambda: self.known.stage is not Stage.FREE or self.known.stopped or self._moves_on(),
+                lambda: not self._goes_on(Stage.FREE) or self._moves_on(),
                 timeout=LOOK_AGAIN,
                 timeout_summary="look whether a job has come",
             )
         except TimeoutError:
-            come = plans.newcomers(await self._survey(), self.known)
+            seen = await self._survey()
+            come = plans.newcomers(seen, self.known) if seen else []
             if come and self.known.stage is Stage.FREE:
                 self._note(f"back to failing over, {bounds.few([job.job for job in come])} on the leaf")
                 self._becomes(Stage.FAILING_OVER)
@@ -275,6 +291,10 @@ class SwitchUpgrade:
         lines += [f"- {one.job} ({self.known.leaves[one.leaf]}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
         lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what}" for one in reversed(self.known.notes)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _words(error: ActivityError) -> str:
+    return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
 
 
 def _refusal(forecast: Forecast) -> ApplicationError:

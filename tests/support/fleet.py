@@ -10,7 +10,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.errors import NotFound
+from rekindle.errors import Forbidden, NotFound
 from rekindle.maintenances import Maintenances
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod
 from rekindle.model.job import Job
@@ -33,6 +33,8 @@ class Fleet(ScriptedCluster):
     def __init__(self, first: Job, second: Job) -> None:
         super().__init__(first)
         self.second = ScriptedCluster(second, first_node=3)
+        self.forbids = False
+        """Whether nobody may look at pods."""
 
     def _is_second(self, job_id: str) -> bool:
         return job_id == self.second.job_model.id
@@ -47,6 +49,8 @@ class Fleet(ScriptedCluster):
         return await (self.second.job(job_id) if self._is_second(job_id) else super().job(job_id))
 
     async def pods(self, job_id: str) -> list[Pod]:
+        if self.forbids:
+            raise Forbidden("nobody may list pods")
         return await (self.second.pods(job_id) if self._is_second(job_id) else super().pods(job_id))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
@@ -65,6 +69,7 @@ class Two:
     second: Harness
     one: ScriptedPeer
     two: ScriptedPeer
+    fleet: Fleet
 
     @property
     def switch(self) -> str:
@@ -99,13 +104,14 @@ async def two_jobs(
 ) -> AsyncIterator[Two]:
     """Both train, unless it is said that the second is not there yet: then it is registered and no more."""
     first, second = a_job(), a_job()
-    async with training(env, first, script, Fleet(first, second)) as (world, one):
+    fleet = Fleet(first, second)
+    async with training(env, first, script, fleet) as (world, one):
         beside = replace(world, job=second)
         await register(world.client, second)
         async with beside.peer(other) as two:
             if second_trains:
                 await beside.first_step()
-            this = Two(world, beside, await one.with_links(), await two.with_links())
+            this = Two(world, beside, await one.with_links(), await two.with_links(), fleet)
             try:
                 yield this
                 assert not two.broken_rules, two.broken_rules
