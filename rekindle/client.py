@@ -31,6 +31,7 @@ from rekindle.interpreter import let_answers_arrive
 from rekindle.model.base import Value
 from rekindle.model.fault import Fault, FaultReport
 from rekindle.model.job import Job
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.model.state import JobStatus
 from rekindle.policy import ladder
@@ -225,6 +226,12 @@ class Rekindle:
         mode = mode or await self.cheapest(job)
         return _begun(await self.verdict(await self.start(mode, job, requested_by=requested_by)))
 
+    async def move_links(self, job: str, links: tuple[NodeLinks, ...], *, requested_by: str = "") -> Verdict:
+        """Moves devices to the links that are named and waits for the verdict; nobody moves them back (`rekindle.maintenances`
+        does). Raises what `hot_switch` does."""
+        request = ModeRequest(job=job, links=links, requested_by=requested_by)
+        return _begun(await self.verdict(await self._start(Mode.LINK_SWITCH, request)))
+
     async def cheapest(self, job: str) -> Mode:
         """The mode that `recover` would ask for now.
 
@@ -240,16 +247,19 @@ class Rekindle:
         self, mode: Mode, job: str, *, pod_rank: int | None = None, force: bool = False, requested_by: str = ""
     ) -> WorkflowHandle[object, Verdict]:
         """Starts a mode as a workflow of its own (a front); the real one runs as the job's child."""
-        job_id = await self.find(job)
+        return await self._start(mode, ModeRequest(job=job, pod_rank=pod_rank, force=force, requested_by=requested_by))
+
+    async def _start(self, mode: Mode, request: ModeRequest) -> WorkflowHandle[object, Verdict]:
+        job_id, by = await self.find(request.job), request.requested_by
         try:
             return await self.temporal.start_workflow(
                 row_of(mode).workflow,
-                ModeRequest(job=job_id, pod_rank=pod_rank, force=force, requested_by=requested_by),
+                request.model_copy(update={"job": job_id}),
                 id=ids.request_workflow(job_id, uuid.uuid4().hex[:8]),
                 task_queue=ids.CONTROL_QUEUE,
                 result_type=Verdict,
                 task_timeout=TASK_TIMEOUT,
-                static_summary=f"{mode} of {job} requested{f' by {requested_by}' if requested_by else ''}",
+                static_summary=f"{mode} of {request.job} requested{f' by {by}' if by else ''}",
             )
         except RPCError as error:
             raise self.unanswered(error) from error

@@ -147,14 +147,18 @@ class Maintenances:
         """
         if maintenance.startswith(ids.LINK_FAILOVER):
             return maintenance
-        job_id = await self._rekindle.find(maintenance)
-        name = (await self._rekindle.status(job_id)).state.job.name
-        running = [run.id for run in await self.list(name) if run.id.endswith(f"/{job_id[:8]}") and _runs(run)]
+        running = [run.id for run in await self.of(maintenance) if run.status is WorkflowExecutionStatus.RUNNING]
         if not running:
             raise BadInput(f"maintenance: job {maintenance} has none: no device of it is on its backup link by a maintenance")
         if len(running) > 1:
             raise BadInput(f"maintenance: job {maintenance} has several, name one: {', '.join(sorted(running))}")
         return running[0]
+
+    async def of(self, job: str) -> list[WorkflowExecution]:
+        """Those of one job, by its id or name, newest first."""
+        job_id = await self._rekindle.find(job)
+        name = (await self._rekindle.status(job_id)).state.job.name
+        return [run for run in await self.list(name) if run.id.endswith(f"/{job_id[:8]}")]
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
         """Newest first: those that run, and those that are over as long as the server keeps them.
@@ -169,10 +173,6 @@ class Maintenances:
             return [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
-
-
-def _runs(run: WorkflowExecution) -> bool:
-    return run.status is WorkflowExecutionStatus.RUNNING
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused:

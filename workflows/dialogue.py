@@ -135,6 +135,10 @@ class Dialogue:
         self.attempt.append(order)
         return await self._deliver(workflow.now() + within, lambda: False)
 
+    def take_back_unwritten(self) -> None:
+        """What no stream took in time is not told any more, and keeps no later order from it."""
+        del self.attempt[self.delivered :]
+
     def take_back_orders(self) -> None:
         """No stream is told again what was ordered so far."""
         self.attempt.clear()

@@ -12,10 +12,11 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
-from rekindle.model.links import LinksReset, NodeLinks, Placed, describe
+from rekindle.model.links import LinksReset, NodeLinks, Placed, describe, named
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, Stage, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Receipt, Verdict
 from rekindle.policy import links, requests
@@ -23,6 +24,8 @@ from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import shielded
+
+EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
 TRIES = 3
 """Of one movement, which faults of the job interrupt."""
@@ -45,8 +48,9 @@ class _NotMoved(Exception):
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
 class LinkFailover:
     @workflow.init
-    def __init__(self, request: FailoverRequest) -> None:
-        self.request = request
+    def __init__(self, given: object) -> None:
+        self.request, self._misread = _read(given)
+        request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
         self._began = request.known is not None
         """The job does it, or has done it."""
@@ -56,8 +60,13 @@ class LinkFailover:
         self._job_is_over = ""
 
     @workflow.run
-    async def run(self, request: FailoverRequest) -> Maintenance:
-        """Raises ApplicationError with the reason where nothing was moved."""
+    async def run(self, given: object) -> Maintenance:
+        """Args:
+            given: a `FailoverRequest` as the client wrote it.
+
+        Raises:
+            ApplicationError: nothing was moved; says why.
+        """
         living = asyncio.create_task(self._live())
         try:
             return await asyncio.shield(living)
@@ -104,7 +113,7 @@ class LinkFailover:
 
     async def _found(self) -> tuple[Placed, ...]:
         """The devices with their ranks, of the job that is named."""
-        if problem := requests.links_problem(self.request.links):
+        if problem := self._misread or requests.links_problem(self.request.links):
             raise _NotMoved(problem, ErrorTypes.REQUEST_INVALID)
         if not any(one.backup for one in self.request.links):
             raise _NotMoved("links: nothing is to be moved to a backup link", ErrorTypes.REQUEST_INVALID)
@@ -153,8 +162,7 @@ class LinkFailover:
             )
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
-                await steps.ask(asked)
-                self._began = True
+                await self._is_asked(asked)
                 return await steps.hold_request(asked)
             except ActivityError as error:
                 said = _said(error)
@@ -162,6 +170,15 @@ class LinkFailover:
                     raise said from error
             self._note("waits for the job", None, str(said))
             await workflow.sleep(BUSY, summary="the job is being recovered")
+
+    async def _is_asked(self, asked: AskRequest) -> None:
+        """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
+        try:
+            await steps.ask(asked)
+        except ActivityError as error:
+            if isinstance(error.cause, ApplicationError) and error.cause.non_retryable:
+                raise
+        self._began = True
 
     async def _switch_back(self, wanted: SwitchBack) -> None:
         self._becomes(Stage.SWITCHING_BACK)
@@ -235,7 +252,7 @@ class LinkFailover:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
-        self._note(f"{reset.why}: {describe(gone)}", None, "")
+        self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
 
     @workflow.signal(name=Signals.UPGRADED)
@@ -265,12 +282,20 @@ class LinkFailover:
             workflow.upsert_search_attributes(changes)
         lines = [f"**{self.known.job}**: {self.known.stage}", f"- asked for: {describe(self.request.links)}"]
         if self.known.on_backup:
-            lines.append(f"- on the backup link: {describe(self.known.on_backup)}")
+            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}")
         lines += [
             f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
             for one in reversed(self.known.moves)
         ]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _read(given: object) -> tuple[FailoverRequest, str]:
+    """And what is wrong with it."""
+    try:
+        return requests.read_as(FailoverRequest, given, EXAMPLE), ""
+    except BadInput as error:
+        return FailoverRequest(), str(error)
 
 
 def _was_interrupted(verdict: Verdict) -> bool:

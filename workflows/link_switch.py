@@ -10,8 +10,7 @@ from temporalio.exceptions import ActivityError
 
 from rekindle.ids import Workflows
 from rekindle.model.activity_values import ResolveLinksRequest
-from rekindle.model.bounds import numbered
-from rekindle.model.links import RankLinks
+from rekindle.model.links import RankLinks, describe
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, RecoveryContext, ReportKind, Verdict
 from rekindle.policy import links, orders
 from workflows import steps
@@ -44,7 +43,7 @@ class LinkSwitch(Operation):
             info = await self.go_on()
         if failure:
             raise Ends(Outcome.IGNORED, f"the links were not switched, training goes on as before: {failure}")
-        return f"{numbered('rank', self.move.ranks)} moved to the other link: {info}"
+        return f"{describe(self.request.links)}: {info}"
 
     async def _find(self) -> None:
         """Which ranks have these devices, in which pods. A device that the job has not is refused."""
@@ -61,7 +60,13 @@ class LinkSwitch(Operation):
         """Why no device was switched; empty: all were."""
         limits = self.context.job.limits
         if not await self.order(orders.switch_links(self.context.job.id, self.uuid, self.move), limits.order):
-            return self.undone(self.lost_manager or "its ranks could not be told in time")
+            self.stop_for_a_fault()
+            if self.lost_manager:
+                raise self.cannot_go_on(self.lost_manager)
+            self.take_back_unwritten()
+            return (
+                "nobody heard which ranks are to be switched (is SubscribeNotifySwitch open at the gateway of the job's stream?)"
+            )
         await self.until(self.is_answered, limits.link_switch, "wait until all devices are switched")
         self.stop_for_a_fault()
         if report := self.next_report(ReportKind.LINKS):

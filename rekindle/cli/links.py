@@ -1,8 +1,9 @@
 """Commands about links: fail devices of jobs over to their backup links, switch them back, and show who is where."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 from pydantic import ValidationError
@@ -12,18 +13,21 @@ from temporalio.client import WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, console, print_columns, print_json, when
+from rekindle.cli.output import problems as said
 from rekindle.cli.recover import DryRun, Output, user
-from rekindle.client import Rekindle
+from rekindle.client import JobRow, Rekindle
 from rekindle.errors import BadInput, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
-from rekindle.model.links import NodeLinks, describe
-from rekindle.model.maintenance import Maintenance
+from rekindle.model.links import NodeLinks, describe, named
+from rekindle.model.maintenance import Maintenance, Move, Stage
 from rekindle.model.problems import problems
-from rekindle.model.recovery import Mode, ModeRequest
+from rekindle.model.recovery import Mode, ModeRequest, Outcome
 from rekindle.model.state import JobState
 from rekindle.policy import requests
 from rekindle.temporal import Attributes
+
+Thing = TypeVar("Thing")
 
 LEAVES = {1: "0,8,2,10,4,12,6,14", 2: "1,9,3,11,5,13,7,15"}
 """Devices of a node of 16 whose first links go to one leaf switch. Source: the batches of MindCluster's link failover."""
@@ -93,11 +97,29 @@ async def switchback(
     chosen = {name: name} if name.startswith(LINK_FAILOVER) else await _jobs(rekindle, name, selector)
 
     async def move(job_or_maintenance: str) -> Maintenance:
-        found = await maintenances.find(job_or_maintenance)
+        try:
+            found = await maintenances.find(job_or_maintenance)
+        except BadInput:
+            if not links or not await _is_on_backup(rekindle, job_or_maintenance):
+                raise
+            return await _moved_by_nobody(rekindle, job_or_maintenance, links)
         await maintenances.switch_back(found, links, requested_by=user(), wait=wait)
         return await maintenances.status(found)
 
     return await _each(chosen, move, output)
+
+
+async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
+    """By a maintenance that somebody has ended, or by a client that moved links and left them there."""
+    return bool((await rekindle.status(job)).state.links)
+
+
+async def _moved_by_nobody(rekindle: Rekindle, job: str, links: tuple[NodeLinks, ...]) -> Maintenance:
+    verdict = await rekindle.move_links(job, links, requested_by=user())
+    if verdict.outcome is not Outcome.RECOVERED:
+        raise Refused(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+    move = Move(at=datetime.now(UTC), what=describe(links), outcome=verdict.outcome, reason=verdict.reason)
+    return Maintenance(job=job, stage=Stage.OVER, moves=(move,))
 
 
 async def maintenances(
@@ -134,9 +156,9 @@ def _state(run: Any) -> str:
 
 
 def _links(nodes: Sequence[str], devices: str, leaf: int | None, *, backup: bool) -> tuple[NodeLinks, ...]:
-    named = _devices(devices, leaf)
+    ids = _devices(devices, leaf)
     try:
-        return tuple(NodeLinks(node=node, devices=named, backup=backup) for node in nodes)
+        return tuple(NodeLinks(node=node, devices=ids, backup=backup) for node in nodes)
     except ValidationError as error:
         raise BadInput("; ".join(f"--{problem}" for problem in problems(error, NodeLinks))) from error
 
@@ -156,9 +178,18 @@ async def _jobs(rekindle: Rekindle, job: str, selector: str) -> dict[str, str]:
     if job:
         return {await rekindle.find(job): job}
     wanted = dict(_pair(part) for part in selector.split(","))
-    rows = await rekindle.jobs()
-    states = dict(zip(rows, await _in_turn(rows, lambda row: rekindle.status(row.id)), strict=True))
-    found = {row.id: row.name for row, status in states.items() if wanted.items() <= status.state.job.labels.items()}
+    found: dict[str, str] = {}
+
+    async def look(row: JobRow) -> None:
+        """One that cannot be asked does not keep the others from it."""
+        try:
+            labels = (await rekindle.status(row.id)).state.job.labels
+        except RekindleError as error:
+            said.print(Text(f"{row.name}: not asked for its labels: {error}"), soft_wrap=True)
+        else:
+            found.update({row.id: row.name} if wanted.items() <= labels.items() else {})
+
+    await _in_turn(await rekindle.jobs(), look)
     if not found:
         raise BadInput(f"--selector: no job has the labels {selector}")
     return found
@@ -171,17 +202,17 @@ def _pair(part: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-async def _in_turn(things: Sequence[Any], work: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """Some at once; answers in order."""
+async def _in_turn(things: Iterable[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
+    """Some at once."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(thing: Any) -> Any:
+    async def one(thing: Thing) -> None:
         async with places:
-            return await work(thing)
+            await work(thing)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(thing)) for thing in things]
-    return [task.result() for task in tasks]
+        for thing in things:
+            group.create_task(one(thing))
 
 
 # ---- what is done, and said of it
@@ -214,7 +245,7 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
 
 
 def _say(job: str, known: Maintenance) -> None:
-    where = describe(known.on_backup) if known.on_backup else "all devices on their first links"
+    where = "; ".join(map(named, known.on_backup)) or "all devices on their first links"
     console.print(f"{escape(job)}: [green]{known.stage}[/green], {escape(where)}", highlight=False, soft_wrap=True)
     if known.moves and (reason := known.moves[-1].reason):
         console.print(f"  {escape(reason)}", highlight=False, soft_wrap=True)

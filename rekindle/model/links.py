@@ -68,7 +68,12 @@ class RankLinks(Value):
 
 def describe(links: Iterable[NodeLinks]) -> str:
     """`node-1 devices 0,8 to the backup link`, of each entry."""
-    return "; ".join(f"{one.node} {_devices(one.devices)} to the {'backup' if one.backup else 'first'} link" for one in links)
+    return "; ".join(f"{named(one)} to the {'backup' if one.backup else 'first'} link" for one in links)
+
+
+def named(one: NodeLinks) -> str:
+    """`node-1 devices 0,8`."""
+    return f"{one.node} {_devices(one.devices)}"
 
 
 def _devices(devices: Sequence[str]) -> str:

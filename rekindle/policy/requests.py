@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from rekindle.errors import BadInput
+from rekindle.model.base import Value
 from rekindle.model.bounds import cut
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
@@ -15,6 +17,8 @@ from rekindle.model.recovery import Mode, ModeRequest
 from rekindle.model.state import JobState
 from rekindle.policy import ladder, observing
 from rekindle.policy.modes import About, row_of
+
+Input = TypeVar("Input", bound=Value)
 
 LONGEST_ID = 1_000
 """Bytes of a request's id, which is that of an update: the server takes no longer ones."""
@@ -29,12 +33,24 @@ def read(given: object) -> ModeRequest:
     Raises:
         BadInput: each field that is wrong.
     """
-    if not isinstance(given, Mapping | ModeRequest):
-        raise BadInput(f'the input must be one JSON object, such as {{"pod_rank": 1}} (got {cut(repr(given), QUOTED)})')
+    return read_as(ModeRequest, given, '{"pod_rank": 1}')
+
+
+def read_as(kind: type[Input], given: object, example: str) -> Input:
+    """The input of a workflow, as the client wrote it.
+
+    Args:
+        example: of such an input, as JSON.
+
+    Raises:
+        BadInput: each field that is wrong.
+    """
+    if not isinstance(given, Mapping | kind):
+        raise BadInput(f"the input must be one JSON object, such as {example} (got {cut(repr(given), QUOTED)})")
     try:
-        return ModeRequest.model_validate(given)
+        return kind.model_validate(given)
     except ValidationError as error:
-        raise BadInput("; ".join(problems(error, ModeRequest))) from error
+        raise BadInput("; ".join(problems(error, kind))) from error
 
 
 def invalid(state: JobState, given: object) -> str:

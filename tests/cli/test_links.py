@@ -19,7 +19,7 @@ async def test_a_maintenance_is_begun_shown_and_ended(temporal: WorkflowEnvironm
         name = world.job.name
         code, said = await ended(await typed(world, "failover", name, *NODE, "--devices", "0,1"))
         assert code == 0, said
-        assert f"{name}: on the backup link, node-1 devices 0,1 to the backup link" in said
+        assert f"{name}: on the backup link, node-1 devices 0,1" in said
         assert f"rekindle switchback {name}" in said
         assert peer.on_backup == {2, 3}
         code, said = await ended(await typed(world, "show", name))
@@ -35,13 +35,28 @@ async def test_a_maintenance_is_begun_shown_and_ended(temporal: WorkflowEnvironm
         assert peer.on_backup == set()
 
 
+async def test_devices_whose_maintenance_was_ended_by_somebody_return_all_the_same(temporal: WorkflowEnvironment) -> None:
+    """They are named, since nobody remembers them but the job, which knows ranks."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.with_links()
+        name = world.job.name
+        await ended(await typed(world, "failover", name, *NODE, "--devices", "0,1"))
+        (link,) = (await world.status()).state.links
+        await world.client.get_workflow_handle(link.maintenance).terminate("by mistake")
+        code, said = await ended(await typed(world, "switchback", name))
+        assert (code, "has none" in said) == (2, True)
+        code, said = await ended(await typed(world, "switchback", name, *NODE, "--devices", "0,1"))
+        assert (code, peer.on_backup) == (0, set()), said
+        assert (await world.status()).state.links == ()
+
+
 async def test_all_jobs_of_a_selector_are_moved_each_with_its_line(temporal: WorkflowEnvironment) -> None:
     """Those without the label are left alone."""
     async with training(temporal, a_job(labels={"team": "vision"})) as (world, peer):
         await peer.with_links()
         selector = ("--selector", "team=vision", "--output", "json")
         code, said = await ended(await typed(world, "failover", *selector, *NODE, "--devices", "0"))
-        (row,) = json.loads(said)
+        (row,) = json.loads(said.splitlines()[0])
         assert (code, row["job"], row["moved"], peer.on_backup) == (0, world.job.name, True, {2})
         code, said = await ended(await typed(world, "failover", "--selector", "team=none", *NODE, "--devices", "0"))
         assert (code, "no job has the labels team=none" in said) == (2, True)

@@ -16,7 +16,7 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Refused
 from rekindle.ids import CONTROL_QUEUE, ErrorTypes
 from rekindle.model.recovery import Mode, Outcome
-from rekindle.policy.modes import LADDER
+from rekindle.policy.modes import LADDER, MODES, OPERATIONS
 from rekindle.temporal import ATTRIBUTES
 from tests.support.harness import Harness, a_job, training
 from tests.support.peer import Script
@@ -240,8 +240,8 @@ async def test_the_queries_of_the_saved_views_are_understood(temporal: WorkflowE
 
 def test_the_page_has_every_mode_every_refusal_and_every_search_attribute() -> None:
     """A new mode has its row there, and what is named exists."""
-    named = [(mode, kind.strip("`"), word.strip("`")) for mode, kind, word, _ in rows("What is asked for")[: len(LADDER)]]
-    assert named == [(row.mode.value, row.workflow, row.mode.value) for row in LADDER]
+    named = [(mode, kind.strip("`"), word.strip("`")) for mode, kind, word, _ in rows("What is asked for")[: len(MODES)]]
+    assert named == [(row.mode.value, row.workflow, row.mode.value) for row in (*LADDER, *OPERATIONS)]
     assert f"The task queue is `{CONTROL_QUEUE}`" in PAGE
     types = {kind.strip("`") for kind, _, _ in rows("What is refused")}
     assert types <= {value for name, value in vars(ErrorTypes).items() if name.isupper()}

@@ -79,8 +79,9 @@ class LinkDialogue:
                     await self._notify()
                     async for ranks in stream:
                         await self._switch(ranks)
-            except grpc.aio.AioRpcError:
-                pass
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.CANCELLED:  # in place of the cancellation of this task
+                    return
             self.links_subscribed.clear()
             await asyncio.sleep(0.05)
 

@@ -69,7 +69,7 @@ async def test_a_maintenance_moves_links_waits_and_moves_them_back(temporal: Wor
         (link,) = (await world.status()).state.links
         assert (link.maintenance, link.ranks) == (maintenance, (2, 3))
         assert await maintenances.find(world.job.id) == maintenance
-        assert "ranks 2, 3" in await maintenances.switch_back(world.job.id)
+        assert "node-1 devices 0,1 to the first link: " in await maintenances.switch_back(world.job.id)
         assert peer.on_backup == set()
         handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
         ended = await handle.result()
@@ -280,3 +280,38 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
             await handle.result()
         assert isinstance(failed.value.cause, ApplicationError)
         assert "links: missing" in failed.value.cause.message
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"job": 5}, "job: must be a string"),
+        ({"job": "x", "links": "all"}, "links: "),
+        ({"job": "x", "links": [{"node": "node-1", "devices": [], "backup": True}]}, "links.0.devices: "),
+        ("gpt", "must be one JSON object"),
+    ],
+)
+async def test_an_input_of_another_shape_fails_with_the_field(temporal: WorkflowEnvironment, given: object, words: str) -> None:
+    """It does not stand for ever."""
+    async with linked(temporal, a_job()) as (world, _):
+        handle = await world.client.start_workflow(
+            ids.Workflows.LINK_FAILOVER, given, id=f"failover-{world.job.id}", task_queue=ids.CONTROL_QUEUE
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(handle.result(), 10)
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert words in failed.value.cause.message
+        assert failed.value.cause.type == ids.ErrorTypes.REQUEST_INVALID
+
+
+async def test_a_worker_that_dies_while_links_are_moved_costs_nothing(temporal: WorkflowEnvironment) -> None:
+    """Its successor finds the request that was taken, and the answer that came meanwhile."""
+    async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await peer.until(lambda: bool(peer.lists))
+        await world.control.stop()
+        reported = asyncio.create_task(peer.report_switched())
+        await world.control.start()
+        await reported
+        known = await of(world).settled(maintenance)
+        assert (known.stage, peer.carried_out) == (Stage.ON_BACKUP, ["pause_train", "continue"])

@@ -1,6 +1,6 @@
 """A link switch: training pauses, devices use their other link, training goes on; and what happens where one of that fails."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -201,6 +201,18 @@ async def test_with_mindio_a_switch_that_fails_has_stopped_training(temporal: Wo
         await begun(world)
         await world.settled(lambda status: status.running is Mode.JOB_RESCHEDULING)
         assert "continue" not in peer.carried_out
+
+
+@pytest.mark.parametrize("job", [a_job, a_mindio_job], ids=["ours", "mindio"])
+async def test_training_goes_on_where_nobody_listens_for_links(temporal: WorkflowEnvironment, job: Callable[[], Job]) -> None:
+    """Its manager has subscribed to orders alone: nothing is switched, so that it can be told to continue."""
+    async with training(temporal, job()) as (world, peer):
+        await begun(world)
+        await world.phase("links are switched")
+        await world.skip(timedelta(seconds=26))
+        incident = await world.incident()
+        assert (incident.verdict, peer.carried_out) == (Outcome.IGNORED, ["pause_train", "continue"])
+        assert "nobody heard which ranks are to be switched" in incident.ladder[0].reason
 
 
 async def test_a_link_switch_goes_on_at_the_gateway_where_the_stream_comes_back(temporal: WorkflowEnvironment) -> None:

@@ -119,7 +119,7 @@ class Operations:
         """The job's maintenance that moves links, or the one that did so last."""
         deadline = asyncio.get_running_loop().time() + LISTED
         while True:
-            found = [run for run in await self._maintenances.list() if run.id.endswith(f"/{job_id[:8]}")]
+            found = await self._maintenances.of(job_id)
             if found or asyncio.get_running_loop().time() > deadline:
                 running = [run for run in found if run.status is WorkflowExecutionStatus.RUNNING]
                 return next(iter(running or found), None)
