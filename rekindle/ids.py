@@ -14,6 +14,9 @@ CONTROL_QUEUE = "rekindle"
 LINK_FAILOVER = "link-failover/"
 """How ids of maintenances begin."""
 
+SWITCH_UPGRADE = "switch-upgrade/"
+"""How ids of upgrades of switches begin."""
+
 LONGEST_DEVICES = 40
 """Characters of devices in the id of a maintenance."""
 
@@ -59,6 +62,16 @@ def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
     return f"{LINK_FAILOVER}{job.namespace}.{job.name}/{short}/{job.id[:8]}"
 
 
+def upgrade_workflow(switch: str) -> str:
+    """Id of the upgrade of a switch: there is one at a time."""
+    return f"{SWITCH_UPGRADE}{switch}"
+
+
+def dry_run_workflow(switch: str, number: str) -> str:
+    """Id of a look at what an upgrade would do."""
+    return f"{SWITCH_UPGRADE}{switch}/dry-run/{number}"
+
+
 def request_workflow(job_id: str, request: str) -> str:
     """Id for a mode that a client starts by itself; any other id works as well."""
     return f"request/{job_id}/{request}"
@@ -79,6 +92,7 @@ class Workflows:
     LINK_SWITCH = "LinkSwitch"
     STRESS_TEST = "StressTest"
     LINK_FAILOVER = "LinkFailover"
+    SWITCH_UPGRADE = "SwitchUpgrade"
 
 
 class Updates:
@@ -107,6 +121,15 @@ class FailoverUpdates:
     """Answered when nothing is being moved."""
 
 
+class PlanUpdates:
+    """Updates of `SwitchUpgrade`."""
+
+    CHECKED = "checked"
+    """Answered with what it does, or would do; rejected with all reasons why it is not begun."""
+    CONTROL = "control"
+    """Also a signal, for who does not wait."""
+
+
 class Signals:
     """To the running mode, if nothing else is said."""
 
@@ -122,16 +145,18 @@ class Signals:
     """To `TrainingJob`, from a mode that was cancelled: a cancelled workflow has no result."""
 
     UPGRADED = "upgraded"
-    """To what lives for long, `TrainingJob` and `LinkFailover`: another version of the control worker is current."""
+    """To what lives for long (`TrainingJob`, `LinkFailover`, `SwitchUpgrade`): another control worker's version is current."""
 
     LINKS_RESET = "links_reset"
     """To `LinkFailover`, from `TrainingJob`: devices have other pods, which began on their first links."""
     SWITCHBACK = "switchback"
     """To `LinkFailover`, from anybody: the maintenance is over."""
+    CONTROL = "control"
+    """To `SwitchUpgrade`, from anybody."""
 
 
 class Queries:
-    """Of `TrainingJob`; `STATUS` also of `LinkFailover`."""
+    """Of `TrainingJob`; `STATUS` also of `LinkFailover` and `SwitchUpgrade`."""
 
     STATUS = "status"
     CONTACT = "contact"

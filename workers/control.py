@@ -11,6 +11,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymen
 
 from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
+from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
 from rekindle.policy.modes import MODES as ROWS
@@ -22,6 +23,7 @@ from workers.process import Process, run, temporal_answers
 from workers.sticky import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
+from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
 GRACE = timedelta(seconds=5)
@@ -52,7 +54,7 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 """The procedure of every mode."""
 
 
-def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable[..., Any]]:
+def activities_of(pods: PodActivities, jobs: JobActivities, plans: PlanActivities) -> Sequence[Callable[..., Any]]:
     """Every activity of the control worker."""
     return (
         pods.ensure_backup,
@@ -85,6 +87,9 @@ def activities_of(pods: PodActivities, jobs: JobActivities) -> Sequence[Callable
         jobs.withdraw_request,
         jobs.await_recovery_end,
         jobs.terminate_recovery,
+        plans.survey_leaf,
+        plans.fail_over,
+        plans.move_back,
     )
 
 
@@ -103,8 +108,8 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, LinkFailover, *modes],
-        activities=activities_of(PodActivities(cluster), JobActivities(client)),
+        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, *modes],
+        activities=activities_of(PodActivities(cluster), JobActivities(client), PlanActivities(client, cluster)),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,
         max_concurrent_workflow_task_polls=TASKS,

@@ -25,6 +25,9 @@ from rekindle.ids import DEPLOYMENT, Signals, Workflows
 RUN_BY_WORKFLOWS = ("arguments.py", "errors.py", "ids.py", "temporal.py", "model", "policy")
 """Beside the folder `workflows`: what of `rekindle` decides what a workflow does next."""
 
+MOVES_ON = (Workflows.TRAINING_JOB, Workflows.LINK_FAILOVER, Workflows.SWITCH_UPGRADE)
+"""What lives for long, and moves to another version when it is woken and does nothing. All else ends on its own."""
+
 PAUSE = 0.2
 """Seconds before a change is tried again."""
 
@@ -97,7 +100,7 @@ class Upgrades:
     def __init__(self, client: Client, build_id: str, *, alone: bool = False) -> None:
         self._client, self._build_id, self._alone = client, build_id, alone
         self._silences = Silences()
-        self._woken: set[str] = set()  # runs of jobs that were told; one that is recovering moves on afterwards by itself
+        self._woken: set[str] = set()  # runs that were told; one that is busy moves on afterwards by itself
 
     async def take_over(self) -> None:
         """Makes our version current where it should be; returns as soon as it is, or as another one rightly is.
@@ -156,13 +159,13 @@ class Upgrades:
                 await self._look_after(other)
 
     async def _look_after(self, other: Version) -> None:
-        """What runs on a version without workers is moved to ours. Where it has some, jobs are woken: the server tells them of us
-        with their next task, and they move as soon as they have no recovery."""
+        """What runs on a version without workers is moved to ours. Where it has some, what lives for long is woken: the
+        server tells it of us with its next task, and it moves as soon as it does nothing."""
         lost = self._has_no_workers(other)
         for workflow in await deployment.list_open(self._client, other.build_id):
             if lost:
                 await self._move(workflow, other)
-            elif workflow.workflow_type == Workflows.TRAINING_JOB and workflow.run_id not in self._woken:
+            elif workflow.workflow_type in MOVES_ON and workflow.run_id not in self._woken:
                 await self._wake(workflow)
 
     async def _move(self, workflow: WorkflowExecution, other: Version) -> None:
@@ -177,14 +180,14 @@ class Upgrades:
     def _has_no_workers(self, version: Version) -> bool:
         return self._alone or self._silences.confirm(version, _now())
 
-    async def _wake(self, job: WorkflowExecution) -> None:
+    async def _wake(self, workflow: WorkflowExecution) -> None:
         try:
-            await self._client.get_workflow_handle(job.id, run_id=job.run_id).signal(Signals.UPGRADED)
+            await self._client.get_workflow_handle(workflow.id, run_id=workflow.run_id).signal(Signals.UPGRADED)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has moved on already
-                logger.warning("not woken", extra={"workflow": job.id, "error": error.message})
+                logger.warning("not woken", extra={"workflow": workflow.id, "error": error.message})
                 return
-        self._woken.add(job.run_id)
+        self._woken.add(workflow.run_id)
 
     async def drain(self) -> None:
         """Returns when our workers are not needed: at once where ours is current and the only version with workers, since another

@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityConfig, ActivityHandle
 
 from activities.jobs import JobActivities
+from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.errors import ClusterUnavailable
@@ -56,6 +57,8 @@ from rekindle.model.activity_values import (
     WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.maintenance import FailoverRequest
+from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
 from rekindle.model.recovery import Order, PodRef, Verdict
 from rekindle.model.stress import StressTargets
 
@@ -75,6 +78,11 @@ LOOK = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=5)),
 )
+LOOK_FOR_LONG: ActivityConfig = {
+    **LOOK,
+    "start_to_close_timeout": timedelta(minutes=5),  # the pods of every job of an installation
+    "schedule_to_close_timeout": timedelta(days=365),  # an upgrade goes on when the cluster answers again
+}
 WRITE = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=15),
     schedule_to_close_timeout=timedelta(minutes=2),
@@ -376,4 +384,28 @@ async def terminate(workflow_id: str, reason: str) -> None:
         JobActivities.terminate_recovery,
         TerminateRequest(workflow_id=workflow_id, reason=reason),
         **named(WRITE, f"terminate {workflow_id}"),
+    )
+
+
+# ---- the upgrade of a switch
+
+
+async def survey_leaf(leaf: Leaf, jobs: tuple[str, ...]) -> LeafView:
+    request = SurveyLeafRequest(leaf=leaf, jobs=jobs)
+    return await workflow.execute_activity_method(
+        PlanActivities.survey_leaf, request, **named(LOOK_FOR_LONG, f"look who is on leaf {leaf.name}")
+    )
+
+
+async def fail_over(maintenance: str, request: FailoverRequest, whose: str) -> Moved:
+    wanted = FailOver(maintenance=maintenance, request=request, whose=whose)
+    return await workflow.execute_activity_method(
+        PlanActivities.fail_over, wanted, **named(HOLD, f"move the links of {request.name}, by {maintenance}")
+    )
+
+
+async def move_back(maintenance: str, requested_by: str) -> Moved:
+    request = MoveBack(maintenance=maintenance, requested_by=requested_by)
+    return await workflow.execute_activity_method(
+        PlanActivities.move_back, request, **named(HOLD, f"move the links of {maintenance} back")
     )

@@ -14,6 +14,7 @@ from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show,
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
 from rekindle.cli.output import complain, problems
+from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.stress import stress_test
 from rekindle.cli.stress_demo import stress_test as _demo  # noqa: F401
@@ -51,7 +52,7 @@ for command in (
     maintenances,
 ):
     app.command(command)
-for group in (demo_app, fault_app, nodes_app, policy_app, versions_app):
+for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app):
     app.command(group)
 app.register_install_completion_command()
 

@@ -151,7 +151,7 @@ class Manifest(Written):
     spec: Spec
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Refuses what is nested deeper than any manifest; what it would take to read that grows with the cube of the levels."""
 
     level = 0
@@ -172,7 +172,7 @@ def parse(text: str, installation: Limits = Limits()) -> JobObject:  # noqa: B00
         BadInput: one line for every wrong field.
     """
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506  # a safe one
+        document = yaml.load(text, Loader)  # noqa: S506  # a safe one
     except (yaml.YAMLError, *MALFORMED) as error:
         raise BadInput(f"the manifest is not YAML: {type(error).__name__}: {error}") from error
     if not isinstance(document, dict):
@@ -191,7 +191,7 @@ def read(document: Mapping[str, object]) -> JobObject:
     try:
         return _job_object(Manifest.model_validate(document, by_alias=True, by_name=False))
     except ValidationError as error:
-        raise _refusal(problems(error, Manifest)) from error
+        raise refusal(problems(error, Manifest)) from error
 
 
 def _job_object(manifest: Manifest) -> JobObject:
@@ -226,7 +226,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     labels = _kept(job.metadata.labels, KEPT_LABELS, "metadata.labels", wrong)
     annotations = _kept(job.metadata.annotations, KEPT_ANNOTATIONS, "metadata.annotations", wrong)
     if wrong:
-        raise _refusal(wrong)
+        raise refusal(wrong)
     side = _one_of(TrainingSide, spec.training_side, "spec.trainingSide", wrong)
     framework = _framework(labels, "metadata.labels.", wrong)
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
@@ -234,7 +234,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
     if wrong or not (side and framework and sub_health and manager_lost and limits):
-        raise _refusal(wrong)
+        raise refusal(wrong)
     return Job(
         id=JobId(job.metadata.uid),
         name=job.metadata.name,
@@ -325,7 +325,7 @@ def _unless(wrong: list[str], value: Checked) -> Checked:
     return value
 
 
-def _refusal(lines: list[str]) -> BadInput:
+def refusal(lines: list[str]) -> BadInput:
     """Of very many it names the first: it becomes an event, a log line or a status."""
     if len(lines) == 1:
         return BadInput(lines[0])

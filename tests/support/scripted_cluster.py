@@ -35,9 +35,9 @@ from rekindle.policy.pod_ranks import is_standby, last_holder
 class ScriptedCluster:
     """Holds the pods of one job; every write is counted in `writes`."""
 
-    def __init__(self, job: Job, nodes: int = 3) -> None:
+    def __init__(self, job: Job, nodes: int = 3, first_node: int = 0) -> None:
         self.job_model = job
-        self.node_names = [f"node-{i}" for i in range(nodes)]
+        self.node_names = [f"node-{i}" for i in range(first_node, first_node + nodes)]
         self.pods_by_name: dict[str, Pod] = {}
         self.conditions: dict[str, tuple[Condition, ...]] = {}
         """What is wrong with a node, by its name."""

@@ -11,7 +11,13 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import deployment
+from rekindle.client import Rekindle
+from rekindle.ids import upgrade_workflow
+from rekindle.model.links import NodeLinks
+from rekindle.model.plan import Leaf, Stage, SwitchPlan, Word
+from rekindle.model.plan import Upgrade as Upgraded
 from rekindle.model.recovery import Mode, Outcome
+from rekindle.plans import Plans
 from tests.support.changed import HurriedHotSwitchOfAWorker
 from tests.support.harness import Control, Harness, a_job, harness, sub_health
 from tests.support.peer import Script, ScriptedPeer
@@ -128,6 +134,29 @@ async def test_an_incident_ends_with_the_code_that_began_it(temporal: WorkflowEn
         assert incident.verdict is Outcome.RECOVERED
         assert (await this.ran())[0] == this.old
         await this.job_is_on(this.new.build_id)
+
+
+async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEnvironment) -> None:
+    """The upgrade of a switch that waits for a person, and the maintenance that it has begun, are woken as jobs are; then nothing
+    runs on the old version, and both go on to their ends on the new one."""
+    async with upgrade(temporal, changed=MODES) as this:
+        await this.peer.with_links()
+        plans, world = Plans(Rekindle(this.world.client)), this.world
+        links = (NodeLinks(node="node-1", devices=("0",), backup=False),)
+        switch = f"tor-{world.job.name}"
+        await plans.start(SwitchPlan(switch=switch, carries=links, leaves=(Leaf(name="a", links=links),)))
+        async with asyncio.timeout(30):
+            while (await plans.status(switch)).stage is not Stage.FREE:
+                await asyncio.sleep(0.03)
+        await this.new.start()
+        async with keeping(this.new):
+            await this.nothing_is_on(this.old)
+        await world.control.stop()
+        assert this.peer.on_backup == {2}
+        handle = world.client.get_workflow_handle(upgrade_workflow(switch), result_type=Upgraded)
+        assert await version(handle) == this.new.build_id
+        await plans.tell(switch, Word.PROCEED)
+        assert ((await handle.result()).stage, this.peer.on_backup) == (Stage.DONE, set())
 
 
 async def test_a_recovery_without_its_workers_goes_on(temporal: WorkflowEnvironment) -> None:

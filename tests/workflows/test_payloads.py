@@ -16,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.workflow import _Definition as WorkflowDefinition
 
 from activities.jobs import JobActivities
+from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
 from rekindle.model import activity_values, recovery
@@ -38,14 +39,40 @@ from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
 from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, SwitchBack
+from rekindle.model.plan import (
+    KEPT_ROWS,
+    MOST_ENTRIES,
+    MOST_JOBS,
+    MOST_LEAVES,
+    MOST_LEFT,
+    MOST_LINKS,
+    Control,
+    FailOver,
+    Forecast,
+    ForecastRow,
+    JobMove,
+    JobOnLeaf,
+    Leaf,
+    LeafDone,
+    LeafView,
+    MoveBack,
+    Moved,
+    SurveyLeafRequest,
+    SwitchPlan,
+    Upgrade,
+    UpgradeRequest,
+    Where,
+    Word,
+)
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
-from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
 from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
 from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
 from rekindle.policy import cases, nodes, stress
 from rekindle.policy.cases import Case
 from rekindle.policy.devices import DeviceOfRank
 from rekindle.policy.eligibility import MOST_REPLACED
+from rekindle.policy.plans import TOLD
 from rekindle.policy.pod_ranks import TOLD_PROBLEMS
 from rekindle.policy.requests import MOST_OPS
 from rekindle.policy.sighting import sight
@@ -57,11 +84,16 @@ from workers.control import MODES, activities_of
 from workflows import faults, memory
 from workflows.incident import LOOKED_AT, IncidentRun, Memory
 from workflows.link_failover import LinkFailover
+from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
 LARGEST = 256 * 1024
 NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
 TEXT = "x" * LONGEST_TEXT
+NOTE = "x" * LONGEST_NOTE
+MOST_MOVES = MOST_JOBS + MOST_LEFT
+"""Of the jobs of one leaf, and of those that were left on their backup links before."""
+
 FAILED_PODS = 1_250
 NAME = "a-training-job-with-a-name-of-the-usual-length-of-large-ones"
 
@@ -94,6 +126,60 @@ PLACED = tuple(
     for place, one in enumerate(LINKS)
 )
 EVERY_SECOND = tuple(range(0, 2 * MOST_ON_BACKUP, 2))
+
+
+def leaves(count: int) -> tuple[Leaf, ...]:
+    """A plan's, with as many nodes and links as it may have."""
+    each = MOST_LINKS // MOST_ENTRIES
+    nodes = [
+        NodeLinks(node=a_name(number), devices=tuple(f"{device:016}" for device in range(each)), backup=False)
+        for number in range(MOST_ENTRIES)
+    ]
+    size = MOST_ENTRIES // count
+    return tuple(Leaf(name=NOTE, links=tuple(nodes[number * size : (number + 1) * size])) for number in range(count))
+
+
+def upgrades(request: FailoverRequest) -> list[Any]:
+    """What the upgrade of a switch takes and answers, as large as it may be."""
+    one_leaf = leaves(2)[0]
+    entries = sum((leaf.links for leaf in leaves(MOST_LEAVES)), ())
+    move = JobMove(job_id="u" * 36, job=a_name(0), leaf=0, maintenance=TEXT[:800], where=Where.LEFT, what=NOTE, reason=NOTE)
+    note = Move(at=NOW, what=NOTE)
+    done = LeafDone(name=NOTE, returned=MOST_JOBS, skipped=MOST_JOBS, left=MOST_JOBS)
+    known = Upgrade(
+        switch="s" * 63,
+        leaves=(NOTE,) * MOST_LEAVES,
+        moves=(move,) * MOST_MOVES,
+        done=(done,) * MOST_LEAVES,
+        notes=(note,) * KEPT_MOVES,
+    )
+    plan = SwitchPlan(switch="s" * 63, carries=entries, leaves=leaves(MOST_LEAVES), jobs=(NOTE,) * MOST_JOBS)
+    places = [Placed(**dict(one), ranks=tuple((9_999,) for _ in one.devices)) for one in entries]
+    each = MOST_ENTRIES // MOST_JOBS
+    jobs = tuple(
+        JobOnLeaf(
+            job_id="u" * 36,
+            job=a_name(number),
+            maintenance=TEXT[:800],
+            move=tuple(places[number * each : (number + 1) * each]),
+            busy=NOTE,
+            problem=NOTE,
+        )
+        for number in range(MOST_JOBS)
+    )
+    row = ForecastRow(leaf=NOTE, job=a_name(0), devices=NOTE, ranks=NOTE, problem=NOTE, info=NOTE)
+    return [
+        UpgradeRequest(plan=plan, requested_by=NOTE),
+        UpgradeRequest(plan=plan.model_copy(update={"carries": ()}), requested_by=NOTE, known=known),
+        known,
+        Control(word=Word.PROCEED, requested_by=NOTE),
+        SurveyLeafRequest(leaf=one_leaf, jobs=(NOTE,) * MOST_JOBS),
+        LeafView(jobs=jobs, problems=(NOTE,) * TOLD),
+        Forecast(leaves=(NOTE,) * MOST_LEAVES, rows=(row,) * KEPT_ROWS, refused=(NOTE,) * TOLD),
+        FailOver(maintenance=TEXT, request=request, whose=NOTE),
+        MoveBack(maintenance=TEXT, requested_by=NOTE),
+        Moved(problem=NOTE, info=NOTE),
+    ]
 
 
 def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> Fault:
@@ -306,6 +392,7 @@ async def examples(job: Job) -> list[Any]:
     moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
     maintenance = Maintenance(job_id=job.id, job=TEXT, on_backup=PLACED, moves=moves)
     found = worn(job, sighting)
+    failover = FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance)
     remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
     looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
     largest = [await answers(job, phase) for phase in (PodPhase.PENDING, PodPhase.FAILED)]
@@ -329,7 +416,8 @@ async def examples(job: Job) -> list[Any]:
         ),
         recovery.Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
         maintenance,
-        FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance),
+        failover,
+        *upgrades(failover.model_copy(update={"known": None})),
         SwitchBack(links=LINKS, requested_by=TEXT),
         LinksReset(ranks=EVERY_SECOND, why=TEXT),
         activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
@@ -384,14 +472,14 @@ async def examples(job: Job) -> list[Any]:
 
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in (TrainingJob, LinkFailover, *MODES):
+    for workflow in (TrainingJob, LinkFailover, SwitchUpgrade, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):
             yield from (handler.fn for handler in group.values())
     pods, jobs = PodActivities.__new__(PodActivities), JobActivities.__new__(JobActivities)
-    orders = OrderActivities.__new__(OrderActivities)
-    activities: list[Callable[..., Any]] = [*activities_of(pods, jobs), orders.deliver_order, orders.end_session]
+    orders, upgrades_of = OrderActivities.__new__(OrderActivities), PlanActivities.__new__(PlanActivities)
+    activities: list[Callable[..., Any]] = [*activities_of(pods, jobs, upgrades_of), orders.deliver_order, orders.end_session]
     yield from (ActivityDefinition.must_from_callable(activity).fn for activity in activities)
 
 

@@ -1,0 +1,137 @@
+"""Upgrades of switches, for platforms: see what one would do, start it, look at it, and say how it goes on.
+
+    plans = Plans(await Rekindle.connect())
+    await plans.start(plan, requested_by="ada")
+    await plans.tell("tor-7", Word.PROCEED)
+
+Imports no workflow. Errors are those of `rekindle.errors`.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from temporalio.client import (
+    WithStartWorkflowOperation,
+    WorkflowExecution,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.errors import BadInput, Busy, Refused, Unavailable
+from rekindle.model.plan import Control, Forecast, SwitchPlan, Upgrade, UpgradeRequest, Word
+from rekindle.model.recovery import Receipt
+from rekindle.policy import plans
+from rekindle.temporal import TASK_TIMEOUT
+
+LISTED = 200
+"""Upgrades that a list names, the newest."""
+
+
+class Plans:
+    """They are named by their switch."""
+
+    def __init__(self, rekindle: Rekindle) -> None:
+        self._rekindle = rekindle
+
+    async def forecast(self, plan: SwitchPlan) -> Forecast:
+        """What it would do now, and in `refused` why it would not be begun; nothing is touched.
+
+        Raises:
+            BadInput: the plan contradicts itself; each reason in a line.
+        """
+        _check(plan)
+        return await self._begin(plan, ids.dry_run_workflow(plan.switch, uuid.uuid4().hex[:8]), dry_run=True, requested_by="")
+
+    async def start(self, plan: SwitchPlan, *, requested_by: str = "") -> Forecast:
+        """Begins the upgrade; returns when it has been checked, with what it does.
+
+        Raises:
+            BadInput: the plan contradicts itself. Busy: the switch is being upgraded. Refused: something is not known, or a job
+            cannot be moved as it is now. Each reason in a line; nothing was touched.
+        """
+        _check(plan)
+        return await self._begin(plan, ids.upgrade_workflow(plan.switch), dry_run=False, requested_by=requested_by)
+
+    async def _begin(self, plan: SwitchPlan, workflow_id: str, *, dry_run: bool, requested_by: str) -> Forecast:
+        begin: WithStartWorkflowOperation[Any, Upgrade] = WithStartWorkflowOperation(
+            ids.Workflows.SWITCH_UPGRADE,
+            UpgradeRequest(plan=plan, dry_run=dry_run, requested_by=requested_by),
+            id=workflow_id,
+            task_queue=ids.CONTROL_QUEUE,
+            task_timeout=TASK_TIMEOUT,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"upgrade of switch {plan.switch}, {len(plan.leaves)} leaves",
+        )
+        try:
+            forecast: Forecast = await self._rekindle.temporal.execute_update_with_start_workflow(
+                ids.PlanUpdates.CHECKED, start_workflow_operation=begin, result_type=Forecast
+            )
+        except WorkflowUpdateFailedError as error:
+            raise Refused(_words(error.cause)) from error
+        except WorkflowAlreadyStartedError as error:
+            raise Busy(f"switch {plan.switch} is being upgraded already: rekindle plan show {plan.switch}") from error
+        except RPCError as error:
+            raise self._rekindle.unanswered(error) from error
+        return forecast
+
+    async def tell(self, switch: str, word: Word, *, requested_by: str = "") -> str:
+        """Says how an upgrade goes on; returns what it does now.
+
+        Raises:
+            BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.
+        """
+        handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
+        control = Control(word=word, requested_by=requested_by)
+        try:
+            receipt: Receipt = await handle.execute_update(ids.PlanUpdates.CONTROL, control, result_type=Receipt)
+        except WorkflowUpdateFailedError as error:
+            raise Refused(_words(error.cause)) from error
+        except RPCError as error:
+            raise self._unknown(switch, error) from error
+        return receipt.info
+
+    async def status(self, switch: str) -> Upgrade:
+        """Where the upgrade of a switch is; also of one that is over, as long as the server keeps it.
+
+        Raises:
+            BadInput: there is none.
+        """
+        handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
+        try:
+            found: Upgrade = await handle.query(ids.Queries.STATUS, result_type=Upgrade)
+        except WorkflowQueryFailedError as error:
+            raise Unavailable(f"no control worker answered: {error}") from error
+        except RPCError as error:
+            raise self._unknown(switch, error) from error
+        return found
+
+    def _unknown(self, switch: str, error: RPCError) -> BadInput | Unavailable:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return BadInput(f"plan: switch {switch!r} is not being upgraded; what there is shows: rekindle plan show")
+        return self._rekindle.unanswered(error)
+
+    async def list(self) -> AsyncIterator[tuple[str, WorkflowExecution]]:
+        """Switches with their upgrades, newest first; those that are over as long as the server keeps them."""
+        query = f"WorkflowType = '{ids.Workflows.SWITCH_UPGRADE}' AND ExecutionStatus != 'ContinuedAsNew'"
+        try:
+            async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED):
+                switch = run.id.removeprefix(ids.SWITCH_UPGRADE)
+                if run.id == ids.upgrade_workflow(switch) and "/" not in switch:
+                    yield switch, run
+        except RPCError as error:
+            raise self._rekindle.unanswered(error) from error
+
+
+def _check(plan: SwitchPlan) -> None:
+    if wrong := plans.problems(plan):
+        raise BadInput("\n".join(wrong))
+
+
+def _words(cause: BaseException | None) -> str:
+    return cause.message if isinstance(cause, ApplicationError) else str(cause)

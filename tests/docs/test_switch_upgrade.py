@@ -1,0 +1,26 @@
+"""What the page about upgrades of switches shows exists: its plan is right, its commands are understood."""
+
+import re
+import shlex
+
+import pytest
+
+from rekindle.cli.app import app
+from rekindle.model.plan_file import parse
+from rekindle.policy.plans import problems
+from tests.docs.test_readme import ROOT, commands
+
+PAGE = "docs/switch-upgrade.md"
+
+
+def test_the_plan_of_the_page_is_right() -> None:
+    """Each field of it, and all of them together."""
+    (written,) = re.findall(r"```yaml\n(.*?)```", (ROOT / PAGE).read_text(), re.DOTALL)
+    plan = parse(written)
+    assert (plan.switch, len(plan.leaves), problems(plan)) == ("tor-7", 2, ())
+
+
+@pytest.mark.parametrize("line", commands(PAGE))
+def test_every_command_of_the_page_is_understood(line: str) -> None:
+    """Command, arguments and options are those of the command line."""
+    app.parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)

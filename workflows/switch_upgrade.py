@@ -1,0 +1,301 @@
+"""The upgrade of a switch, leaf by leaf: every job leaves the leaf, a person upgrades it, every job comes back; the next leaf.
+
+Begun by a person or a platform. Each job is moved by a `LinkFailover` of its own, which goes on whatever becomes of this one.
+An upgrade can be stopped and rolled back at any point, lives for days, and moves to newer code between movements.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
+from rekindle.model import bounds
+from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import FailoverRequest, Move
+from rekindle.model.plan import (
+    ENDS,
+    Control,
+    Forecast,
+    JobMove,
+    JobOnLeaf,
+    LeafView,
+    Moved,
+    Stage,
+    Upgrade,
+    UpgradeRequest,
+    Where,
+    Word,
+)
+from rekindle.model.recovery import Receipt
+from rekindle.policy import plans
+from rekindle.temporal import Attributes
+from workflows import steps
+from workflows.mode import shielded
+
+BUSY = timedelta(seconds=15)
+"""Before a job is asked again that is being recovered."""
+
+PATIENCE = timedelta(hours=1)
+"""How long such a job is waited for."""
+
+LOOK_AGAIN = timedelta(minutes=30)
+"""While a leaf is free: between two looks whether a job has come to it, or has come back with new pods."""
+
+Thing = TypeVar("Thing")
+
+
+@workflow.defn(name=Workflows.SWITCH_UPGRADE, failure_exception_types=[Exception])
+class SwitchUpgrade:
+    @workflow.init
+    def __init__(self, request: UpgradeRequest) -> None:
+        self.request, self.plan = request, request.plan
+        self.known = request.known or Upgrade(switch=request.plan.switch)
+        self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
+        """None: it is not known yet."""
+
+    @workflow.run
+    async def run(self, request: UpgradeRequest) -> Upgrade:
+        """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
+        living = asyncio.create_task(self._live())
+        try:
+            return await asyncio.shield(living)
+        except asyncio.CancelledError:
+            self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation"))
+            await shielded(workflow.wait_condition(living.done))
+            raise
+
+    async def _live(self) -> Upgrade:
+        self._show()
+        if self.known.stage is Stage.CHECKING:
+            await self._check()
+        while self.known.stage not in ENDS and not self.request.dry_run:
+            await workflow.wait_condition(lambda: not plans.stands(self.known) or self._moves_on())
+            if self._moves_on():
+                await self._continue_as_new()
+            await self._next()
+            self._show()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self.known
+
+    async def _next(self) -> None:
+        match self.known.stage:
+            case Stage.FAILING_OVER:
+                await self._fail_over()
+            case Stage.FREE:
+                await self._wait_for_a_person()
+            case _:
+                await self._switch_back()
+
+    @staticmethod
+    def _moves_on() -> bool:
+        info = workflow.info()
+        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+
+    async def _continue_as_new(self) -> None:
+        """Nothing is being moved."""
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(
+            self.request.model_copy(update={"known": self.known, "plan": self.plan.model_copy(update={"carries": ()})}),
+            initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+        )
+
+    # ---- before anything is touched
+
+    async def _check(self) -> None:
+        self._forecast = await self._look_ahead()
+        if self._forecast.refused and not self.request.dry_run:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            raise _refusal(self._forecast)
+        self.known = plans.begun(self.plan, self.known)
+
+    async def _look_ahead(self) -> Forecast:
+        if wrong := plans.problems(self.plan):
+            return Forecast(refused=wrong)
+        try:
+            views = [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
+        except ActivityError as error:
+            return Forecast(refused=(f"its leaves cannot be looked at: {_words(error)}",))
+        return plans.forecast(self.plan, views)
+
+    # ---- one leaf
+
+    async def _survey(self) -> LeafView | None:
+        """Who is on the leaf; None: that cannot be seen, and the upgrade is stopped until somebody resumes it."""
+        try:
+            return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
+        except ActivityError as error:
+            self.known = self.known.with_(stopped=True)
+            self._note(f"stopped, the leaf cannot be looked at: {_words(error)}")
+            return None
+
+    async def _fail_over(self) -> None:
+        """Moves every job off the leaf; when a look shows that none is left, the leaf is free."""
+        if (seen := await self._survey()) is None:
+            return
+        here = plans.to_move(seen, self.known)
+        await self._each(here, self._move)
+        if self.known.asking:
+            seen = await self._survey()
+            self.known = plans.without_gone(self.known, seen) if seen else self.known
+        elif not here and self._goes_on(Stage.FAILING_OVER):
+            self._becomes(Stage.FREE)
+
+    async def _wait_for_a_person(self) -> None:
+        try:
+            await workflow.wait_condition(
+                lambda: not self._goes_on(Stage.FREE) or self._moves_on(),
+                timeout=LOOK_AGAIN,
+                timeout_summary="look whether a job has come",
+            )
+        except TimeoutError:
+            seen = await self._survey()
+            come = plans.newcomers(seen, self.known) if seen else []
+            if come and self.known.stage is Stage.FREE:
+                self._note(f"back to failing over, {bounds.few([job.job for job in come])} on the leaf")
+                self._becomes(Stage.FAILING_OVER)
+
+    async def _switch_back(self) -> None:
+        here = plans.to_return(self.known)
+        await self._each(here, self._move_back)
+        if plans.stands(self.known) or plans.to_return(self.known):
+            return
+        if self.known.stage is Stage.ROLLING_BACK:
+            self._becomes(Stage.ROLLED_BACK)
+        else:
+            self.known = plans.leaf_done(self.known)
+
+    # ---- one job
+
+    async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
+        """Some at once. Where the upgrade is stopped or rolled back no more are begun, and those that run are awaited."""
+        places, stage = asyncio.Semaphore(self.plan.at_once), self.known.stage
+
+        async def one(thing: Thing) -> None:
+            async with places:
+                if self._goes_on(stage):
+                    await work(thing)
+
+        await asyncio.gather(*(one(thing) for thing in things))
+
+    def _goes_on(self, stage: Stage) -> bool:
+        return self.known.stage is stage and not self.known.stopped
+
+    async def _move(self, job: JobOnLeaf) -> None:
+        move, stage, until = plans.first_move(job, self.known.leaf), self.known.stage, workflow.now() + PATIENCE
+        moved = Moved(problem=job.problem)
+        while not job.problem:
+            self._put(move, Where.MOVING, moved.problem)
+            moved = await self._failed_over(job)
+            if not moved.busy or workflow.now() >= until:
+                break
+            self._put(move, Where.MOVING, moved.problem)
+            await self._pause(stage)
+            if not self._goes_on(stage):
+                break
+        if not moved.problem:
+            self._put(move, Where.ON_BACKUP, moved.info)
+        else:
+            self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
+
+    async def _pause(self, stage: Stage) -> None:
+        """Before a job is asked again."""
+        try:
+            await workflow.wait_condition(
+                lambda: not self._goes_on(stage), timeout=BUSY, timeout_summary="the job is being recovered"
+            )
+        except TimeoutError:
+            return
+
+    async def _failed_over(self, job: JobOnLeaf) -> Moved:
+        to_backup = tuple(NodeLinks(node=one.node, devices=one.devices, backup=True) for one in job.move)
+        request = FailoverRequest(job=job.job_id, name=job.job, links=to_backup, requested_by=self._whom())
+        return await steps.fail_over(job.maintenance, request, workflow.info().first_execution_run_id)
+
+    async def _move_back(self, move: JobMove) -> None:
+        self._put(move, Where.RETURNING)
+        moved = await steps.move_back(move.maintenance, self._whom())
+        self._put(move, Where.NOT_RETURNED if moved.problem else Where.RETURNED, moved.problem or moved.info)
+
+    def _whom(self) -> str:
+        by = f", begun by {self.request.requested_by}" if self.request.requested_by else ""
+        return f"the upgrade of switch {self.plan.switch}{by}"
+
+    # ---- what others tell
+
+    @workflow.update(name=PlanUpdates.CHECKED)
+    async def checked(self) -> Forecast:
+        """What it does, or would do; an upgrade that is not begun says why."""
+        await workflow.wait_condition(lambda: self._forecast is not None)
+        assert self._forecast
+        if self._forecast.refused and not self.request.dry_run:
+            raise _refusal(self._forecast)
+        return self._forecast
+
+    @workflow.update(name=PlanUpdates.CONTROL)
+    async def control(self, control: Control) -> Receipt:
+        self._tell(control)
+        return Receipt(info=plans.now(self.known))
+
+    @control.validator
+    def _may_be_told(self, control: Control) -> None:
+        if problem := plans.may_not(self.known, control.word):
+            raise ApplicationError(problem, type=ErrorTypes.REQUEST_REFUSED)
+
+    @workflow.signal(name=Signals.CONTROL)
+    def controlled(self, control: Control) -> None:
+        """As the update, for who does not wait; what may not be said is noted."""
+        self._tell(control)
+
+    def _tell(self, control: Control) -> None:
+        by = f" by {control.requested_by}" if control.requested_by else ""
+        if problem := plans.may_not(self.known, control.word):
+            self._note(f"{control.word}{by} was refused: {problem}")
+            return
+        self.known = plans.told(self.known, control.word)
+        self._note(f"{control.word}{by}")
+
+    @workflow.signal(name=Signals.UPGRADED)
+    def upgraded(self) -> None:
+        """Wakes it: with its next task the server says whether another version is current."""
+
+    @workflow.query(name=Queries.STATUS)
+    def status(self) -> Upgrade:
+        return self.known
+
+    # ---- what people see
+
+    def _put(self, move: JobMove, where: Where, reason: str = "") -> None:
+        self.known = plans.put(self.known, move.model_copy(update={"where": where, "reason": bounds.note(reason)}))
+        self._show()
+
+    def _becomes(self, stage: Stage) -> None:
+        self.known = self.known.with_(stage=stage)
+        self._show()
+
+    def _note(self, what: str) -> None:
+        self.known = self.known.noting(Move(at=workflow.now(), what=what))
+        self._show()
+
+    def _show(self) -> None:
+        known, phase = workflow.info().typed_search_attributes, self.known.stage.value
+        if known.get(Attributes.PHASE) != phase:
+            workflow.upsert_search_attributes([Attributes.PHASE.value_set(phase)])
+        lines = [f"**{self.known.switch}**: {plans.now(self.known)}"]
+        lines += [
+            f"- leaf {one.name}: {one.returned} jobs moved and back, {one.skipped + one.left} left" for one in self.known.done
+        ]
+        lines += [f"- {one.job} ({self.known.leaves[one.leaf]}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
+        lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what}" for one in reversed(self.known.notes)]
+        workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _words(error: ActivityError) -> str:
+    return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+
+
+def _refusal(forecast: Forecast) -> ApplicationError:
+    return ApplicationError("\n".join(forecast.refused), type=ErrorTypes.REQUEST_REFUSED, non_retryable=True)
