@@ -112,7 +112,11 @@ class ModeWorkflow(Dialogue):
         lines = [f"- [{'x' if not p.note else '!'}] {p.name}: {p.seconds:.3f} s" for p in self.phases]
         if self.current:
             lines.append(f"- [ ] **{self.current}** ...")
-        workflow.set_current_details(bounds.details("\n".join(lines)))
+        workflow.set_current_details(bounds.details("\n".join((*lines, *self.findings()))))
+
+    def findings(self) -> list[str]:
+        """Further lines of the page, in Markdown."""
+        return []
 
     async def compensate(self) -> None:
         """Runs the undo of every step that was begun, newest first; each tolerates that there is nothing to undo."""

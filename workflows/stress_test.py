@@ -20,6 +20,9 @@ from workflows.operation import Operation
 PAUSE = 900
 """Seconds that a paused training side waits. Source: ClusterD."""
 
+SHOWN = 50
+"""Rows of the table on the page."""
+
 
 @workflow.defn(name=Workflows.STRESS_TEST, failure_exception_types=[Exception])
 class StressTest(Operation):
@@ -126,6 +129,12 @@ class StressTest(Operation):
         info = await self.go_on()
         self.failed = failed
         return info
+
+    def findings(self) -> list[str]:
+        """The table, with what was found first."""
+        rows = self.found.tested.rows[:SHOWN]
+        head = ["", "| node | device | rank | check | code | measured |", "|---|---|---|---|---|---|"] if rows else []
+        return [*head, *(f"| {r.node} | {r.device} | {r.rank} | {r.check} | {r.code} | {r.result} |" for r in rows)]
 
     # ---- ends
 

@@ -217,3 +217,10 @@ def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_p
 def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
     """An object that it does not take is bad input, one that is there already a refusal; 1 is for recoveries."""
     assert app.exit_code(error) == code
+
+
+def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:
+    """Of a stress test, with those that are accepted, and before anybody is asked."""
+    done = rekindle("stress-test", "gpt", "--ops", "compute,fire")
+    assert done.returncode == 2, done.stderr
+    assert "--ops: 'fire' is no check, accepted are compute, p2p, memory" in done.stderr

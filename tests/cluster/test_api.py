@@ -14,6 +14,7 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase, ObjectMeta, Pod, PodPhase, PodSpec, condition_of
+from rekindle.policy import isolation
 from tests.support.cluster import FOREVER, View, job_object, phase, until, until_gone, until_running
 
 
@@ -110,6 +111,21 @@ async def test_a_sub_healthy_node_is_the_last_resort_under_ignore(client: Cluste
     await client.submit(job_object(pods=3, accelerators=2, labels=labels))
     pods = await until_running(client, *(f"demo-worker-{rank}" for rank in range(3)))
     assert [pod.spec.node_name for pod in pods] == ["node-1", "node-2", "node-0"]
+
+
+async def test_no_pod_goes_to_an_isolated_node_until_it_is_released(client: ClusterClient) -> None:
+    """The scheduler says so."""
+    for node in ("node-0", "node-1"):
+        await client.annotate_node(node, isolation.isolation({}, "by a test"))
+    await client.submit(job_object("demo", accelerators=2, pods=2))
+    (first,) = await until_running(client, "demo-worker-0")
+    assert first.spec.node_name == "node-2"
+    view = await until(client, lambda view: bool(scheduling(view, "demo-worker-1")))
+    assert "2 node(s) were isolated by a stress test" in scheduling(view, "demo-worker-1")
+    assert isolation.refusal("node-2", (await client.node("node-2")).metadata.annotations) == "node node-2 is not isolated"
+    await client.annotate_node("node-1", isolation.release((await client.node("node-1")).metadata.annotations))
+    (second,) = await until_running(client, "demo-worker-1")
+    assert second.spec.node_name == "node-1"
 
 
 async def test_a_manager_does_not_sit_beside_rank_0(client: ClusterClient) -> None:

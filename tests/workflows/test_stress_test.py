@@ -113,6 +113,8 @@ async def test_a_node_with_a_fault_is_isolated_and_training_goes_on_without_it(t
         first, second = (await world.incident()).ladder
         assert (first.mode, first.outcome, second.steps_lost) == (Mode.STRESS_TEST, Outcome.ESCALATE, 0)
         assert "isolated node-1" in first.reason
+        test = ids.recovery_workflow(world.job, 1, Mode.STRESS_TEST)
+        assert "| node-1 | 1 | 3 | aic | 2 | aic of 3 |" in await Rekindle(world.client).details(test)
         assert (await world.status()).state.faults == ()
 
 
