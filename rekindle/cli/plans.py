@@ -176,7 +176,7 @@ def _show_forecast(plan: SwitchPlan, forecast: Forecast, output: Format) -> int:
         return 4 if forecast.refused else 0
     for leaf in forecast.leaves:
         rows = [row for row in forecast.rows if row.leaf == leaf]
-        _say(f"leaf {leaf}: {f'{len(rows)} jobs' if rows else 'no job has a device on it'}")
+        _say(f"leaf {leaf}, jobs: {len(rows)}")
         for row in rows:
             words = row.problem and f"cannot be moved: {row.problem}"
             words = words or (f"to the backup link: {row.devices} ({row.ranks})" if row.devices else "nothing to move")
