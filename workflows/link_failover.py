@@ -81,11 +81,11 @@ class LinkFailover:
             await self._fail_over()
         while self.known.on_backup and not self._job_is_over:
             await workflow.wait_condition(
-                lambda: bool(self._wanted or self._job_is_over or self._moves_on()) or not self.known.on_backup
+                lambda: bool(self._wanted or self._job_is_over) or not self.known.on_backup or self._may_move_on()
             )
             if self._wanted:
                 await self._switch_back(self._wanted[0])
-            elif self.known.on_backup and self._moves_on() and workflow.all_handlers_finished():
+            elif self.known.on_backup and not self._job_is_over:
                 workflow.continue_as_new(
                     self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
@@ -96,9 +96,10 @@ class LinkFailover:
         return self.known
 
     @staticmethod
-    def _moves_on() -> bool:
+    def _may_move_on() -> bool:
         info = workflow.info()
-        return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+        is_due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+        return is_due and workflow.all_handlers_finished()
 
     # ---- movements
 

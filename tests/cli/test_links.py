@@ -1,13 +1,17 @@
 """What a person sees of links that are failed over and switched back: typed beside a real control plane and a scripted peer."""
 
 import json
+from functools import partial
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.cli.test_recover import ended, typed
+from tests.cli.test_recover import ended
+from tests.cli.test_recover import typed as any_command
 from tests.support.harness import a_job, training
 from tests.support.peer import Script
+
+typed = partial(any_command, counted=True)
 
 NODE = ("--node", "node-1")
 

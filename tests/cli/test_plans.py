@@ -1,6 +1,7 @@
 """What a person sees of the upgrade of a switch: typed beside a real control plane and scripted peers."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.cli import app
 from rekindle.cli.output import console, problems
 from rekindle.model.plan import Stage
-from tests.cli.test_recover import ended, typed
+from tests.cli.test_recover import ended
+from tests.cli.test_recover import typed as any_command
 from tests.support.fleet import Two, two_jobs
+
+typed = partial(any_command, counted=True)
 
 
 def written(this: Two, folder: Path) -> str:

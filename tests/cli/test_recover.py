@@ -55,11 +55,20 @@ class Late(Deaf):
 
 
 async def typed(
-    world: Harness, *arguments: str, address: str = "", namespace: str = "default", command: Sequence[str] = (REKINDLE,)
+    world: Harness,
+    *arguments: str,
+    address: str = "",
+    namespace: str = "default",
+    command: Sequence[str] = (REKINDLE,),
+    counted: bool = False,
 ) -> Process:
-    """A command at this control plane, or on another way to it; no local cluster is beside it, and nobody counts its lines, which
-    takes as long as the command does."""
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_", "COVERAGE_"))}
+    """A command at this control plane, or on another way to it; no local cluster is beside it.
+
+    Args:
+        counted: its lines are counted as covered, which takes as long as the command does.
+    """
+    others = ("TEMPORAL_", "REKINDLE_") if counted else ("TEMPORAL_", "REKINDLE_", "COVERAGE_")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(others)}
     address = address or world.client.service_client.config.target_host
     environment = {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
     return await asyncio.create_subprocess_exec(*command, *arguments, env=environment, stdout=PIPE, stderr=PIPE)

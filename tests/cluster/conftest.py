@@ -6,6 +6,7 @@ import pytest
 
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound
+from rekindle.policy import isolation
 from tests.support.cluster import shared_cluster, until
 
 
@@ -28,5 +29,6 @@ async def client(socket: Path) -> AsyncIterator[ClusterClient]:
             await client.heal(node.metadata.name)
             await client.bring_up(node.metadata.name)
             await client.set_capacity(node.metadata.name, 2)
+            await client.annotate_node(node.metadata.name, isolation.release(node.metadata.annotations))
             for link in node.status.links:
                 await client.set_link(node.metadata.name, link.name, up=True)

@@ -89,6 +89,9 @@ class OurManager(Manager):
         if self.links_subscribed.is_set():
             self.links_subscribed.clear()
             await self.with_links()
+        if self.stress_subscribed.is_set():
+            self.stress_subscribed.clear()
+            await self.with_tests()
         self._met.clear()
         self._one_at_a_time, self._in_turn = asyncio.Lock(), asyncio.Lock()
         await self.attach()
@@ -114,10 +117,17 @@ class OurManager(Manager):
 
     async def _switch(self, ranks: wire.SwitchRankList) -> None:
         """What a paused rank uses already is answered at once; the pause is told first, since the streams are two."""
+        await self._is_paused()
+        await super()._switch(ranks)
+
+    async def _test(self, asked: wire.StressTestRankParams) -> None:
+        await self._is_paused()
+        await super()._test(asked)
+
+    async def _is_paused(self) -> None:
         async with self._one_at_a_time:
             await self._met.wait()
         await self.until(lambda: bool(self.paused_by))
-        await super()._switch(ranks)
 
     async def continue_training(self) -> None:
         """The one before may have gone on, and told nobody."""

@@ -11,7 +11,8 @@ OPENING = ("stop_train", "on_global_rank")
 OPENING_PHASES = 3
 ALL = "retry,recover-in-place,recover"
 REPORTS = ("stop complete", "strategies", "status")
-OF_AN_OPERATION = ("stop complete", "links", "status")
+OPERATIONS = {Mode.LINK_SWITCH: ("links", "order switch links"), Mode.STRESS_TEST: ("stress test", "order stress test")}
+"""The report of what is done in the pause, and the order that it answers."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Struck:
         return self.own_phases + OPENING_PHASES * self.is_opened(side)
 
     def reports(self, side: TrainingSide) -> tuple[str, ...]:
-        if self.mode is Mode.LINK_SWITCH:
-            return OF_AN_OPERATION
+        if self.mode in OPERATIONS:
+            return ("stop complete", OPERATIONS[self.mode][0], "status")
         if self.is_opened(side):
             return REPORTS
         return REPORTS[-1:] if self.faulty else REPORTS[1:]
@@ -74,8 +75,9 @@ class Struck:
 
     def report_behind(self, side: TrainingSide) -> dict[str, str]:
         """By kind of report: the activity that comes before it in every undisturbed run."""
-        if self.mode is Mode.LINK_SWITCH:
-            return {"stop complete": "order pause_train", "links": "order switch links", "status": "order continue"}
+        if self.mode in OPERATIONS:
+            done, order = OPERATIONS[self.mode]
+            return {"stop complete": "order pause_train", done: order, "status": "order continue"}
         loaded = "order new pod running" if side is TrainingSide.REKINDLE else "wait until the backup pod runs"
         offered = "order on_global_rank" if self.faulty else loaded
         return {"stop complete": "order stop_train", "strategies": offered, "status": f"order {self.carries_out[-1]}"}
@@ -121,4 +123,10 @@ LINK_SWITCH = Struck(
     carries_out=("pause_train", "continue"),
     own_phases=4,
 )
-MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING, LINK_SWITCH)
+STRESS_TEST = Struck(
+    mode=Mode.STRESS_TEST,
+    strikes="a client asks for a test of the devices of pod rank 1, of which none is faulty",
+    carries_out=("pause_train", "continue"),
+    own_phases=5,
+)
+MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING, LINK_SWITCH, STRESS_TEST)

@@ -31,9 +31,10 @@ from rekindle.model.links import NodeLinks
 from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Progress, Receipt
 from rekindle.model.state import JobState
+from rekindle.model.stress import Op, StressRequest
 from tests.kills.calls import Journal, Noted, Point, Trap
 from tests.kills.managers import MANAGER, Manager, MindioManager, OurManager
-from tests.kills.modes import Struck
+from tests.kills.modes import OPERATIONS, Struck
 from tests.support.cluster import FOREVER, until_gone
 from tests.support.harness import register, sub_health
 from tests.support.peer import Script, ScriptedPeer
@@ -139,6 +140,8 @@ class Trials:
             async with peer:
                 if struck.mode is Mode.LINK_SWITCH:
                     await peer.with_links()
+                elif struck.mode is Mode.STRESS_TEST:
+                    await peer.with_tests()
                 progress = Progress(incarnation="life-1", step=1)
                 await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
                 return await self._recover(struck, job, entity, peer, trap)
@@ -210,8 +213,8 @@ class Trials:
             await asyncio.Event().wait()
 
     async def _strike(self, struck: Struck, job: Job, peer: Manager, old: Pod) -> None:
-        if struck.mode is Mode.LINK_SWITCH:
-            await self._ask(job, old)
+        if struck.mode in OPERATIONS:
+            await self._ask(struck.mode, job, old)
             return
         if struck.faulty:
             peer.strike(struck.faulty, struck.type)
@@ -219,15 +222,18 @@ class Trials:
         report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
         await Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
 
-    async def _ask(self, job: Job, pod: Pod) -> None:
+    async def _ask(self, mode: Mode, job: Job, pod: Pod) -> None:
         """As a client does: again until it is taken, under one id."""
-        links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
+        asked = ModeRequest(mode=mode, stress=StressRequest(nodes={pod.spec.node_name: (Op.COMPUTE,)}))
+        if mode is Mode.LINK_SWITCH:
+            links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
+            asked = ModeRequest(mode=mode, links=links)
         entity, request = self._world.client.get_workflow_handle(ids.job_workflow(job.id)), str(uuid.uuid4())
         while True:
             try:
                 await entity.start_update(
                     ids.Updates.RECOVER,
-                    ModeRequest(mode=Mode.LINK_SWITCH, links=links),
+                    asked,
                     id=request,
                     wait_for_stage=WorkflowUpdateStage.ACCEPTED,
                 )

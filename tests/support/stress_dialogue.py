@@ -58,8 +58,9 @@ class StressDialogue:
                     await self._notify()
                     async for asked in stream:
                         await self._test(asked)
-            except grpc.aio.AioRpcError:
-                pass
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.CANCELLED:  # in place of the cancellation of this task
+                    return
             self.stress_subscribed.clear()
             await asyncio.sleep(0.05)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rekindle_training.adapter import interfaces
 from rekindle_training.adapter.links import Links
 from rekindle_training.environment import EnvironmentIncomplete, RankEnvironment
 from rekindle_training.manager import link_switch
@@ -364,3 +365,22 @@ def test_a_pod_has_two_links_or_none(said: str) -> None:
     assert RankEnvironment.read({**rank, "REKINDLE_LINKS": "eth1, eth2"}).links == ("eth1", "eth2")
     with pytest.raises(EnvironmentIncomplete, match=f"REKINDLE_LINKS='{said}' is not accepted: it is two interfaces"):
         RankEnvironment.read({**rank, "REKINDLE_LINKS": said})
+
+
+@pytest.mark.parametrize(
+    ("problems", "backup"),
+    [
+        ({}, False),
+        ({"eth1": "interface eth1 has no carrier"}, True),
+        ({"eth1": "interface eth1 is down", "eth2": "there is no interface eth2"}, False),
+    ],
+    ids=["both links are up", "the first is pulled", "both are"],
+)
+def test_a_process_whose_first_link_is_pulled_begins_on_its_backup(
+    problems: dict[str, str], backup: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a new pod does, which comes in the middle of a maintenance."""
+    monkeypatch.setattr(interfaces, "problem", lambda name: problems.get(name, ""))
+    assert Links(("eth1", "eth2"), None, None).on_backup is backup
+    assert Links((), None, None).on_backup is False
+    assert Links(("eth1", "eth2"), None, "cuda").on_backup is False

@@ -1,7 +1,10 @@
 """What the manager makes of the states that launchers tell, and what a zygote says of what it cannot do."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from rekindle_training.launcher import zygote
 from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import Place
 from rekindle_training.launcher.zygote import Bind, End, Ended, Program, Start, Waits
-from rekindle_training.manager import rank_process, watch
+from rekindle_training.manager import procedures, rank_process, watch
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.recovery import Kind, Order, Recovery
@@ -167,12 +169,36 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
         await Repair(roster, nowhere, InPlace(roster, Pods()), limit=1).run()
 
 
+async def test_a_backup_that_comes_when_training_is_complete_is_told_to_leave() -> None:
+    """Its manager ends in this moment: it would look for one for ever."""
+    roster = Roster(1)
+    turning = asyncio.create_task(procedures.turn_away(roster, "training is complete"))
+    await asyncio.sleep(0)
+    backup, outbox = roster.enroll(Hello(rank=0, role="backup", process="late"), 0)
+    message = await asyncio.wait_for(outbox.get(), 5)
+    assert message is not None
+    assert message.leave.reason == "training is complete"
+    assert backup.dismissed
+    turning.cancel()
+
+
+ZYGOTE = """
+import sys
+from multiprocessing.connection import Connection
+from rekindle_training.launcher import zygote
+sys.exit(zygote._Zygote(Connection(int(sys.argv[1]))).run(preload=False))
+"""
+
+
 @pytest.fixture
 def launcher() -> Iterator[Connection]:
-    """The launcher's end of the way to a zygote."""
-    _, way = zygote.start(preload=False)
+    """The launcher's end of the way to a zygote. That is no fork of this process, whose other threads may hold locks."""
+    way, its = Pipe()
+    running = subprocess.Popen([sys.executable, "-c", ZYGOTE, str(its.fileno())], pass_fds=[its.fileno()])
+    its.close()
     yield way
     way.send(End())
+    running.wait()
 
 
 def test_a_spare_that_ended_before_it_was_given_a_rank_is_a_rank_that_ended(launcher: Connection) -> None:

@@ -96,9 +96,9 @@ async def test_a_fault_in_the_days_between_is_recovered_as_always(temporal: Work
         assert "ranks 2, 3" in (await world.event("LinksReset")).message
 
 
-async def test_three_days_and_two_upgrades_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:
+async def test_three_days_two_workers_and_a_fault_later_the_links_are_moved_back(temporal: WorkflowEnvironment) -> None:
     """A signal is enough, from any client of Temporal."""
-    async with linked(temporal, a_job()) as (world, peer):
+    async with linked(temporal, a_job(annotations={})) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
         handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(maintenance, result_type=Maintenance)
@@ -106,6 +106,8 @@ async def test_three_days_and_two_upgrades_later_the_links_are_moved_back(tempor
             await world.skip(timedelta(days=1.5), of=handle)
             await world.control.stop()
             await world.control.start()
+        await peer.report_fault(3)
+        assert (await world.incident(2)).ladder[-1].mode is Mode.IN_PLACE
         await handle.signal(ids.Signals.SWITCHBACK)
         assert (await handle.result()).stage is Stage.OVER
         assert peer.on_backup == set()

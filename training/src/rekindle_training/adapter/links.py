@@ -31,8 +31,16 @@ class Links:
         self.function: Callable[[bool], None] | None = None
         """The script's, where its library switches links by a call of its own."""
         self._called = False
-        self.on_backup = memory is not None and os.pread(memory, 1, END) == b"\1"
+        remembered = memory is not None and os.pread(memory, 1, END) == b"\1"
+        self.on_backup = remembered or self._cannot_begin_on_the_first()
         """The link of the group that was made last, also by a process before this one."""
+
+    def _cannot_begin_on_the_first(self) -> bool:
+        """A pod that comes while the first links are pulled for a maintenance reaches nobody there."""
+        if not self._names or self._accelerator is not None:
+            return False
+        first, backup = self._names
+        return bool(interfaces.problem(first)) and not interfaces.problem(backup)
 
     def choose(self, *, backup: bool) -> None:
         """For the groups that are made next: gloo asks each time."""

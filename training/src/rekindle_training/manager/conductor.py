@@ -83,6 +83,7 @@ class Conductor:
         if self._recovering is not None:
             await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
         self._roster.dismiss([*self._roster.all_backups, *self._roster.retired], "training is complete")
+        self._start(procedures.turn_away(self._roster, "training is complete"))
         if alone is None:
             self._means.pods.release("training is complete")
 

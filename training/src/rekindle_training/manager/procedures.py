@@ -97,6 +97,14 @@ def release(roster: Roster) -> None:
     _ask(roster, ManagerMessage(resume=Resume()), "stepped")
 
 
+async def turn_away(roster: Roster, reason: str) -> None:
+    """Backups that come when there is nothing more to take over: they would look for a manager that has ended. Until it is
+    cancelled."""
+    while True:
+        await roster.until(lambda: any(not backup.dismissed for backup in roster.all_backups))
+        roster.dismiss([backup for backup in roster.all_backups if not backup.dismissed], reason)
+
+
 async def resume(roster: Roster) -> dict[int, RankMessage]:
     """Training goes on where it stands; returns after one more completed step on all ranks."""
     return await _ask_all(roster, ManagerMessage(resume=Resume()), "stepped", None)
