@@ -20,7 +20,7 @@ from rekindle.model.recovery import Incident, Mode, Outcome
 
 PODS = 2
 RANKS_PER_POD = RANKS // PODS
-A_ROUND = 40
+A_ROUND = 100
 """Steps of a job for each strike."""
 BETWEEN = 12
 """Steps of calm between two strikes at least."""
