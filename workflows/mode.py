@@ -149,9 +149,7 @@ class ModeWorkflow(Dialogue):
         """
         seconds = (workflow.now() - workflow.info().start_time).total_seconds()
         left = self.situation.with_(faults=(), unread=(), heard=tuple(self.taken))
-        unread = tuple(
-            report for report in self.inbox if report.results is None
-        )  # nobody else waits for these, and they are large
+        unread = tuple(report for report in self.inbox if report.results is None)  # which are large, and nobody else's
         verdict = verdict.with_(seconds=seconds, phases=tuple(self.phases), unread=unread, situation=left)
         workflow.upsert_search_attributes([Attributes.VERDICT.value_set(verdict.outcome), Attributes.SECONDS.value_set(seconds)])
         if verdict.outcome is Outcome.GIVEN_UP:

@@ -8,6 +8,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from rekindle import __version__
+from rekindle.cli import stress_demo
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
@@ -17,7 +18,6 @@ from rekindle.cli.output import complain, problems
 from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.stress import stress_test
-from rekindle.cli.stress_demo import stress_test as _demo  # noqa: F401
 from rekindle.cli.versions import versions_app
 from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.interpreter import run_and_end
@@ -54,6 +54,7 @@ for command in (
     app.command(command)
 for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app):
     app.command(group)
+demo_app.command(stress_demo.stress_test, name="stress-test")
 app.register_install_completion_command()
 
 

@@ -96,12 +96,12 @@ async def hot_switch(
         pause_hangs=pause_hangs,
         resume_fails=resume_fails,
     )
-    _check(options)
+    check(options)
     if not 0 <= pod_rank < options.pods:
         raise BadInput(f"--pod-rank: {pod_rank} is not accepted, use 0 to {options.pods - 1}")
     if sum([no_spare, backup_fails, pause_hangs, resume_fails]) > 1:
         raise BadInput("--no-spare, --backup-fails, --pause-hangs, --resume-fails: use one of them at a time")
-    return await _run(options, HotSwitchScenario, "hot switch", common)
+    return await run_demo(options, HotSwitchScenario, "hot switch", common)
 
 
 @demo_app.command(name="in-place")
@@ -172,24 +172,24 @@ async def link_failover(*, common: Common = Common(), struck: Struck = Struck())
     if common.cluster is not LOCAL:
         raise BadInput(f"--cluster: {common.cluster} is not accepted, nodes have links of their own with --cluster local alone")
     options = LinkFailover(**common.options, rank=struck.rank, ranks_at_once=struck.ranks_at_once)
-    _check(options)
+    check(options)
     _check_struck(struck)
     if options.at_step > (latest := options.steps - NEEDED):
         accepted = f"use 1 to {latest}" if latest > 0 else f"which needs --steps {NEEDED + options.at_step} or more"
         raise BadInput(f"--at-step: {options.at_step} is not accepted with --steps {options.steps}, {accepted}")
-    return await _run(options, LinkFailoverScenario, "link failover", common)
+    return await run_demo(options, LinkFailoverScenario, "link failover", common)
 
 
 async def _strike(mode: Mode, fault: Strike, struck: Struck, common: Common, **nodes: bool) -> int:
     options = ProcessFaults(
         **common.options, mode=mode, fault=fault, rank=struck.rank, ranks_at_once=struck.ranks_at_once, **nodes
     )
-    _check(options)
+    check(options)
     _check_struck(struck)
-    return await _run(options, ProcessFaultScenario, mode.value, common)
+    return await run_demo(options, ProcessFaultScenario, mode.value, common)
 
 
-async def _run(options: Asked, scenario: type[Scenario[Asked]], title: str, common: Common) -> int:
+async def run_demo(options: Asked, scenario: type[Scenario[Asked]], title: str, common: Common) -> int:
     directory = Path(tempfile.mkdtemp(prefix="rekindle-demo-"))
     output = common.output
     with interruptible(), _kept_when_it_fails(directory), _progress(output, options.steps) as tell:
@@ -219,7 +219,7 @@ def _kept_when_it_fails(directory: Path) -> Iterator[None]:
         raise
 
 
-def _check(options: Options) -> None:
+def check(options: Options) -> None:
     """Bad input is named before anything starts."""
     if options.no_spare and options.standby:
         raise BadInput("--no-spare, --standby: use one of them, a standby is on a spare node")

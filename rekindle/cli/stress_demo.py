@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rekindle.cli.demo import Common, _check, _run, demo_app
+from rekindle.cli.demo import Common, check, run_demo
 from rekindle.cli.output import Format, show_tested
 from rekindle.cli.scenario import STEP_MS, Options, Scenario, Step
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
@@ -91,7 +91,6 @@ class ShownScenario(StressScenario):
         return super().more(incidents)
 
 
-@demo_app.command(name="stress-test")
 async def stress_test(*, common: Common = Common()) -> int:  # noqa: B008
     """Train a small GPT on 4 ranks, one node of which computes wrongly, test all nodes, and compare with an undisturbed run.
 
@@ -100,6 +99,6 @@ async def stress_test(*, common: Common = Common()) -> int:  # noqa: B008
     Example: rekindle demo stress-test --pods 4
     """
     options = StressDemo(**common.options)
-    _check(options)
+    check(options)
     scenario = StressScenario if common.output is Format.JSON else ShownScenario
-    return await _run(options, scenario, "stress test", common)
+    return await run_demo(options, scenario, "stress test", common)

@@ -29,10 +29,10 @@ TEST_DISTRIBUTED = "stress test operation was successfully distributed"
 """Words of the contract."""
 
 LISTED = 3.0
-"""Seconds in which a maintenance that was just begun appears in Temporal's list."""
+"""Seconds in which what was just begun appears in Temporal's list."""
 
 ANSWER = timedelta(minutes=15)
-"""How long the end of a switch is waited for, and how long ago it may have been. Source: the wire contract, 15 minutes."""
+"""How long the end of a switch is waited for. Source: the wire contract, 15 minutes."""
 
 logger = logging.getLogger("gateway")
 
@@ -45,8 +45,9 @@ class Operations:
         self._maintenances = Maintenances(self._rekindle)
         self._tests = StressTests(self._rekindle)
         self._begun: dict[str, str] = {}
-        self._moved: dict[str, str] = {}
         """The last test of each job that was asked for here."""
+        self._moved: dict[str, str] = {}
+        """The maintenance of each job that was asked here to move links last."""
         self._everybody = settings.cluster == "local" or not settings.check_senders
         self._platforms = settings.platforms
 
