@@ -252,6 +252,8 @@ class LinkFailover:
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
+        if not gone or reset.job_id not in ("", self.known.job_id):
+            return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()

@@ -203,6 +203,8 @@ class TrainingJob:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
+        over = links.taken_over(before.links, self.state.links, case.request.request.front if case.request else "")
+        self._tell_maintenances(over, "moved by another request")
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
@@ -393,7 +395,7 @@ class TrainingJob:
     def _tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
         for one in over:
             if one.maintenance:
-                reset = LinksReset(ranks=one.ranks, why=why)
+                reset = LinksReset(job_id=self.state.job.id, ranks=one.ranks, why=why)
                 self.journal.soon(_signalled(one.maintenance, Signals.LINKS_RESET, reset))
 
     # ---- people and platforms
