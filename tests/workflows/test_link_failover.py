@@ -18,7 +18,7 @@ from rekindle.errors import BadInput, Busy, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, OnBackup
-from rekindle.model.maintenance import Maintenance, Stage
+from rekindle.model.maintenance import Maintenance, Stage, SwitchBack
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
@@ -273,9 +273,7 @@ async def test_a_device_that_another_request_moves_back_is_free_for_the_next_mai
         (first,) = (await world.status()).state.links
         assert (await nic_ops(world, ("1", True), ("0", False))).code == 0
         assert await told(world) == "switch nic finish"
-        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(
-            first.maintenance, result_type=Maintenance
-        )
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(first.maintenance, result_type=Maintenance)
         ended = await asyncio.wait_for(handle.result(), 20)
         assert (ended.stage, ended.moves[-1].what) == (Stage.OVER, "moved by another request: node-1 device 0")
         assert (await nic_ops(world, ("0", True))).code == 0
@@ -331,6 +329,13 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
         ({"job": "x", "links": "all"}, "links: "),
         ({"job": "x", "links": [{"node": "node-1", "devices": [], "backup": True}]}, "links.0.devices: "),
         ("gpt", "must be one JSON object"),
+        (None, "must be one JSON object"),
+        ({"job": "x", "links": [1] * 600_000}, "the input has more than 20000 values"),
+        ({"job": "x", "links": [1] * 600}, "600, among them links.0: must be a mapping"),
+        (
+            {"job": "x", "name": "ä" * 900, "links": [{"node": "n", "devices": ["0"], "backup": True}]},
+            "job: 'x' is not registered",
+        ),
     ],
 )
 async def test_an_input_of_another_shape_fails_with_the_field(temporal: WorkflowEnvironment, given: object, words: str) -> None:
@@ -343,7 +348,24 @@ async def test_an_input_of_another_shape_fails_with_the_field(temporal: Workflow
             await asyncio.wait_for(handle.result(), 10)
         assert isinstance(failed.value.cause, ApplicationError)
         assert words in failed.value.cause.message
-        assert failed.value.cause.type == ids.ErrorTypes.REQUEST_INVALID
+        assert failed.value.cause.type in (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
+
+
+async def test_a_signal_that_comes_while_devices_are_moved_back_is_noted(temporal: WorkflowEnvironment) -> None:
+    """It would need an answer, which a signal has not: who sent it finds why nothing became of it."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        peer.script.switches = False
+        handle = world.client.get_workflow_handle(maintenance)
+        for device in OVER[0].devices:
+            await handle.signal(
+                ids.Signals.SWITCHBACK, SwitchBack(links=(NodeLinks(node="node-1", devices=(device,), backup=False),))
+            )
+        noted = (await of(world).status(maintenance)).moves[-1]
+        assert (noted.what, noted.reason) == ("a switchback was refused", "its links are being switched back already")
+        await peer.until(lambda: len(peer.lists) == 2)
+        await peer.report_switched()
 
 
 async def test_a_worker_that_dies_while_links_are_moved_costs_nothing(temporal: WorkflowEnvironment) -> None:
