@@ -48,7 +48,7 @@ class _NotMoved(Exception):
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
 class LinkFailover:
     @workflow.init
-    def __init__(self, given: object) -> None:
+    def __init__(self, given: object = None) -> None:
         self.request, self._misread = _read(given)
         request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
@@ -60,7 +60,7 @@ class LinkFailover:
         self._job_is_over = ""
 
     @workflow.run
-    async def run(self, given: object) -> Maintenance:
+    async def run(self, given: object = None) -> Maintenance:
         """Args:
             given: a `FailoverRequest` as the client wrote it.
 
@@ -245,13 +245,17 @@ class LinkFailover:
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
-        elif not self._wanted:
+        elif self._wanted:
+            self._note("a switchback was refused", None, "its links are being switched back already")
+        else:
             self._wanted.append(wanted)
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
+        if not gone or reset.job_id not in ("", self.known.job_id):
+            return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
@@ -276,7 +280,7 @@ class LinkFailover:
         self._show()
 
     def _show(self) -> None:
-        row = {Attributes.JOB: self.known.job, Attributes.PHASE: self.known.stage.value}
+        row = {Attributes.JOB: bounds.keyword(self.known.job), Attributes.PHASE: self.known.stage.value}
         known = workflow.info().typed_search_attributes
         changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
         if changes:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.links import NodeLinks
@@ -25,16 +26,19 @@ from rekindle.model.plan import (
     LeafView,
     Moved,
     Stage,
+    SwitchPlan,
     Upgrade,
     UpgradeRequest,
     Where,
     Word,
 )
 from rekindle.model.recovery import Receipt
-from rekindle.policy import plans
+from rekindle.policy import plans, requests
 from rekindle.temporal import Attributes
 from workflows import steps
 from workflows.mode import shielded
+
+EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
 BUSY = timedelta(seconds=15)
 """Before a job is asked again that is being recovered."""
@@ -51,14 +55,19 @@ Thing = TypeVar("Thing")
 @workflow.defn(name=Workflows.SWITCH_UPGRADE, failure_exception_types=[Exception])
 class SwitchUpgrade:
     @workflow.init
-    def __init__(self, request: UpgradeRequest) -> None:
-        self.request, self.plan = request, request.plan
+    def __init__(self, given: object = None) -> None:
+        """Args:
+        given: an `UpgradeRequest` as the client wrote it.
+        """
+        self.request, self._misread = _read(given)
+        request = self.request
+        self.plan = request.plan
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
         """None: it is not known yet."""
 
     @workflow.run
-    async def run(self, request: UpgradeRequest) -> Upgrade:
+    async def run(self, given: object = None) -> Upgrade:
         """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
         living = asyncio.create_task(self._live())
         try:
@@ -113,7 +122,7 @@ class SwitchUpgrade:
         self.known = plans.begun(self.plan, self.known)
 
     async def _look_ahead(self) -> Forecast:
-        if wrong := plans.problems(self.plan):
+        if wrong := (self._misread,) if self._misread else plans.problems(self.plan):
             return Forecast(refused=wrong)
         try:
             views = [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
@@ -291,6 +300,14 @@ class SwitchUpgrade:
         lines += [f"- {one.job} ({self.known.leaves[one.leaf]}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
         lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what}" for one in reversed(self.known.notes)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _read(given: object) -> tuple[UpgradeRequest, str]:
+    """And what is wrong with it."""
+    try:
+        return requests.read_as(UpgradeRequest, given, EXAMPLE), ""
+    except BadInput as error:
+        return UpgradeRequest(plan=SwitchPlan(switch="unknown")), str(error)
 
 
 def _words(error: ActivityError) -> str:

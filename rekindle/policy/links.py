@@ -73,6 +73,13 @@ def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
     return among(after.links, (rank for pod_rank in new for rank in after.job.ranks_of(pod_rank)))
 
 
+def taken_over(before: Sequence[OnBackup], after: Sequence[OnBackup], mover: str) -> tuple[OnBackup, ...]:
+    """Ranks that another one (`mover`) has moved than the maintenance by which they were on their backup links."""
+    kept = {one.maintenance: one.ranks for one in after}
+    lost = ((one, set(one.ranks).difference(kept.get(one.maintenance, ()))) for one in before if one.maintenance != mover)
+    return _of({one.maintenance: ranks for one, ranks in lost})
+
+
 def _is_another(before: str, now: str) -> bool:
     if before in (now, EXPECTED_HOLDER):
         return False

@@ -77,6 +77,8 @@ def test_a_file_says_which_link_is_on_which_leaf() -> None:
         ("  leaves:", "  atOnce: 0\n  leaves:", "spec.atOnce: "),
         ("  leaves:", "  unmovable: perhaps\n  leaves:", "spec.unmovable: "),
         ("metadata: {", "metadata: [", "the plan is not YAML"),
+        ("node-1: [0]}", "node-1: [0], node-1: [8]}", "line 7: 'node-1' is there twice, accepted is each key once"),
+        ("node-1: [0]}", "node-1: [08]}", "spec.carries.first.node-1.0: is not accepted, write 8"),
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(before: str, after: str, words: str) -> None:

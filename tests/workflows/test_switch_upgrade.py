@@ -250,7 +250,10 @@ async def test_a_switch_is_upgraded_once_at_a_time(temporal: WorkflowEnvironment
     ("written", "words"),
     [
         (UpgradeRequest(plan=SwitchPlan(switch="tor-0")), "leaves: 0 leaves, accepted are 1 to 64"),
-        ({"plan": {"switch": "two words"}}, "switch"),
+        ({"plan": {"switch": "two words"}}, "plan.switch: "),
+        ({}, "plan: missing"),
+        (None, "must be one JSON object"),
+        ({"plan": {"switch": "tor-0", "leaves": [1] * 600_000}}, "the input has more than 20000 values"),
     ],
 )
 async def test_an_input_that_means_nothing_fails_with_the_field(temporal: WorkflowEnvironment, written: Any, words: str) -> None:
@@ -260,5 +263,5 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
             ids.Workflows.SWITCH_UPGRADE, written, id=this.handle.id, task_queue=ids.CONTROL_QUEUE
         )
         with pytest.raises(WorkflowFailureError) as failed:
-            await handle.result()
+            await asyncio.wait_for(handle.result(), 10)
         assert words in str(failed.value.cause)
