@@ -36,6 +36,14 @@ BUSY = timedelta(seconds=5)
 PATIENCE = timedelta(hours=1)
 """How long such a job is waited for."""
 
+ABSENT = timedelta(seconds=1)
+"""Before a job is asked again that cannot be paused now."""
+
+ABSENCE = timedelta(minutes=1)
+"""How long such a job is waited for: its manager, or the gateway, may just have started again."""
+
+WAITS = "waits for the job"
+
 
 class _NotMoved(Exception):
     """Devices were not moved; says why."""
@@ -132,7 +140,7 @@ class LinkFailover:
         """Asks the job to move these devices, again where a fault of the job came first.
 
         Args:
-            patience: how long a job is waited for that is busy.
+            patience: how long a job is waited for that is busy; of this at most `ABSENCE` where it cannot be paused.
 
         Raises:
             _NotMoved: it did not, and goes on as before, or was restarted.
@@ -152,7 +160,8 @@ class LinkFailover:
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        info, until = workflow.info(), workflow.now() + patience
+        info, began = workflow.info(), workflow.now()
+        waits = {ErrorTypes.JOB_BUSY: (BUSY, patience), ErrorTypes.REQUEST_REFUSED: (ABSENT, min(patience, ABSENCE))}
         while True:
             self.known = self.known.with_(asked=self.known.asked + 1)
             request = ModeRequest(
@@ -167,10 +176,11 @@ class LinkFailover:
                 return await steps.hold_request(asked)
             except ActivityError as error:
                 said = _said(error)
-                if said.kind != ErrorTypes.JOB_BUSY or workflow.now() >= until:
+                gap, limit = waits.get(said.kind, (BUSY, timedelta(0)))
+                if workflow.now() - began >= limit:
                     raise said from error
-            self._note("waits for the job", None, str(said))
-            await workflow.sleep(BUSY, summary="the job is being recovered")
+            self._waits(str(said))
+            await workflow.sleep(gap, summary=bounds.summary(str(said)))
 
     async def _is_asked(self, asked: AskRequest) -> None:
         """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
@@ -273,6 +283,11 @@ class LinkFailover:
     def _becomes(self, stage: Stage) -> None:
         self.known = self.known.with_(stage=stage)
         self._show()
+
+    def _waits(self, why: str) -> None:
+        """Said once, however often the job is asked."""
+        if not any((move.what, move.reason) == (WAITS, why) for move in self.known.moves[-1:]):
+            self._note(WAITS, None, why)
 
     def _note(self, what: str, outcome: Outcome | None, reason: str) -> None:
         move = Move(at=workflow.now(), what=what, outcome=outcome, reason=reason)

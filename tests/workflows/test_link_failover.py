@@ -185,6 +185,33 @@ async def test_a_switchback_that_fails_can_be_asked_for_again(temporal: Workflow
         assert peer.on_backup == set()
 
 
+async def test_a_switchback_waits_for_a_training_side_that_is_away_for_a_moment(temporal: WorkflowEnvironment) -> None:
+    """Its manager or the gateway has just started again: the operator's word is not lost with it."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        handle = world.client.get_workflow_handle(maintenance)
+        await handle.signal(ids.Signals.SWITCHBACK)
+        await _waits(handle)
+        await peer.attach()
+        await handle.result()
+        assert peer.on_backup == set()
+        moves = (await of(world).status(maintenance)).moves
+        assert [move.what for move in moves].count("waits for the job") == 1
+        assert "not attached" in next(move.reason for move in moves if move.what == "waits for the job")
+
+
+async def _waits(handle: WorkflowHandle[object, object]) -> None:
+    """Until it has asked twice and in vain."""
+    asked = 0
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        asked += event.HasField("timer_started_event_attributes")
+        if asked == 2:
+            return
+
+
 async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: WorkflowEnvironment) -> None:
     """And one for no maintenance, and for one that is over."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
