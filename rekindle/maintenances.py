@@ -145,7 +145,7 @@ class Maintenances:
         Raises:
             BadInput: there is none, or there are several.
         """
-        if maintenance.startswith(ids.LINK_FAILOVER):
+        if maintenance.startswith(ids.LINK_FAILOVER) or await self.run(maintenance):
             return maintenance
         running = [run.id for run in await self.of(maintenance) if run.status is WorkflowExecutionStatus.RUNNING]
         if not running:
@@ -155,10 +155,25 @@ class Maintenances:
         return running[0]
 
     async def of(self, job: str) -> list[WorkflowExecution]:
-        """Those of one job, by its id or name, newest first."""
+        """Those of one job, by its id or name, newest first; those that a client has begun under an id of its own if they have
+        moved links."""
         job_id = await self._rekindle.find(job)
-        name = (await self._rekindle.status(job_id)).state.job.name
-        return [run for run in await self.list(name) if run.id.endswith(f"/{job_id[:8]}")]
+        state = (await self._rekindle.status(job_id)).state
+        found = {run.id: run for run in await self.list(state.job.name) if run.id.endswith(f"/{job_id[:8]}")}
+        for name in {one.maintenance for one in state.links} - found.keys():
+            if run := await self.run(name):
+                found[name] = run
+        return sorted(found.values(), key=lambda run: run.start_time, reverse=True)
+
+    async def run(self, workflow_id: str) -> WorkflowExecution | None:
+        """The maintenance of this id; None: it is none."""
+        try:
+            found = await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                return None
+            raise self._rekindle.unanswered(error) from error
+        return found if found.workflow_type == ids.Workflows.LINK_FAILOVER else None
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
         """Newest first: those that run, and those that are over as long as the server keeps them.

@@ -5,14 +5,13 @@ link switch, as any client does, so that a fault in the days between is recovere
 code while it waits.
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from rekindle.errors import BadInput
+from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
@@ -23,7 +22,7 @@ from rekindle.policy import links, requests
 from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
-from workflows.mode import shielded
+from workflows.mode import finished
 
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
@@ -58,6 +57,8 @@ class LinkFailover:
         self._wanted: list[SwitchBack] = []
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
+        self._reset: set[int] = set()
+        """Ranks that other pods have, told since the job was asked last: its verdict may come later, and be older."""
 
     @workflow.run
     async def run(self, given: object) -> Maintenance:
@@ -67,13 +68,8 @@ class LinkFailover:
         Raises:
             ApplicationError: nothing was moved; says why.
         """
-        living = asyncio.create_task(self._live())
-        try:
-            return await asyncio.shield(living)
-        except asyncio.CancelledError:
-            self._wanted.append(SwitchBack(requested_by="a cancellation of the maintenance"))
-            await shielded(workflow.wait_condition(living.done))
-            raise
+        cancelled = SwitchBack(requested_by="a cancellation of the maintenance")
+        return await finished(self._live(), lambda: self._wanted.append(cancelled))
 
     async def _live(self) -> Maintenance:
         self._show()
@@ -90,6 +86,8 @@ class LinkFailover:
                     self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
                 )
+        if self._job_is_over:
+            self.known = self.known.with_(on_backup=())
         self._becomes(Stage.OVER)
         self._wanted.clear()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -147,13 +145,17 @@ class LinkFailover:
         self._note(describe(moves), verdict.outcome, verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason)
-        self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
+        on_backup = links.after(self.known.on_backup, moves)
+        self.known = self.known.with_(on_backup=links.after(on_backup, links.of_ranks(on_backup, self._reset)))
         self._show()
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        info, until = workflow.info(), workflow.now() + patience
+        info, until, waits = workflow.info(), workflow.now() + patience, False
         while True:
+            if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
+                raise _NotMoved("a switchback was asked for before they were moved")
+            self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
             request = ModeRequest(
                 mode=Mode.LINK_SWITCH,
@@ -164,13 +166,27 @@ class LinkFailover:
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
                 await self._is_asked(asked)
+                until = workflow.now() + PATIENCE
                 return await steps.hold_request(asked)
             except ActivityError as error:
-                said = _said(error)
+                said = await self._heard(_said(error), moves)
                 if said.kind != ErrorTypes.JOB_BUSY or workflow.now() >= until:
                     raise said from error
-            self._note("waits for the job", None, str(said))
+            if not waits:
+                waits = True
+                self._note("waits for the job", None, str(said))
             await workflow.sleep(BUSY, summary="the job is being recovered")
+
+    async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
+        """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""
+        if said.kind not in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.WORKFLOW_LOST):
+            return said
+        try:
+            await steps.resolve_links(ResolveLinksRequest(job_id=self.known.job_id, links=tuple(moves)))
+        except ActivityError as error:
+            if _said(error).kind == NotFound.type:
+                return _NotMoved(str(said), ErrorTypes.JOB_UNKNOWN)
+        return _NotMoved(f"{said}; the cluster still has it", ErrorTypes.JOB_BUSY)
 
     async def _is_asked(self, asked: AskRequest) -> None:
         """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
@@ -245,13 +261,16 @@ class LinkFailover:
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
-        elif not self._wanted:
+        elif wanted not in self._wanted:
             self._wanted.append(wanted)
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
+        self._reset.update(reset.ranks)
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
+        if not gone:
+            return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()

@@ -18,7 +18,7 @@ from rekindle.model.activity_values import EndSession, RememberRequest
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsNow, ManagerGone, Sighting
 from rekindle.model.links import LinksReset, OnBackup
-from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
+from rekindle.model.recovery import Attachment, Mode, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
 from rekindle.policy import cases, eligibility, faulty, links, observing, requests
 from rekindle.policy.cases import Case
@@ -203,6 +203,11 @@ class TrainingJob:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
+        if case.request and case.request.request.mode is Mode.LINK_SWITCH:
+            mover = case.request.request.front
+            self._tell_maintenances(
+                links.returned(before, self.state, mover), f"on their first links, moved by {mover or 'a client'}"
+            )
         self._show()
 
     async def _tell_what_comes_due(self) -> None:

@@ -73,6 +73,12 @@ def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
     return among(after.links, (rank for pod_rank in new for rank in after.job.ranks_of(pod_rank)))
 
 
+def returned(before: JobState, after: JobState, mover: str) -> tuple[OnBackup, ...]:
+    """Ranks that were on their backup links by a maintenance, and that somebody else has moved back."""
+    still = {rank for one in after.links for rank in one.ranks}
+    return _of({one.maintenance: set(one.ranks) - still for one in before.links if one.maintenance not in ("", mover)})
+
+
 def _is_another(before: str, now: str) -> bool:
     if before in (now, EXPECTED_HOLDER):
         return False

@@ -4,15 +4,16 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import grpc
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import Stage
 from rekindle.model.recovery import Receipt
 from rekindle.model.stress import StressRequest
 from rekindle.policy.stress import message
@@ -69,14 +70,17 @@ class Operations:
         """Each device by the maintenance that has moved it."""
         state = (await self._rekindle.status(await self._rekindle.find(job_id))).state
         moved: dict[tuple[str, str], str] = {}
-        for maintenance in (one.maintenance for one in state.links if one.maintenance):
+        for maintenance in (one.maintenance for one in state.links):
+            if not _is_running(await self._maintenances.run(maintenance)):
+                continue
             on_backup = (await self._maintenances.status(maintenance)).on_backup
             moved |= {(one.node, device): maintenance for one in on_backup for device in one.devices}
         by_maintenance: dict[str, list[NodeLinks]] = {}
         for one in links:
             for device in one.devices:
                 if (one.node, device) not in moved:
-                    raise BadInput(f"device {device} of {one.node} is on its first link already")
+                    here = "was moved by no maintenance, or " if state.links else ""
+                    raise BadInput(f"device {device} of {one.node} {here}is on its first link already")
                 by_maintenance.setdefault(moved[one.node, device], []).append(one.model_copy(update={"devices": (device,)}))
         for maintenance, back in by_maintenance.items():
             await self._maintenances.switch_back(maintenance, back, requested_by="SwitchNicTrack", wait=False)
@@ -117,7 +121,7 @@ class Operations:
         except RekindleError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        last = known.moves[-1] if known.moves else None
+        last = known.last
         return FINISHED if last is None or last.succeeded else f"switch nic failed, {last.reason}"
 
     async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[str]], doing: str) -> str:
@@ -172,13 +176,38 @@ class Operations:
             await asyncio.sleep(0.2)
 
     async def _newest(self, job_id: str) -> str:
-        """The job's maintenance that moves links, or the one that did so last; empty: none does."""
-        if moved := self._moved.get(job_id):
-            return moved
-        deadline = asyncio.get_running_loop().time() + LISTED
+        """The job's maintenance that moves links, or the one that did so last; empty: none does. It may have been asked for at
+        another gateway."""
+        here, deadline = self._moved.get(job_id, ""), asyncio.get_running_loop().time() + LISTED
         while True:
-            found = await self._maintenances.of(job_id)
-            if found or asyncio.get_running_loop().time() > deadline:
-                running = [run for run in found if run.status is WorkflowExecutionStatus.RUNNING]
-                return next((run.id for run in running or found), "")
+            try:
+                asking = (await self._rekindle.status(job_id)).front
+                found = await self._maintenances.of(job_id)
+            except BadInput:
+                if here:  # its job has ended
+                    return here
+                raise
+            if asking and await self._maintenances.run(asking):
+                return asking
+            if here and here not in {run.id for run in found} and (run := await self._maintenances.run(here)):
+                found.append(run)
+            if found:
+                return await self._last_of([run for run in found if _is_running(run) or run.id == here] or found[:1])
+            if asyncio.get_running_loop().time() > deadline:
+                return ""
             await asyncio.sleep(0.2)
+
+    async def _last_of(self, runs: Sequence[WorkflowExecution]) -> str:
+        """The one that moves links now, or has moved some last."""
+
+        async def place(run: WorkflowExecution) -> tuple[bool, datetime]:
+            known = await self._maintenances.status(run.id)
+            moves = _is_running(run) and known.stage is not Stage.ON_BACKUP
+            return moves, known.last.at if known.last else run.start_time
+
+        places = {run.id: await place(run) for run in runs}
+        return max(places, key=lambda name: places[name])
+
+
+def _is_running(run: WorkflowExecution | None) -> bool:
+    return run is not None and run.status is WorkflowExecutionStatus.RUNNING
