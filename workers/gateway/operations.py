@@ -166,11 +166,9 @@ class Operations:
 
     async def _newest_test(self, job_id: str) -> str:
         """It may have been begun at another gateway, a moment ago."""
-        if begun := self._begun.get(job_id):
-            return begun
         deadline = asyncio.get_running_loop().time() + LISTED
         while True:
-            test = await self._tests.newest(job_id)
+            test = await self._tests.newest(job_id, self._begun.get(job_id, ""))
             if test or asyncio.get_running_loop().time() > deadline:
                 return test
             await asyncio.sleep(0.2)
