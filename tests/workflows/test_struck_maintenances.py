@@ -159,6 +159,17 @@ async def test_a_platform_hears_of_a_switchback_that_failed_whatever_was_noted_s
         assert peer.on_backup == {2, 3}
 
 
+async def test_a_platform_that_switches_two_maintenances_back_at_once_hears_of_both(temporal: WorkflowEnvironment) -> None:
+    """The first one fails, and the second one does not."""
+    async with linked(temporal, a_job(), Script(switch_results=[True, True, False])) as (world, peer):
+        for name in ("0", "1"):
+            assert (await nic_ops(world, (name, True))).code == 0
+            assert await told(world) == "switch nic finish"
+        assert (await nic_ops(world, ("0", False), ("1", False))).code == 0
+        assert "eth1 is down" in await told(world)
+        assert (len(peer.lists), peer.on_backup) == (4, {2})
+
+
 # ---- several gateways
 
 

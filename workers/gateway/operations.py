@@ -5,6 +5,7 @@ import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import grpc
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
@@ -35,6 +36,8 @@ LISTED = 3.0
 ANSWER = timedelta(minutes=15)
 """How long the end of a switch is waited for. Source: the wire contract, 15 minutes."""
 
+Found = TypeVar("Found", str, tuple[str, ...])
+
 logger = logging.getLogger("gateway")
 
 
@@ -47,8 +50,8 @@ class Operations:
         self._tests = StressTests(self._rekindle)
         self._begun: dict[str, str] = {}
         """The last test of each job that was asked for here."""
-        self._moved: dict[str, str] = {}
-        """The maintenance of each job that was asked here to move links last."""
+        self._moved: dict[str, tuple[str, ...]] = {}
+        """The maintenances of each job that were asked here, by the last request, to move links."""
         self._everybody = settings.cluster == "local" or not settings.check_senders
         self._platforms = settings.platforms
 
@@ -58,7 +61,7 @@ class Operations:
         async def ask() -> Receipt:
             links = read()
             if any(one.backup for one in links):
-                self._moved[job_id] = await self._maintenances.fail_over(job_id, links, requested_by="SwitchNicTrack")
+                self._moved[job_id] = (await self._maintenances.fail_over(job_id, links, requested_by="SwitchNicTrack"),)
             else:
                 await self._switch_back(job_id, links)
             logger.info("links are switched", extra={"job": job_id, "nodes": sorted({one.node for one in links})})
@@ -84,7 +87,7 @@ class Operations:
                 by_maintenance.setdefault(moved[one.node, device], []).append(one.model_copy(update={"devices": (device,)}))
         for maintenance, back in by_maintenance.items():
             await self._maintenances.switch_back(maintenance, back, requested_by="SwitchNicTrack", wait=False)
-            self._moved[job_id] = maintenance
+        self._moved[job_id] = tuple(by_maintenance)
 
     async def _answered(self, context: Context, job_id: str, ask: Callable[[], Awaitable[Receipt]]) -> Receipt:
         try:
@@ -110,10 +113,10 @@ class Operations:
 
     async def switched(self, context: Context, job_id: str) -> str:
         """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
-        maintenance = await self._asked_for(context, job_id, self._newest, "swtiching nic")
+        maintenances = await self._asked_for(context, job_id, self._newest, "swtiching nic")
         try:
             async with asyncio.timeout(ANSWER.total_seconds()):
-                known = await self._maintenances.settled(maintenance)
+                known = [await self._maintenances.settled(maintenance) for maintenance in maintenances]
         except TimeoutError:
             return "report switch nic result timeout, please check manually"
         except (BadInput, Refused) as error:
@@ -121,10 +124,10 @@ class Operations:
         except RekindleError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        last = known.last
-        return FINISHED if last is None or last.succeeded else f"switch nic failed, {last.reason}"
+        failed = [one.last.reason for one in known if one.last and not one.last.succeeded]
+        return f"switch nic failed, {'; '.join(failed)}" if failed else FINISHED
 
-    async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[str]], doing: str) -> str:
+    async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[Found]], doing: str) -> Found:
         """The workflow that does it. Who asked for nothing, or for no job, gets a gRPC error. Source: the wire contract."""
         try:
             messages.job_id(job_id)
@@ -173,10 +176,10 @@ class Operations:
                 return test
             await asyncio.sleep(0.2)
 
-    async def _newest(self, job_id: str) -> str:
-        """The job's maintenance that moves links, or the one that did so last; empty: none does. It may have been asked for at
+    async def _newest(self, job_id: str) -> tuple[str, ...]:
+        """The job's maintenances that move links, or the one that did so last; empty: none does. It may have been asked for at
         another gateway."""
-        here, deadline = self._moved.get(job_id, ""), asyncio.get_running_loop().time() + LISTED
+        here, deadline = self._moved.get(job_id, ()), asyncio.get_running_loop().time() + LISTED
         while True:
             try:
                 asking = (await self._rekindle.status(job_id)).front
@@ -185,26 +188,26 @@ class Operations:
                 if here:  # its job has ended
                     return here
                 raise
-            if asking and await self._maintenances.run(asking):
-                return asking
-            if here and here not in {run.id for run in found} and (run := await self._maintenances.run(here)):
-                found.append(run)
+            known = {run.id for run in found}
+            for name in {asking, *here} - known - {""}:
+                if run := await self._maintenances.run(name):
+                    found.append(run)
             if found:
-                return await self._last_of([run for run in found if _is_running(run) or run.id == here] or found[:1])
+                return await self._last_of([run for run in found if _is_running(run) or run.id in here] or found[:1], here)
             if asyncio.get_running_loop().time() > deadline:
-                return ""
+                return ()
             await asyncio.sleep(0.2)
 
-    async def _last_of(self, runs: Sequence[WorkflowExecution]) -> str:
-        """The one that moves links now, or has moved some last."""
-
-        async def place(run: WorkflowExecution) -> tuple[bool, datetime]:
+    async def _last_of(self, runs: Sequence[WorkflowExecution], here: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that move links now, or the one that has moved some last; with all that were asked for together with it."""
+        moving, moved = [], dict[str, datetime]()
+        for run in runs:
             known = await self._maintenances.status(run.id)
-            moves = _is_running(run) and known.stage is not Stage.ON_BACKUP
-            return moves, known.last.at if known.last else run.start_time
-
-        places = {run.id: await place(run) for run in runs}
-        return max(places, key=lambda name: places[name])
+            moved[run.id] = known.last.at if known.last else run.start_time
+            if _is_running(run) and known.stage is not Stage.ON_BACKUP:
+                moving.append(run.id)
+        last = moving or [max(moved, key=lambda name: moved[name])]
+        return tuple(dict.fromkeys((*last, *here))) if set(last) & set(here) else tuple(last)
 
 
 def _is_running(run: WorkflowExecution | None) -> bool:
