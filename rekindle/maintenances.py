@@ -7,7 +7,8 @@
 Imports no workflow. Errors are those of `rekindle.errors`.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from temporalio.client import (
@@ -17,6 +18,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy
@@ -96,7 +98,7 @@ class Maintenances:
             update = await handle.start_update(
                 ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
             )
-            return str((await update.result()).info) if wait else "accepted"
+            return str((await _answer(update.result)).info) if wait else "accepted"
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -112,7 +114,9 @@ class Maintenances:
         """
         handle = self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance)
         try:
-            found: Maintenance = await handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            found: Maintenance = await _answer(
+                lambda: handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            )
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -188,6 +192,18 @@ class Maintenances:
             return [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
+
+
+async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
+    """Of an update, however long it takes: the SDK gives up where the server does not answer in time, and has the same error for
+    a cancellation of ours."""
+    while True:
+        try:
+            return await wait()
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise asyncio.CancelledError from None
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import grpc
 import pytest
@@ -20,6 +21,7 @@ from tests.support.harness import GatewayProcess, Harness, a_job, harness
 from tests.support.peer import Script, ScriptedPeer
 from tests.workflows.test_link_failover import OVER, linked, nic_ops, of, told
 from tests.workflows.test_lost_jobs import _noted, _register
+from workers.gateway import operations
 
 
 def device(name: str, *, backup: bool = False, node: str = "node-1") -> NodeLinks:
@@ -168,6 +170,18 @@ async def test_a_platform_that_switches_two_maintenances_back_at_once_hears_of_b
         assert (await nic_ops(world, ("0", False), ("1", False))).code == 0
         assert "eth1 is down" in await told(world)
         assert (len(peer.lists), peer.on_backup) == (4, {2})
+
+
+async def test_a_platform_whose_switch_takes_too_long_is_told_so(
+    temporal: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the contract's words."""
+    monkeypatch.setattr(operations, "ANSWER", timedelta(seconds=0.3))  # which is real time: the gateway skips none
+    async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
+        assert (await nic_ops(world, ("0", True))).code == 0
+        await peer.until(lambda: bool(peer.lists))
+        assert await told(world) == "report switch nic result timeout, please check manually"
+        await peer.report_switched()
 
 
 # ---- several gateways
