@@ -5,14 +5,13 @@ link switch, as any client does, so that a fault in the days between is recovere
 code while it waits.
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from rekindle.errors import BadInput
+from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
@@ -23,7 +22,7 @@ from rekindle.policy import links, requests
 from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
-from workflows.mode import shielded
+from workflows.mode import finished
 
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
@@ -66,6 +65,8 @@ class LinkFailover:
         self._wanted: list[SwitchBack] = []
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
+        self._reset: set[int] = set()
+        """Ranks that other pods have, told since the job was asked last: its verdict may come later, and be older."""
 
     @workflow.run
     async def run(self, given: object = None) -> Maintenance:
@@ -75,13 +76,8 @@ class LinkFailover:
         Raises:
             ApplicationError: nothing was moved; says why.
         """
-        living = asyncio.create_task(self._live())
-        try:
-            return await asyncio.shield(living)
-        except asyncio.CancelledError:
-            self._wanted.append(SwitchBack(requested_by="a cancellation of the maintenance"))
-            await shielded(workflow.wait_condition(living.done))
-            raise
+        cancelled = SwitchBack(requested_by="a cancellation of the maintenance")
+        return await finished(self._live(), lambda: self._wanted.append(cancelled))
 
     async def _live(self) -> Maintenance:
         self._show()
@@ -98,6 +94,8 @@ class LinkFailover:
                     self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
                 )
+        if self._job_is_over:
+            self.known = self.known.with_(on_backup=())
         self._becomes(Stage.OVER)
         self._wanted.clear()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -155,14 +153,17 @@ class LinkFailover:
         self._note(describe(moves), verdict.outcome, verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason)
-        self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
+        on_backup = links.after(self.known.on_backup, moves)
+        self.known = self.known.with_(on_backup=links.after(on_backup, links.of_ranks(on_backup, self._reset)))
         self._show()
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
         info, began = workflow.info(), workflow.now()
-        waits = {ErrorTypes.JOB_BUSY: (BUSY, patience), ErrorTypes.REQUEST_REFUSED: (ABSENT, min(patience, ABSENCE))}
         while True:
+            if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
+                raise _NotMoved("a switchback was asked for before they were moved")
+            self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
             request = ModeRequest(
                 mode=Mode.LINK_SWITCH,
@@ -173,14 +174,29 @@ class LinkFailover:
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
                 await self._is_asked(asked)
+                began, patience = workflow.now(), PATIENCE
                 return await steps.hold_request(asked)
             except ActivityError as error:
-                said = _said(error)
-                gap, limit = waits.get(said.kind, (BUSY, timedelta(0)))
+                said = await self._heard(_said(error), moves)
+                gap, limit = {
+                    ErrorTypes.JOB_BUSY: (BUSY, patience),
+                    ErrorTypes.REQUEST_REFUSED: (ABSENT, min(patience, ABSENCE)),
+                }.get(said.kind, (BUSY, timedelta(0)))
                 if workflow.now() - began >= limit:
                     raise said from error
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))
+
+    async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
+        """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""
+        if said.kind not in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.WORKFLOW_LOST):
+            return said
+        try:
+            await steps.resolve_links(ResolveLinksRequest(job_id=self.known.job_id, links=tuple(moves)))
+        except ActivityError as error:
+            if _said(error).kind == NotFound.type:
+                return _NotMoved(str(said), ErrorTypes.JOB_UNKNOWN)
+        return _NotMoved(f"{said}; the cluster still has it", ErrorTypes.JOB_BUSY)
 
     async def _is_asked(self, asked: AskRequest) -> None:
         """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
@@ -255,16 +271,17 @@ class LinkFailover:
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
-        elif self._wanted:
-            self._note("a switchback was refused", None, "its links are being switched back already")
-        else:
+        elif wanted not in self._wanted:
             self._wanted.append(wanted)
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
-        if not gone or reset.job_id not in ("", self.known.job_id):
+        if reset.job_id not in ("", self.known.job_id):
+            return
+        self._reset.update(reset.ranks)
+        if not gone:
             return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
@@ -285,9 +302,13 @@ class LinkFailover:
         self._show()
 
     def _waits(self, why: str) -> None:
-        """Said once, however often the job is asked."""
-        if not any((move.what, move.reason) == (WAITS, why) for move in self.known.moves[-1:]):
-            self._note(WAITS, None, why)
+        """Said once, with the last reason, however often the job is asked."""
+        last = self.known.moves[-1:]
+        if last and last[0].what == WAITS:
+            if last[0].reason == why:
+                return
+            self.known = self.known.with_(moves=self.known.moves[:-1])
+        self._note(WAITS, None, why)
 
     def _note(self, what: str, outcome: Outcome | None, reason: str) -> None:
         move = Move(at=workflow.now(), what=what, outcome=outcome, reason=reason)

@@ -36,7 +36,7 @@ from rekindle.model.recovery import Receipt
 from rekindle.policy import plans, requests
 from rekindle.temporal import Attributes
 from workflows import steps
-from workflows.mode import shielded
+from workflows.mode import finished
 
 EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
@@ -69,13 +69,7 @@ class SwitchUpgrade:
     @workflow.run
     async def run(self, given: object = None) -> Upgrade:
         """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
-        living = asyncio.create_task(self._live())
-        try:
-            return await asyncio.shield(living)
-        except asyncio.CancelledError:
-            self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation"))
-            await shielded(workflow.wait_condition(living.done))
-            raise
+        return await finished(self._live(), lambda: self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation")))
 
     async def _live(self) -> Upgrade:
         self._show()
@@ -146,7 +140,7 @@ class SwitchUpgrade:
         if (seen := await self._survey()) is None:
             return
         here = plans.to_move(seen, self.known)
-        await self._each(here, self._move)
+        await self._each(here, self._move, Stage.FAILING_OVER)
         if self.known.asking:
             seen = await self._survey()
             self.known = plans.without_gone(self.known, seen) if seen else self.known
@@ -169,7 +163,7 @@ class SwitchUpgrade:
 
     async def _switch_back(self) -> None:
         here = plans.to_return(self.known)
-        await self._each(here, self._move_back)
+        await self._each(here, self._move_back, self.known.stage)
         if plans.stands(self.known) or plans.to_return(self.known):
             return
         if self.known.stage is Stage.ROLLING_BACK:
@@ -179,9 +173,9 @@ class SwitchUpgrade:
 
     # ---- one job
 
-    async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
+    async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]], stage: Stage) -> None:
         """Some at once. Where the upgrade is stopped or rolled back no more are begun, and those that run are awaited."""
-        places, stage = asyncio.Semaphore(self.plan.at_once), self.known.stage
+        places = asyncio.Semaphore(self.plan.at_once)
 
         async def one(thing: Thing) -> None:
             async with places:
@@ -194,7 +188,7 @@ class SwitchUpgrade:
         return self.known.stage is stage and not self.known.stopped
 
     async def _move(self, job: JobOnLeaf) -> None:
-        move, stage, until = plans.first_move(job, self.known.leaf), self.known.stage, workflow.now() + PATIENCE
+        move, stage, until = plans.first_move(job, self.known.leaf), Stage.FAILING_OVER, workflow.now() + PATIENCE
         moved = Moved(problem=job.problem)
         while not job.problem:
             self._put(move, Where.MOVING, moved.problem)
@@ -207,6 +201,9 @@ class SwitchUpgrade:
                 break
         if not moved.problem:
             self._put(move, Where.ON_BACKUP, moved.info)
+        elif self.known.stage is not stage or (self.known.stopped and moved.busy):
+            self.known = plans.without(self.known, move)
+            self._show()
         else:
             self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
 
@@ -251,7 +248,7 @@ class SwitchUpgrade:
 
     @control.validator
     def _may_be_told(self, control: Control) -> None:
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control):
             raise ApplicationError(problem, type=ErrorTypes.REQUEST_REFUSED)
 
     @workflow.signal(name=Signals.CONTROL)
@@ -261,7 +258,7 @@ class SwitchUpgrade:
 
     def _tell(self, control: Control) -> None:
         by = f" by {control.requested_by}" if control.requested_by else ""
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control):
             self._note(f"{control.word}{by} was refused: {problem}")
             return
         self.known = plans.told(self.known, control.word)

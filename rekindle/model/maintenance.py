@@ -68,6 +68,11 @@ class Maintenance(Value):
     moves: tuple[Move, ...] = ()
     """The last ones."""
 
+    @property
+    def last(self) -> Move | None:
+        """Its last movement of links."""
+        return next((move for move in reversed(self.moves) if move.outcome), None)
+
     def with_(self, **changes: Unpack[MaintenanceChanges]) -> Self:
         """It with these fields changed."""
         return self.model_copy(update=dict(changes))

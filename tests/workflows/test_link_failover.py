@@ -18,7 +18,7 @@ from rekindle.errors import BadInput, Busy, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, OnBackup
-from rekindle.model.maintenance import Maintenance, Stage, SwitchBack
+from rekindle.model.maintenance import Maintenance, Stage
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
@@ -376,23 +376,6 @@ async def test_an_input_of_another_shape_fails_with_the_field(temporal: Workflow
         assert isinstance(failed.value.cause, ApplicationError)
         assert words in failed.value.cause.message
         assert failed.value.cause.type in (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
-
-
-async def test_a_signal_that_comes_while_devices_are_moved_back_is_noted(temporal: WorkflowEnvironment) -> None:
-    """It would need an answer, which a signal has not: who sent it finds why nothing became of it."""
-    async with linked(temporal, a_job()) as (world, peer):
-        maintenance = await of(world).fail_over(world.job.id, OVER)
-        await of(world).settled(maintenance)
-        peer.script.switches = False
-        handle = world.client.get_workflow_handle(maintenance)
-        for device in OVER[0].devices:
-            await handle.signal(
-                ids.Signals.SWITCHBACK, SwitchBack(links=(NodeLinks(node="node-1", devices=(device,), backup=False),))
-            )
-        noted = (await of(world).status(maintenance)).moves[-1]
-        assert (noted.what, noted.reason) == ("a switchback was refused", "its links are being switched back already")
-        await peer.until(lambda: len(peer.lists) == 2)
-        await peer.report_switched()
 
 
 async def test_a_worker_that_dies_while_links_are_moved_costs_nothing(temporal: WorkflowEnvironment) -> None:
