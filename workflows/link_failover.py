@@ -43,6 +43,12 @@ ABSENCE = timedelta(minutes=1)
 
 WAITS = "waits for the job"
 
+WAITED_FOR = {
+    Stage.FAILING_OVER: "the job, which moves them to the backup link",
+    Stage.ON_BACKUP: "the switchback: `rekindle switchback`, or the signal `switchback`",
+    Stage.SWITCHING_BACK: "the job, which moves them to the first link",
+}
+
 
 class _NotMoved(Exception):
     """Devices were not moved; says why."""
@@ -116,6 +122,7 @@ class LinkFailover:
             self._refusal = error
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
+        self.known = self.known.with_(since=workflow.now())
         self._becomes(Stage.ON_BACKUP)
 
     async def _found(self) -> tuple[Placed, ...]:
@@ -321,9 +328,13 @@ class LinkFailover:
         changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
         if changes:
             workflow.upsert_search_attributes(changes)
-        lines = [f"**{self.known.job}**: {self.known.stage}", f"- asked for: {describe(self.request.links)}"]
+        lines = [f"**{self.known.job}**: {self.known.stage}"]
         if self.known.on_backup:
-            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}")
+            since = f", since {self.known.since:%Y-%m-%d %H:%M:%S}" if self.known.since else ""
+            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}{since}")
+        if waited := WAITED_FOR.get(self.known.stage):
+            lines.append(f"- waits for {waited}")
+        lines.append(f"- asked for: {describe(self.request.links)}")
         lines += [
             f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
             for one in reversed(self.known.moves)

@@ -49,6 +49,7 @@ class MaintenanceChanges(TypedDict, total=False):
     job_id: str
     stage: Stage
     on_backup: tuple[Placed, ...]
+    since: datetime
     asked: int
     moves: tuple[Move, ...]
 
@@ -61,6 +62,9 @@ class Maintenance(Value):
     stage: Stage = Stage.FAILING_OVER
     on_backup: tuple[Placed, ...] = ()
     """Devices that it has moved, and that have not returned."""
+
+    since: datetime | None = None
+    """When it had moved them."""
 
     asked: int = 0
     """So many movements were asked for."""
