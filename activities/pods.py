@@ -60,7 +60,8 @@ from rekindle.policy import isolation, stress
 from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.links import resolved
 from rekindle.policy.pod_ranks import is_standby, rank_of
-from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, matters, sight, standbys
+from rekindle.policy.rules import of_node
+from rekindle.policy.sighting import end_of, gone, is_lost, matters, sight, standbys
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
@@ -92,7 +93,7 @@ class PodActivities:
     """The activities over one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._cluster, self._rules = cluster, cluster.rules
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
@@ -145,7 +146,7 @@ class PodActivities:
 
     async def _ill_nodes(self, pods: Iterable[Pod]) -> list[str]:
         """Of standbys: those that are lost or sub-healthy."""
-        return [node.metadata.name for node in await self._nodes(filter(is_standby, pods)) if matters(node)]
+        return [node.metadata.name for node in await self._nodes(filter(is_standby, pods)) if matters(node, self._rules)]
 
     async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
         """That these pods are on."""
@@ -166,7 +167,7 @@ class PodActivities:
                     if request.count:
                         raise
                     return StandbysNow()
-        return StandbysNow(standbys=standbys(pods, (), ""))
+        return StandbysNow(standbys=standbys(pods, (), "", self._rules))
 
     @activity.defn
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
@@ -184,7 +185,7 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
-        return node is not None and is_sub_healthy(node)
+        return node is not None and bool(of_node(node, self._rules))
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
@@ -328,7 +329,7 @@ class PodActivities:
                 nodes = await asyncio.gather(*(self._node(name) for name in names))
         seen = tuple(node or gone(name) for name, node in zip(names, nodes, strict=True))
         view = JobView(job=job, pods=tuple(pods), nodes=seen)
-        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
+        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view, self._rules), nodes=names)
 
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:

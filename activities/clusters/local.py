@@ -9,6 +9,8 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodPhase, PodRole, PodSpec, WatchEvent
+from rekindle.model.rule_file import plain
+from rekindle.model.rules import Rules
 from rekindle.policy import standbys
 from rekindle.policy.isolation import isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
@@ -20,8 +22,11 @@ RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 class LocalCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
-    def __init__(self, socket: Path) -> None:
-        self._client = ClusterClient(socket)
+    def __init__(self, socket: Path, rules: Rules | None = None) -> None:
+        """Args:
+        rules: by default the ready-made set `plain`.
+        """
+        self._client, self.rules = ClusterClient(socket), rules or plain()
 
     async def close(self) -> None:
         await self._client.close()

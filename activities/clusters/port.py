@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Replacement:
 class Cluster(Protocol):
     """Errors are those of `rekindle.errors`: ClusterUnavailable (try again), NotFound, Conflict, Invalid, Forbidden; WatchExpired
     where something is watched."""
+
+    rules: Rules
+    """What of its nodes and pods is a fault."""
 
     async def job(self, job_id: str) -> JobObject:
         """The job object with this UID, or NotFound."""

@@ -27,6 +27,7 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
+from rekindle.model.rule_file import plain
 from rekindle.policy import standbys
 from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder
@@ -57,6 +58,7 @@ class ScriptedCluster:
         self.pods_are_placed = True
         """Job rescheduling: whether the scheduler has room for new pods."""
         self.terminating_for_ever: set[str] = set()
+        self.rules = plain()
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
         self.takes_metadata, self.takes_notes = asyncio.Event(), asyncio.Event()

@@ -19,6 +19,7 @@ from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.rule_file import rules_of
 from rekindle.policy import standbys
 from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import rank_of
@@ -34,7 +35,7 @@ class KubernetesCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
     def __init__(self, api: Api, settings: Settings) -> None:
-        self._api, self._settings = api, settings
+        self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
         self._reader = Reader(api, settings)
         self._direct = DirectDriver(api, self._reader, settings)
         self._operator = OperatorDriver(api, self._reader)

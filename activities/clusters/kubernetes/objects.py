@@ -13,13 +13,17 @@ from activities.clusters.kubernetes.devices import devices_of
 from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import (
     Condition,
+    ContainerState,
     JobObject,
     JobObjectStatus,
     JobPhase,
     JobSpec,
     Node,
+    NodeReport,
+    NodeSpec,
     NodeStatus,
     ObjectMeta,
     Pod,
@@ -27,9 +31,10 @@ from rekindle.model.cluster import (
     PodSpec,
     PodStatus,
     PodTemplate,
+    Taint,
 )
 from rekindle.model.job import TrainingSide
-from rekindle.model.sizes import MOST_STANDBYS, size_problem
+from rekindle.model.sizes import LONGEST_NOTE, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
@@ -45,16 +50,28 @@ RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 # ---- nodes and pods
 
 
-def node_of(raw: Object) -> Node:
-    """Raises:
-    BadInput: a field that is read is wrong.
+def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
+    """Args:
+        reports: what others say of it.
+
+    Raises:
+        BadInput: a field that is read is wrong.
     """
-    node = {"status": {}, **shapes.checked(shapes.Node, raw)}
+    node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, raw)}
     amounts = node["status"].get("allocatable", {})
+    conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
         metadata=metadata_of(node),
-        status=NodeStatus(accelerators=_accelerators(amounts), conditions=_conditions(node["status"].get("conditions", ()))),
+        spec=NodeSpec(
+            unschedulable=node["spec"].get("unschedulable", False), taints=tuple(map(_taint, node["spec"].get("taints", ())))
+        ),
+        status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions, reports=reports),
     )
+
+
+def _taint(raw: Object) -> Taint:
+    added = _time(raw.get("timeAdded"))
+    return Taint(key=raw["key"], value=raw.get("value", ""), effect=raw.get("effect", ""), time_added=added)
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
@@ -121,6 +138,23 @@ def _status(status: Object) -> PodStatus:
         message=status.get("message") or ended.get("message") or "",
         exit_code=ended.get("exitCode"),
         start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
+        containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one))),
+    )
+
+
+def _container(status: Object) -> ContainerState | None:
+    """None: it just runs."""
+    now = status.get("state") or {}
+    waits, ended = now.get("waiting") or {}, now.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    restarts = status.get("restartCount", 0)
+    if not (waits or ended or restarts):
+        return None
+    return ContainerState(
+        name=status.get("name", ""),
+        waiting=waits.get("reason", ""),
+        exit_code=ended.get("exitCode") if ended else None,
+        restarts=restarts,
+        message=cut(waits.get("message") or (ended or {}).get("message") or "", LONGEST_NOTE),
     )
 
 

@@ -155,12 +155,21 @@ class Terminated(Shape):
     exit_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)] = 0
 
 
+class Waiting(Shape):
+    reason: str = ""
+    message: str = ""
+
+
 class ContainerState(Shape):
     terminated: Terminated = Terminated()
+    waiting: Waiting = Waiting()
 
 
 class ContainerStatus(Shape):
+    name: str = ""
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    restart_count: Count = 0
 
 
 class Address(Shape):
@@ -189,8 +198,21 @@ class NodeStatus(Shape):
     conditions: list[Condition] = []
 
 
+class Taint(Shape):
+    key: str
+    value: str = ""
+    effect: str = ""
+    time_added: Moment = "1970-01-01T00:00:00Z"
+
+
+class NodeSpec(Shape):
+    unschedulable: StrictBool = False
+    taints: list[Taint] = []
+
+
 class Node(Shape):
     metadata: Metadata
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
