@@ -212,6 +212,9 @@ class Rule(Written):
     pod_condition: ConditionMatch | None = None
     container: ContainerMatch | None = None
     report: ReportMatch | None = None
+    beside: ReportMatch | None = None
+    """Only where somebody reports this of the same node, too: faults that are associated."""
+
     then: Then
     settle: Seconds = timedelta(0)
     """It has to last so long until something is done."""
@@ -246,7 +249,7 @@ class Rule(Written):
 
     def covers(self, other: "Rule") -> bool:
         """Whether it leaves nothing for another one that comes behind it."""
-        if self.source != other.source:
+        if self.source != other.source or (self.beside and self.beside != other.beside):
             return False
         return self.cordoned is not None or bool(self.match(self.source).covers(other.match(other.source)))
 
@@ -279,4 +282,5 @@ class Rules(Value):
     @cached_property
     def reporters(self) -> frozenset[str]:
         """Whose objects have to be read."""
-        return frozenset(word for one in self.rules if one.rule.report for word in one.rule.report.source)
+        matches = (match for one in self.rules for match in (one.rule.report, one.rule.beside) if match)
+        return frozenset(word for match in matches for word in match.source)

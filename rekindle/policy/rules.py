@@ -4,13 +4,13 @@ Asked by `policy.sighting`, which makes faults of the answers, and by whoever ex
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 from rekindle.model.bounds import cut
-from rekindle.model.cluster import Condition, Node, Pod
+from rekindle.model.cluster import Condition, Node, NodeReport, Pod
 from rekindle.model.keys import HEALTH
 from rekindle.model.rules import Named, Rules, Then
 
@@ -82,22 +82,42 @@ def is_silenced(node: Node) -> bool:
 
 def unused(node: Node, rules: Rules) -> list[Fact]:
     """What it shows and no rule knows; labels and annotations are others' business."""
-    return [fact for fact in node_facts(node) if fact.source not in ("label", "annotation") and _decides(fact, rules) is None]
+    marks = ("label", "annotation")
+    return [fact for fact, named in decisions(node, rules) if named is None and fact.source not in marks]
+
+
+def is_of_matter(report: NodeReport, rules: Rules) -> bool:
+    """Whether it may make a difference: to a rule that does not call it nothing, or to one that asks what is beside it. Of
+    others than events it is kept in any case, so that it can be shown as unused."""
+    fact = _reported(report)
+    takes = next((named for named in rules.by_source["report"] if named.rule.takes(fact.values)), None)
+    is_beside = any(named.rule.beside and named.rule.beside.takes(fact.values) for named in rules.rules)
+    return is_beside or report.source != "event" or (takes is not None and takes.rule.then is not Then.NOTHING)
 
 
 def decisions(node: Node, rules: Rules) -> list[tuple[Fact, Named | None]]:
     """Every fact with the rule that decides about it, silenced or not."""
-    return [(fact, _decides(fact, rules)) for fact in node_facts(node)]
+    shown = list(node_facts(node))
+    return [(fact, _decides(fact, rules, shown)) for fact in shown]
 
 
 def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
-    decided = ((fact, _decides(fact, rules)) for fact in facts)
+    shown = list(facts)
+    decided = ((fact, _decides(fact, rules, shown)) for fact in shown)
     return [Finding(named, fact) for fact, named in decided if named and named.rule.then is not Then.NOTHING]
 
 
-def _decides(fact: Fact, rules: Rules) -> Named | None:
-    """The first rule that takes it."""
-    return next((named for named in rules.by_source[fact.source] if named.rule.takes(fact.values)), None)
+def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
+    """The first rule that takes it, among all that is shown beside it."""
+
+    def takes(named: Named) -> bool:
+        rule = named.rule
+        beside = rule.beside
+        return rule.takes(fact.values) and (
+            beside is None or any(beside.takes(one.values) for one in shown if one is not fact and one.source == "report")
+        )
+
+    return next(filter(takes, rules.by_source[fact.source]), None)
 
 
 # ---- facts
@@ -115,10 +135,13 @@ def node_facts(node: Node) -> Iterator[Fact]:
         for key, value in sorted(marks.items()):
             saw = cut(f"{source} {key}={value}", LONGEST_SAW)
             yield Fact(source, {"key": key, "value": value}, saw, cut(key, LONGEST_CODE), value)
-    for one in node.status.reports:
-        values = {"source": one.source, "code": one.code, "level": one.level, "by": one.by, "message": one.message}
-        saw = f"{one.source} {one.code}{f' ({one.level})' if one.level else ''}"
-        yield Fact("report", values, cut(saw, LONGEST_SAW), cut(one.code, LONGEST_CODE), one.message, one.since, one.devices)
+    yield from map(_reported, node.status.reports)
+
+
+def _reported(one: NodeReport) -> Fact:
+    values = {"source": one.source, "code": one.code, "level": one.level, "by": one.by, "message": one.message}
+    saw = f"{one.source} {one.code}{f' ({one.level})' if one.level else ''}"
+    return Fact("report", values, cut(saw, LONGEST_SAW), cut(one.code, LONGEST_CODE), one.message, one.since, one.devices)
 
 
 def _pod_facts(pod: Pod) -> Iterator[Fact]:

@@ -14,6 +14,7 @@ from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB,
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.reader import Reader, is_name
+from activities.clusters.kubernetes.reports import reports_of
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
@@ -72,7 +73,8 @@ class KubernetesCluster:
             return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
 
     async def node(self, name: str) -> Node:
-        return node_of(await self._api.get(f"{NODES}/{name}"))
+        """With what others say of it, as far as the rules of the installation ask for that."""
+        return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
 
     async def isolated_nodes(self) -> Sequence[str]:
         """Where our account may not list nodes, its scheduler's word has to do."""
@@ -95,7 +97,7 @@ class KubernetesCluster:
                 yield known.read(job, pods)
 
     async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
-        async for event in Watch(self._api, self._reader, self._settings, self._refuse).events():
+        async for event in Watch(self._api, self._reader, self._settings, self._refuse, self.rules).events():
             yield event
 
     async def addresses(self, job_id: str) -> Collection[str]:

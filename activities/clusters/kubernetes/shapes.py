@@ -216,6 +216,27 @@ class Node(Shape):
     status: NodeStatus = NodeStatus()
 
 
+class EventSource(Shape):
+    component: str = ""
+
+
+class Involved(Shape):
+    kind: str = ""
+    name: str = ""
+
+
+class Event(Shape):
+    metadata: Metadata
+    involved_object: Involved = Involved()
+    source: EventSource = EventSource()
+    reporting_component: str = ""
+    reason: str = ""
+    type: str = ""
+    message: str = ""
+    first_timestamp: Moment = "1970-01-01T00:00:00Z"
+    event_time: Moment = "1970-01-01T00:00:00Z"
+
+
 class Named(Shape):
     """Of which only the metadata is read."""
 

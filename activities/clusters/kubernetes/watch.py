@@ -17,11 +17,14 @@ from activities.clusters.kubernetes.kinds import BARE, KINDS, Kind, Workload
 from activities.clusters.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
+from activities.clusters.kubernetes.reports import Where, places
+from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
+from rekindle.model.rules import Rules
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -35,12 +38,14 @@ logger = logging.getLogger("watcher")
 class Stream:
     """One list and watch."""
 
-    what: Kind | Literal["pods", "nodes", "namespaces"]
+    what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
     selector: str = ""
 
     @property
     def query(self) -> dict[str, str]:
+        if isinstance(self.what, Where):
+            return dict(self.what.query)
         return {"labelSelector": self.selector} if self.selector else {}
 
 
@@ -51,10 +56,12 @@ Found = TypeVar("Found")
 class Watch:
     """One life of the watch; a new one is made when it breaks."""
 
-    def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse) -> None:
+    def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:
         refuse: hears of objects that say something that means nothing.
+        rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
         """
+        self._rules, self._said = rules, SaidOfNodes(rules)
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
         """Those that ask for recoveries, by UID."""
@@ -78,7 +85,8 @@ class Watch:
         scopes = self._reader.scopes
         pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
         jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
-        return [Stream("namespaces", NAMESPACES), *jobs, Stream("nodes", NODES), *pods]
+        reports = [Stream(where, where.path) for where in places(self._rules)]
+        return [Stream("namespaces", NAMESPACES), *jobs, *reports, Stream("nodes", NODES), *pods]
 
     async def _list(self, stream: Stream) -> Listing:
         if isinstance(stream.what, Kind):
@@ -118,7 +126,9 @@ class Watch:
         nodes, pods = [], []
         for stream, listing in listings:
             for item in listing.items:
-                if stream.what == "nodes":
+                if isinstance(stream.what, Where):
+                    self._said.take(stream.what, item, gone=False)
+                elif stream.what == "nodes":
                     if node := await self._alone(stream, item, self._node(item)):
                         nodes.append(node)
                 elif stream.what == "pods":
@@ -146,7 +156,7 @@ class Watch:
         return bare
 
     async def _node(self, node: Object) -> Node:
-        return node_of(node)
+        return self._said.put(node_of(node))
 
     # ---- one object's trouble is its owner's
 
@@ -163,7 +173,8 @@ class Watch:
     def _about(self, stream: Stream, thing: Object) -> About:
         if isinstance(stream.what, Kind):
             return about_job(Workload(stream.what, thing))
-        return about_other({"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}[stream.what], thing)
+        kinds = {"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}
+        return about_other(kinds.get(str(stream.what), "ConfigMap"), thing)
 
     # ---- changes
 
@@ -173,8 +184,14 @@ class Watch:
     async def _follows(self, stream: Stream, change: Change) -> list[WatchEvent]:
         thing = change.object
         kind: EventType = change.type  # type: ignore[assignment]
+        if isinstance(stream.what, Where):
+            changed = self._said.take(stream.what, thing, gone=kind == "DELETED")
+            return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in changed]
         if stream.what == "nodes":
-            return [WatchEvent(type=kind, kind="Node", object=node_of(thing))]
+            node = node_of(thing)
+            return [
+                WatchEvent(type=kind, kind="Node", object=self._said.drop(node) if kind == "DELETED" else self._said.put(node))
+            ]
         if stream.what == "namespaces":
             return self._take_namespace(thing, kind)
         if stream.what == "pods":
