@@ -66,6 +66,9 @@ class PodSpec(Resource):
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""
 
+    tolerates: tuple[str, ...] = ()
+    """Keys of the taints of nodes that the pod tolerates by name."""
+
     termination_grace_period_seconds: int = Field(default=10, ge=0)
 
 
@@ -110,8 +113,21 @@ class NodeStatus(Resource):
     """Of a local cluster whose nodes have networks of their own; elsewhere none are known."""
 
 
+class Taint(Resource):
+    key: str
+    effect: str
+
+
+class NodeSpec(Resource):
+    unschedulable: bool = False
+    """Cordoned: no new pod is put there."""
+
+    taints: tuple[Taint, ...] = ()
+
+
 class Node(Resource):
     metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus
 
 

@@ -20,6 +20,7 @@ from rekindle.model.cluster import (
     JobPhase,
     JobSpec,
     Node,
+    NodeSpec,
     NodeStatus,
     ObjectMeta,
     Pod,
@@ -27,6 +28,7 @@ from rekindle.model.cluster import (
     PodSpec,
     PodStatus,
     PodTemplate,
+    Taint,
 )
 from rekindle.model.job import TrainingSide
 from rekindle.model.sizes import MOST_STANDBYS, size_problem
@@ -49,10 +51,14 @@ def node_of(raw: Object) -> Node:
     """Raises:
     BadInput: a field that is read is wrong.
     """
-    node = {"status": {}, **shapes.checked(shapes.Node, raw)}
-    amounts = node["status"].get("allocatable", {})
+    node = {"spec": {}, "status": {}, **shapes.checked(shapes.Node, raw)}
+    amounts, taints = node["status"].get("allocatable", {}), node["spec"].get("taints", ())
     return Node(
         metadata=metadata_of(node),
+        spec=NodeSpec(
+            unschedulable=node["spec"].get("unschedulable", False),
+            taints=tuple(Taint(key=one["key"], effect=one["effect"]) for one in taints),
+        ),
         status=NodeStatus(accelerators=_accelerators(amounts), conditions=_conditions(node["status"].get("conditions", ()))),
     )
 
@@ -77,6 +83,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
         status=_status(pod.get("status", {})).model_copy(update={"devices": devices_of(annotations)}),
