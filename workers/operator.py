@@ -17,7 +17,7 @@ from activities.clusters.kubernetes.events import about_job, record
 from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
-from activities.clusters.kubernetes.pod_objects import MASTER_PORT, Places, is_manager, pods_of_training_job
+from activities.clusters.kubernetes.pod_objects import MASTER_PORT, Places, controller_of, is_manager, pods_of_training_job
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
@@ -106,6 +106,8 @@ class Operator:
 
     def _take_pod(self, change: str, pod: Object) -> None:
         uid = pod["metadata"]["labels"][keys.JOB_ID]
+        if (controller_of(pod) or {}).get("uid") != uid:
+            return  # its label is a tenant's word
         place = _place(pod["metadata"]["namespace"], uid)
         pods = self._pods.setdefault(place, {})
         pods.pop(pod["metadata"]["uid"], None)

@@ -195,8 +195,9 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await clusters["gateway"].addresses(job)
         await clusters["watcher"].record(job, EVENT)
     for account in ("gateway", "control"):
-        with pytest.raises(NotFound):
-            await clusters[account].addresses("unknown")
+        for unknown in ("unknown", f"{namespace.name}.unknown"):
+            with pytest.raises(NotFound):
+                await clusters[account].addresses(unknown)
     await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)
