@@ -12,7 +12,6 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Po
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules
 from rekindle.policy import standbys
-from rekindle.policy.isolation import isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
@@ -49,8 +48,8 @@ class LocalCluster:
     async def node(self, name: str) -> Node:
         return await self._client.node(name)
 
-    async def isolated_nodes(self) -> Sequence[str]:
-        return isolated(await self._client.nodes())
+    async def nodes(self) -> Sequence[Node]:
+        return await self._client.nodes()
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         await self._client.annotate_node(name, annotations)
@@ -151,7 +150,10 @@ class LocalCluster:
             await self.ensure_deleted(pod.metadata.owner_uid, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
+        """Its scheduler shuns sub-healthy nodes by itself."""
         return await self._client.ensure_generation(job_id, generation, avoid_nodes)
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

@@ -66,6 +66,9 @@ class PodSpec(Resource):
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""
 
+    tolerates: tuple[str, ...] = ()
+    """Keys of the taints of nodes that the pod tolerates by name."""
+
     termination_grace_period_seconds: int = Field(default=10, ge=0)
 
 
@@ -146,7 +149,7 @@ class NodeReport(Resource):
 
 class NodeSpec(Resource):
     unschedulable: bool = False
-    """It is cordoned."""
+    """Cordoned: no new pod is put there."""
 
     taints: tuple[Taint, ...] = ()
 

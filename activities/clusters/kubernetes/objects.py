@@ -94,6 +94,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
         status=_status(pod.get("status", {})).model_copy(update={"devices": devices_of(annotations)}),
@@ -366,7 +367,23 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
 
 
 def is_bare(pod: Object) -> bool:
-    """Pods that say which job they are of, and belong to no object."""
-    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= pod["metadata"].get("labels", {}).keys() and not pod["metadata"].get(
-        "ownerReferences"
-    )
+    """Pods that say which job of their namespace they are of, and belong to no object."""
+    metadata = pod["metadata"]
+    return _says_its_job(metadata) and metadata["labels"][keys.JOB_ID].startswith(f"{metadata['namespace']}.")
+
+
+def refuse_misnamed(pod: Object) -> None:
+    """Raises:
+    BadInput: it says which job it is of, and belongs to no object, but that job could be one of another namespace.
+    """
+    metadata = pod["metadata"]
+    if _says_its_job(metadata) and not is_bare(pod):
+        said, namespace = metadata["labels"][keys.JOB_ID], metadata["namespace"]
+        raise BadInput(
+            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod that nobody controls, begin it with its "
+            f"namespace and a dot, such as {f'{namespace}.{said}'[:LONGEST_LABEL]!r}"
+        )
+
+
+def _says_its_job(metadata: Object) -> bool:
+    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= metadata.get("labels", {}).keys() and not metadata.get("ownerReferences")

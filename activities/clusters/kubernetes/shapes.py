@@ -106,8 +106,13 @@ class NodeSelector(Shape):
     node_selector_terms: list[Term] = []
 
 
+class Preferred(Shape):
+    preference: Term
+
+
 class NodeAffinity(Shape):
     required: NodeSelector = Field(default=NodeSelector(), alias="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[Preferred] = Field(default=[], alias="preferredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(Shape):
@@ -141,8 +146,13 @@ class Container(Shape):
     resources: Resources = Resources()
 
 
+class Toleration(Shape):
+    key: str = ""
+
+
 class PodSpec(Shape):
     containers: list[Container] = Field(min_length=1)
+    tolerations: list[Toleration] = []
     node_name: str = ""
     host_network: StrictBool = False
     termination_grace_period_seconds: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] = 0

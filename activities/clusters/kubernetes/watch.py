@@ -13,8 +13,17 @@ from typing import Literal, TypeVar
 from activities.clusters.api_server import Api, Change, Listing, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.events import About, about_job, about_other
-from activities.clusters.kubernetes.kinds import BARE, KINDS, Kind, Workload
-from activities.clusters.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
+from activities.clusters.kubernetes.kinds import KINDS, Kind, Workload
+from activities.clusters.kubernetes.objects import (
+    bare_job,
+    is_bare,
+    is_managed,
+    job_object_of,
+    metadata_of,
+    node_of,
+    pod_of,
+    refuse_misnamed,
+)
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from activities.clusters.kubernetes.reports import Where, places
@@ -151,6 +160,7 @@ class Watch:
 
     async def _is_noted(self, pod: Object) -> bool:
         """Whether it is one of a job that has no object."""
+        refuse_misnamed(pod)
         if bare := is_bare(pod):
             self._note_bare(pod, "ADDED")
         return bare
@@ -212,6 +222,7 @@ class Watch:
         was = before is not None and before.kind is job.kind
         if kind == "DELETED":
             self._jobs.pop(job.uid, None)
+            self._reader.forget(job.uid)
             return [_gone(job)] if was else []
         self._note_job(job)
         if job.uid not in self._jobs:
@@ -226,6 +237,7 @@ class Watch:
         return told
 
     async def _take_pod(self, pod: Object, kind: EventType) -> list[WatchEvent]:
+        refuse_misnamed(pod)
         told = await self._take_bare(pod, kind) if is_bare(pod) else []
         if seen := await self._pod(pod):
             told.append(WatchEvent(type=kind, kind="Pod", object=seen))
@@ -239,8 +251,6 @@ class Watch:
         job = self._jobs.get(job_id)
         if job is None:
             return [_gone(before)] if before else []
-        if not _is_of(pod, job) or job.kind is not BARE:
-            return []
         read = self._read(job)
         return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
 
@@ -272,20 +282,16 @@ class Watch:
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
-        """A restart leaves templates where there were pods. The label is a tenant's word: pods that bear it are no job where an
-        object has this UID, and of one namespace only."""
-        known, pods = self._jobs.get(job_id), list(self._bare.get(job_id, {}).values())
-        if known and known.kind is not BARE:
-            return
-        namespace = known.namespace if known else self._reader.namespace_of(job_id, pods)
-        if own := [pod for pod in pods if pod["metadata"]["namespace"] == namespace]:
-            self._jobs[job_id] = bare_job(namespace, job_id, own)
-            self._reader.remember(self._jobs[job_id])
-        elif known:
+        """A restart leaves templates where there were pods."""
+        namespace = job_id.partition(".")[0]
+        if pods := list(self._bare.get(job_id, {}).values()):
+            self._jobs[job_id] = bare_job(namespace, job_id, pods)
+        elif job_id in self._jobs:
             path = f"/api/v1/namespaces/{namespace}/podtemplates"
             if not (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items:
-                del self._jobs[job_id]
-                self._reader.forget(job_id)
+                del self._jobs[job_id], self._bare[job_id]
+        else:
+            self._bare.pop(job_id, None)
 
     def _read(self, job: Workload) -> JobObject | None:
         try:
