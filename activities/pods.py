@@ -60,13 +60,12 @@ from rekindle.policy import isolation, stress
 from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.links import resolved
 from rekindle.policy.pod_ranks import is_standby, rank_of
-from rekindle.policy.sighting import end_of, gone, is_lost, is_sub_healthy, matters, sight, standbys
+from rekindle.policy.rules import of_node
+from rekindle.policy.sighting import end_of, gone, is_lost, sight, standbys
+from rekindle.policy.unfit import Unfit, unfit
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
-
-MOST_ISOLATED = 500
-"""Isolated nodes that the affinity of a pod names."""
 
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
@@ -92,7 +91,7 @@ class PodActivities:
     """The activities over one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._cluster, self._rules = cluster, cluster.rules
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
@@ -105,7 +104,7 @@ class PodActivities:
                 pods = await self._cluster.pods(request.job_id)
                 old = _holder(pods, request)
                 name = f"{HOT.sub('', old.metadata.name)}-hot-{request.name_suffix}"
-                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *await self._shut_nodes(pods)})
+                avoid = sorted({*request.avoid_nodes, old.spec.node_name, *(await self._unfit(pods)).both})
                 backup = await self._cluster.ensure_backup(old, name, avoid)
                 return Backup(old=ref(old), backup=ref(backup), standby=was_standby(backup, name))
 
@@ -126,7 +125,7 @@ class PodActivities:
                 pods = await self._cluster.pods(job_id)
                 lost = await self._nodes(pod for pod in pods if rank_of(pod) == pod_rank)
                 bad = {node.metadata.name for node in lost if is_lost(node)}
-                avoid = sorted({*request.avoid_nodes, *bad, *await self._shut_nodes(pods)})
+                avoid = sorted({*request.avoid_nodes, *bad, *(await self._unfit(pods)).both})
                 made = await self._cluster.ensure_replacement(job_id, pod_rank, name, avoid)
                 old = ref(made.old) if made.old else None
                 return Replacement(old=old, backup=ref(made.backup), standby=was_standby(made.backup, name))
@@ -139,13 +138,16 @@ class PodActivities:
             async with heartbeating():
                 return await MakingAnew(self._cluster, request).run(_left(request.within))
 
-    async def _shut_nodes(self, pods: Iterable[Pod]) -> list[str]:
-        """Where no new pod goes: nodes that were isolated, and those of standbys that are ill."""
-        return [*(await self._cluster.isolated_nodes())[:MOST_ISOLATED], *await self._ill_nodes(pods)]
+    async def _unfit(self, pods: Sequence[Pod]) -> Unfit:
+        """Where no new pod of a job goes. Its standbys' nodes are looked at in any case: one that is gone is in no list.
 
-    async def _ill_nodes(self, pods: Iterable[Pod]) -> list[str]:
-        """Of standbys: those that are lost or sub-healthy."""
-        return [node.metadata.name for node in await self._nodes(filter(is_standby, pods)) if matters(node)]
+        Args:
+            pods: of the job; without any of them nobody knows what they tolerate.
+        """
+        nodes = {node.metadata.name: node for node in await self._cluster.nodes()}
+        of_standbys = await self._nodes(pod for pod in pods if is_standby(pod) and pod.spec.node_name not in nodes)
+        tolerated = {key for pod in pods for key in pod.spec.tolerates} if pods else None
+        return unfit([*nodes.values(), *of_standbys], tolerated, self._rules)
 
     async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
         """That these pods are on."""
@@ -160,13 +162,13 @@ class PodActivities:
             async with heartbeating():
                 try:
                     before = await self._cluster.pods(request.job_id)
-                    avoid = sorted({*request.avoid_nodes, *await self._shut_nodes(before)})
+                    avoid = sorted({*request.avoid_nodes, *(await self._unfit(before)).both})
                     pods = await self._cluster.ensure_standbys(request.job_id, request.count, avoid)
                 except NotFound:
                     if request.count:
                         raise
                     return StandbysNow()
-        return StandbysNow(standbys=standbys(pods, (), ""))
+        return StandbysNow(standbys=standbys(pods, (), "", self._rules))
 
     @activity.defn
     async def await_scheduled(self, request: PodsRequest) -> Scheduled:
@@ -184,7 +186,7 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
-        return node is not None and is_sub_healthy(node)
+        return node is not None and bool(of_node(node, self._rules))
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
@@ -303,8 +305,10 @@ class PodActivities:
         """Creates the job's pods of this generation, once."""
         with translating_errors():
             async with heartbeating():
-                avoid = tuple(dict.fromkeys((*request.avoid_nodes, *await self._shut_nodes(()))))
-                return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid))
+                known = await self._unfit(())
+                avoid = tuple(dict.fromkeys((*request.avoid_nodes, *known.shut)))
+                shun = [node for node in known.sub_healthy if node not in avoid]
+                return _count(await self._cluster.ensure_pods(request.job_id, request.generation, avoid, shun))
 
     @activity.defn
     async def publish_policy(self, request: PolicyRequest) -> None:
@@ -328,7 +332,7 @@ class PodActivities:
                 nodes = await asyncio.gather(*(self._node(name) for name in names))
         seen = tuple(node or gone(name) for name, node in zip(names, nodes, strict=True))
         view = JobView(job=job, pods=tuple(pods), nodes=seen)
-        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view), nodes=names)
+        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view, self._rules), nodes=names)
 
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:

@@ -13,6 +13,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from activities.clusters.port import Cluster
 from rekindle.model.cluster import Node, NodeStatus, ObjectMeta, Pod
 from rekindle.model.job import Job, JobId
+from rekindle.model.rule_file import plain
 from rekindle.temporal import connect, ensure_search_attributes
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.control import control_worker
@@ -25,6 +26,7 @@ class ManyJobs:
     """Behind the port `Cluster`: each job that is named has two pods that run, and room for another."""
 
     def __init__(self) -> None:
+        self.rules = plain()
         self._clusters: dict[str, ScriptedCluster] = {}
 
     def __getattr__(self, name: str) -> Any:

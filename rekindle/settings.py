@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     limits: Limits = Limits()
     """Limits of the installation; a job's own come before them."""
 
+    rules: str = Field(default="plain", min_length=1)
+    """What of nodes and pods is a fault: a ready-made set (`plain`, `nvidia`, `ascend`), or the path of a file with rules."""
+
     cluster: Literal["local", "kubernetes"] = "local"
     """Whose pods: the local cluster's, or those of a Kubernetes API server."""
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from activities.clusters.local import LocalCluster
 from activities.clusters.port import Cluster
+from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
 from workers.process import patiently
 from workers.rivals import refuse_beside_another_controller
@@ -15,11 +16,14 @@ async def cluster_of(settings: Settings) -> AsyncIterator[Cluster]:
     """Its driver, until the block ends. An API server that is away is waited for.
 
     Raises:
-        BadInput: the kubeconfig cannot be used, or the API server is too old.
+        BadInput: the kubeconfig or the rules cannot be used, or the API server is too old.
         Refused: another controller is alive; Forbidden: our identity may not look.
     """
     async with AsyncExitStack() as ends:
-        cluster = LocalCluster(settings.socket) if settings.cluster == "local" else await _on_kubernetes(settings, ends)
+        if settings.cluster == "local":
+            cluster: Cluster = LocalCluster(settings.socket, rules_of(settings.rules))
+        else:
+            cluster = await _on_kubernetes(settings, ends)
         ends.push_async_callback(cluster.close)
         yield cluster
 

@@ -17,7 +17,7 @@ from activities.clusters.kubernetes.events import about_job, record
 from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
 from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
-from activities.clusters.kubernetes.pod_objects import MASTER_PORT, is_manager, pods_of_training_job
+from activities.clusters.kubernetes.pod_objects import MASTER_PORT, Places, controller_of, is_manager, pods_of_training_job
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
@@ -106,6 +106,8 @@ class Operator:
 
     def _take_pod(self, change: str, pod: Object) -> None:
         uid = pod["metadata"]["labels"][keys.JOB_ID]
+        if (controller_of(pod) or {}).get("uid") != uid:
+            return  # its label is a tenant's word
         place = _place(pod["metadata"]["namespace"], uid)
         pods = self._pods.setdefault(place, {})
         pods.pop(pod["metadata"]["uid"], None)
@@ -188,7 +190,7 @@ class Operator:
         """Everything that a job needs, found again if it was begun before."""
         await self._ensure_service(job)
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
-            await self._direct.ensure_pods(job.checked(), FIRST, ())
+            await self._direct.ensure_pods(job.checked(), FIRST, Places())
         await self._tell_phase(job, JobPhase.PENDING, "")
 
     async def _ensure_service(self, job: Workload) -> None:
@@ -232,7 +234,7 @@ class Operator:
     async def _create_manager(self, job: Workload, worker: Object, restarts: int = 0) -> None:
         """In the life of the job, and off the nodes, that a worker's pod says."""
         generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
-        wanted = pods_of_training_job(job, generation, (), self._settings.gateway_address)
+        wanted = pods_of_training_job(job, generation, Places(), self._settings.gateway_address)
         manager = next(pod for pod in wanted if is_manager(pod))
         manager["metadata"]["annotations"][keys.RESTARTS] = str(restarts)
         manager["spec"]["affinity"] = worker["spec"].get("affinity", {})

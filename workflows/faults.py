@@ -43,6 +43,9 @@ refused, so that who told it knows."""
 MOST_TOLD = 16
 """Moments that are told apart at which the training side spoke of its processes within one incident."""
 
+MOST_HELD = 16
+"""Faults of rules that are seen no more and may come back: one that flaps beyond these is another one each time."""
+
 KEPT_OF_AN_INCIDENT = 3
 KEPT_RANKS = 64
 """Faults of an incident, and ranks of a fault, in the history: all of them, twenty times over, would not fit into one payload."""
@@ -70,10 +73,33 @@ def seen(state: JobState, sighting: Sighting, now: datetime, *, restarting: bool
     others = [one for one in state.faults if one.fault.source != WATCHER]
     known = [one for one in state.faults if one.fault.source == WATCHER]
     found = [fault for fault in sighting.faults if not _is_of_left_pods(state, fault)]
-    before = _by_key(known)
+    before = _by_key(one for one in known if not has_gone(one, now))
     taken = [_taken(before.get(_key(fault)), fault, now) for fault in (*found, *lost)]
-    after = state.with_(holders=holders, faults=(*others, *taken))
+    there = _by_key(taken)
+    held = () if restarting else _held((one for key, one in before.items() if key not in there), holders, sighting, now)
+    after = state.with_(holders=holders, faults=(*others, *taken, *held))
     return _after_news(after, state.faults)
+
+
+def has_gone(one: Standing, now: datetime) -> bool:
+    """Whether it is gone for as long as its rule holds on to it."""
+    return one.over_at is not None and one.over_at <= now
+
+
+def without_over(state: JobState, now: datetime) -> JobState:
+    left = tuple(one for one in state.faults if not has_gone(one, now))
+    return state if len(left) == len(state.faults) else state.with_(faults=left)
+
+
+def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting, now: datetime) -> tuple[Standing, ...]:
+    """What is seen no more and comes back perhaps: it stays what it was, as long as the same pods have their ranks."""
+
+    def stays(fault: Fault) -> bool:
+        same = all(rank < len(holders) and holders[rank] == sighting.holders[rank] for rank in fault.pod_ranks)
+        return same and fault.decided is not None and fault.decided.clear > 0
+
+    held = (one for one in gone if stays(one.fault))
+    return tuple(one if one.well_since else one.model_copy(update={"well_since": now}) for one in held)[:MOST_HELD]
 
 
 def reported(state: JobState, report: FaultReport, now: datetime, *, recovering: bool = False) -> JobState:
@@ -220,7 +246,7 @@ def _changed(holders: tuple[str, ...], sighting: Sighting) -> list[int]:
 
 
 def _explains(fault: Fault) -> bool:
-    return fault.kind in (FaultKind.POD, FaultKind.NODE)
+    return fault.kind in (FaultKind.POD, FaultKind.NODE) and fault.decided is None
 
 
 def _is_another_life(holders: tuple[str, ...], now: tuple[str, ...]) -> bool:
@@ -308,9 +334,17 @@ def left(state: JobState, case: Case, incident: Incident) -> list[Standing]:
             return True
         return restarted is not None and (_before(fault, restarted) or _of_an_older_stream(fault, state))
 
-    left = [one for one in state.faults if not is_over(one)]
+    left = [_mended(one, about, incident) if recovered else one for one in state.faults if not is_over(one)]
     mended = went_on if recovered else None
     return [_told_after(one, mended, state.job) if mended and _adds_up(one.fault) else one for one in left]
+
+
+def _mended(one: Standing, about: set[Occurrence], incident: Incident) -> Standing:
+    """A device may show for days what was mended without leaving it: it is not mended again."""
+    of_a_rule = one.fault.decided is not None and one.fault.kind is FaultKind.PROCESS
+    if not of_a_rule or _occurrence(one.fault) not in about:
+        return one
+    return one.model_copy(update={"judged": f"mended in incident {incident.number}, and shown still"})
 
 
 def of_a_new_life(state: JobState) -> JobState:

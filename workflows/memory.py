@@ -38,7 +38,7 @@ KEPT_WHOLE = 3
 KEPT_PODS = 20
 """Pods left behind that are remembered: a job that leaves more of them behind has no cluster that deletes pods."""
 
-OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH)
+OF_NODES = (FaultKind.NODE, FaultKind.SUB_HEALTH, FaultKind.PROCESS)
 """What a look finds at nodes, and not at the job's pods."""
 
 LONGEST_ID = 64
@@ -224,8 +224,9 @@ def downgraded(state: JobState, verdict: Verdict, now: datetime) -> JobState:
 
 def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
     """The world as we looked at it ourselves. What is known of nodes that were not looked at holds."""
-    elsewhere = [one.fault for one in state.faults if one.fault.source == WATCHER and one.fault.kind in OF_NODES]
-    kept = tuple(fault for fault in elsewhere if fault.node not in survey.nodes)
+    seen = (one.fault for one in state.faults if one.fault.source == WATCHER and one.well_since is None)
+    elsewhere = [fault for fault in seen if fault.kind in OF_NODES]
+    kept = tuple(fault for fault in elsewhere if fault.node and fault.node not in survey.nodes)
     sighting = survey.sighting
     whole = Sighting(
         holders=sighting.holders,

@@ -72,6 +72,7 @@ class TrainingJob:
         incidents = self.state.incidents
         self._show()
         while not self.state.ended:
+            self._forget_what_is_over()
             case = cases.next_case(self.state, workflow.now())
             if case:
                 await self._handle(case)
@@ -88,6 +89,12 @@ class TrainingJob:
         await self._standbys.end()
         await workflow.wait_condition(self._is_quiet)
         return self.state.ended
+
+    def _forget_what_is_over(self) -> None:
+        before = self.state
+        self.known.state = faults.without_over(before, workflow.now())
+        if self.state is not before:
+            self._show()
 
     async def _is_at_rest(self) -> bool:
         """Waits until all is written; False: there is something to do before."""

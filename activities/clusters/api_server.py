@@ -30,7 +30,7 @@ SILENCE_LIMIT = 90.0
 PAGE = 500
 """Objects of one page of a list."""
 
-OLDEST = (1, 28)
+OLDEST = (1, 30)
 """The oldest version whose API has all that is used here; 1.36 was tried, and 1.33 as it emulates it."""
 
 LONGEST_LINE = 64 * 1024 * 1024

@@ -9,8 +9,9 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Conflict, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Pod, PodPhase, PodRole, PodSpec, WatchEvent
+from rekindle.model.rule_file import plain
+from rekindle.model.rules import Rules
 from rekindle.policy import standbys
-from rekindle.policy.isolation import isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
@@ -20,8 +21,11 @@ RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 class LocalCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
-    def __init__(self, socket: Path) -> None:
-        self._client = ClusterClient(socket)
+    def __init__(self, socket: Path, rules: Rules | None = None) -> None:
+        """Args:
+        rules: by default the ready-made set `plain`.
+        """
+        self._client, self.rules = ClusterClient(socket), rules or plain()
 
     async def close(self) -> None:
         await self._client.close()
@@ -44,8 +48,8 @@ class LocalCluster:
     async def node(self, name: str) -> Node:
         return await self._client.node(name)
 
-    async def isolated_nodes(self) -> Sequence[str]:
-        return isolated(await self._client.nodes())
+    async def nodes(self) -> Sequence[Node]:
+        return await self._client.nodes()
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         await self._client.annotate_node(name, annotations)
@@ -146,7 +150,10 @@ class LocalCluster:
             await self.ensure_deleted(pod.metadata.owner_uid, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
+        """Its scheduler shuns sub-healthy nodes by itself."""
         return await self._client.ensure_generation(job_id, generation, avoid_nodes)
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

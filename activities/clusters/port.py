@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Cluster(Protocol):
     """Errors are those of `rekindle.errors`: ClusterUnavailable (try again), NotFound, Conflict, Invalid, Forbidden; WatchExpired
     where something is watched."""
 
+    rules: Rules
+    """What of its nodes and pods is a fault."""
+
     async def job(self, job_id: str) -> JobObject:
         """The job object with this UID, or NotFound."""
         ...
@@ -52,8 +56,8 @@ class Cluster(Protocol):
         """One node as it is, or NotFound."""
         ...
 
-    async def isolated_nodes(self) -> Sequence[str]:
-        """Names of the nodes that no new pod is to go to, as their annotations say."""
+    async def nodes(self) -> Sequence[Node]:
+        """All nodes, as far as they can be read; none where we may not list them."""
         ...
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
@@ -106,9 +110,12 @@ class Cluster(Protocol):
         on lost nodes get no grace: nobody there would report their end."""
         ...
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
         """One live pod for each pod rank and one manager, created for this generation where missing. Names are free again: call
-        it when the old pods are gone. `generation` makes a repeated call find the pods of the first."""
+        it when the old pods are gone. `generation` makes a repeated call find the pods of the first. Nodes that are shunned are
+        taken where there is no other place for a pod."""
         ...
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

@@ -66,7 +66,24 @@ class PodSpec(Resource):
     avoid_nodes: tuple[str, ...] = ()
     """Required anti-affinity: never scheduled to these nodes."""
 
+    tolerates: tuple[str, ...] = ()
+    """Keys of the taints of nodes that the pod tolerates by name."""
+
     termination_grace_period_seconds: int = Field(default=10, ge=0)
+
+
+class ContainerState(Resource):
+    """What became of a container of a pod."""
+
+    name: str
+    waiting: str = ""
+    """Why it waits: `CrashLoopBackOff`."""
+
+    exit_code: int | None = None
+    """With which it ended last."""
+
+    restarts: int = 0
+    message: str = ""
 
 
 class PodStatus(Resource):
@@ -77,6 +94,9 @@ class PodStatus(Resource):
     exit_code: int | None = None
     pid: int | None = None
     start_time: datetime | None = None
+    containers: tuple[ContainerState, ...] = ()
+    """Those that wait, were started again or have ended; of one that just runs there is nothing to tell."""
+
     devices: tuple[str, ...] = ()
     """Local ids of its devices on its node (`0`, `1`, ...), in the order of its local ranks. Empty: none, or nobody says."""
 
@@ -99,9 +119,47 @@ class Link(Resource):
     """Bytes since the node is there, when the node was asked for."""
 
 
+class Taint(Resource):
+    key: str
+    value: str = ""
+    effect: str = ""
+    time_added: datetime | None = None
+
+
+class NodeReport(Resource):
+    """What somebody says of a node in an object of its own; there as long as that object says it."""
+
+    id: str
+    """Names it among all that is said of the node."""
+
+    source: str
+    """`event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
+
+    code: str = ""
+    level: str = ""
+    by: str = ""
+    """The component that wrote an event; who sent a public fault."""
+
+    message: str = ""
+    devices: tuple[str, ...] = ()
+    """Local ids of the devices that it is about; empty: the whole node."""
+
+    since: datetime | None = None
+
+
+class NodeSpec(Resource):
+    unschedulable: bool = False
+    """Cordoned: no new pod is put there."""
+
+    taints: tuple[Taint, ...] = ()
+
+
 class NodeStatus(Resource):
     accelerators: int
     """Capacity."""
+
+    reports: tuple[NodeReport, ...] = ()
+    """What others say of it: not a part of the object in Kubernetes."""
 
     conditions: tuple[Condition, ...] = ()
     """`Ready`, and `SubHealthy` (status True: degraded; reason is the fault code)."""
@@ -112,6 +170,7 @@ class NodeStatus(Resource):
 
 class Node(Resource):
     metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus
 
 

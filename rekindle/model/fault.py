@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
 from rekindle.model.ranks import Ranks
@@ -53,6 +55,31 @@ class FaultyRanks(Value):
     code: str = ""
 
 
+class Decided(Value):
+    """Which rule made a fault of something that the cluster shows."""
+
+    rule: str
+    saw: str
+    """The fact, in a few words: `condition GpuXid=True`."""
+
+    since: datetime | None = None
+    """By the cluster's clock, where it says so."""
+
+    settle: float = 0.0
+    """Seconds that it has to last until it counts."""
+
+    clear: float = 0.0
+    """Seconds that it has to be gone until it is over."""
+
+    maintenance: bool = False
+    """Nothing is wrong with the node: it is to be left."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """There may be hundreds in one payload."""
+        return {name: value for name, value in handler(self).items() if value}
+
+
 class Fault(Value):
     """One difference, from when it is seen until it is gone."""
 
@@ -85,6 +112,9 @@ class Fault(Value):
 
     accepted_at: datetime | None = None
     """By the workflow's clock, when the job's workflow took it; None: not taken yet."""
+
+    decided: Decided | None = None
+    """The rule by which it is one; None: it is one in any case."""
 
     session: str = ""
     """The training side's subscription at the time of its report."""

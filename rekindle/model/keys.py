@@ -61,6 +61,8 @@ DOWNGRADED = "rekindle.io/sub-health-downgraded"
 """Annotation of a job: why its sub-health policy became `ignore`."""
 NODE_HEALTHY = "NodeHealthyStatus"
 """Annotation of a node: `UnHealthy` keeps Volcano from it."""
+HEALTH = "rekindle.io/health"
+"""Annotation of a node, for people: `sick` or `broken`, with a reason behind a colon, or `well`, which silences every rule."""
 ISOLATED = "rekindle.io/isolated"
 """Annotation of a node, ours alone: why a stress test isolated it. Who releases it removes both."""
 

@@ -1,6 +1,6 @@
 """The state of the entity `TrainingJob`: argument of its workflow, carried from run to run."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Self, TypedDict, Unpack
 
 from pydantic import AwareDatetime, Field
@@ -42,6 +42,15 @@ class Standing(Value):
     fault: Fault
     judged: str = ""
     """Why nothing is done about it; empty: to be judged (again)."""
+
+    well_since: datetime | None = None
+    """When it was seen no more, of one that its rule holds on to: nothing is done about it, and it may come back as itself."""
+
+    @property
+    def over_at(self) -> datetime | None:
+        """When it is over, if it does not come back."""
+        decided = self.fault.decided
+        return self.well_since + timedelta(seconds=decided.clear) if self.well_since and decided else None
 
     told: tuple[Told, ...] = ()
     """Of a fault to which ranks were added while an incident ran: when each was told last. Empty: all when it was accepted."""

@@ -46,13 +46,14 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return lost_recovery(state)
     if real := _real_faults_due(state, now):
         return _real_faults(state, real)
-    if next_due(state, now):
+    if _later(state, _real(state), now):
         return None  # what is begun now would be ended in its middle
     if state.request:
         return _request(state, state.request)
     for standing in state.faults:
-        if standing.fault.kind is FaultKind.SUB_HEALTH and not standing.judged:
-            return _sub_health(state, standing.fault)
+        fault = standing.fault
+        if fault.kind is FaultKind.SUB_HEALTH and _counts(standing) and _due(fault, timedelta(0)) <= now:
+            return _sub_health(state, fault)
     return None
 
 
@@ -63,22 +64,34 @@ def lost_recovery(state: JobState) -> Case:
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
-    """When a fault that is still given time will count; None: no such fault."""
-    real = _real(state)
-    patience = _patience(state, real)
-    later = [due for one in real if not one.judged and (due := _due(one.fault, patience)) > now]
-    return min(later, default=None)
+    """When a fault that is still given time will count, or one that is gone will be over; None: neither."""
+    sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
+    over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)
+    moments = (_later(state, _real(state), now), _later(state, sub_healths, now), *over)
+    return min(filter(None, moments), default=None)
+
+
+def _later(state: JobState, standing: list[Standing], now: datetime) -> datetime | None:
+    """When the first of those will count that are given time."""
+    patience = _patience(state, standing)
+    return min((due for one in standing if _counts(one) and (due := _due(one.fault, patience)) > now), default=None)
+
+
+def _counts(standing: Standing) -> bool:
+    """Whether something is to be done about it sooner or later, as it is."""
+    return not standing.judged and standing.well_since is None
 
 
 def counting(state: JobState, now: datetime) -> tuple[Fault, ...]:
     """What is broken now, as a running mode is told: of the real faults those that are given no more time, and backup pods."""
     patience = _patience(state, _real(state))
-    broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH)
+    broken = (one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and one.well_since is None)
     return tuple(fault for fault in broken if fault.backup or _due(fault, patience) <= now)
 
 
 def _real(state: JobState) -> list[Standing]:
-    return [one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup]
+    real = (one for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup)
+    return [one for one in real if one.well_since is None]
 
 
 def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
@@ -92,13 +105,15 @@ def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
 
 def _patience(state: JobState, real: list[Standing]) -> timedelta:
     """A node that is not ready may come back; with a dead pod or a word of the training side it is lost."""
-    only_nodes = all(one.fault.kind is FaultKind.NODE for one in real)
+    only_nodes = all(one.fault.kind is FaultKind.NODE for one in real if one.fault.decided is None)
     return state.job.limits.node_lost if only_nodes else timedelta(0)
 
 
 def _due(fault: Fault, patience: timedelta) -> datetime:
-    """When a fault counts."""
+    """When a fault counts: what a rule has decided when it has lasted as long as the rule says."""
     assert fault.accepted_at is not None
+    if fault.decided:
+        return fault.accepted_at + timedelta(seconds=fault.decided.settle)
     given_time = fault.kind is FaultKind.NODE and fault.source == WATCHER
     return fault.accepted_at + patience if given_time else fault.accepted_at
 
@@ -147,4 +162,5 @@ def describe(fault: Fault) -> str:
     where = fault.node or fault.pod or (numbered("rank", fault.ranks) if fault.ranks else "")
     code = f" {fault.code}" if fault.code else ""
     words = f": {fault.message}" if fault.message else ""
+    words += f" (rule {fault.decided.rule})" if fault.decided else ""
     return f"{fault.kind.replace('_', '-')} {where}{code}{words}".strip()

@@ -1,12 +1,12 @@
 """Which device of which node belongs to which rank. Asked where people, or a platform, name devices of nodes. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rekindle.model.cluster import JobView, Pod
+from rekindle.model.cluster import JobView, Node, Pod
 from rekindle.model.fault import HOLDER_LENGTH
-from rekindle.policy.pod_ranks import ranked
+from rekindle.policy.pod_ranks import RankedPod, ranked
 
 
 class DeviceOfRank(NamedTuple):
@@ -18,6 +18,35 @@ class DeviceOfRank(NamedTuple):
 
     holder: str
     """UID of the pod that holds the rank, as far as a sighting says it."""
+
+
+class Struck(NamedTuple):
+    """Whom something concerns that is wrong on a node."""
+
+    pods: Sequence[RankedPod]
+    ranks: tuple[int, ...] = ()
+    """Those that have the device in question; empty: all of these pods."""
+
+
+def struck(view: JobView, node: Node, named: Sequence[str], pods: Sequence[RankedPod]) -> Struck:
+    """Args:
+    named: local ids of devices of the node; none: all of it.
+    pods: of the job, on the node.
+    """
+    if not named or not pods:
+        return Struck(pods)
+    if all(one.pod.status.devices for one in pods):
+        hit = [one for one in pods if not set(one.pod.status.devices).isdisjoint(named)]
+    else:
+        here = [row for row in devices(view) if row.node == node.metadata.name]
+        if len(here) != node.status.accelerators or not {row.device for row in here}.issuperset(named):
+            return Struck(pods)  # others have devices here too, or ids of another kind: nobody knows whose it is
+        owners = {row.pod_rank for row in here if row.device in named}
+        hit = [one for one in pods if one.rank in owners or one.backup]
+    own = {one.rank for one in hit if not one.backup}
+    rows = devices(view) if own else ()
+    ranks = {row.rank for row in rows if row.node == node.metadata.name and row.device in named and row.pod_rank in own}
+    return Struck(hit, tuple(sorted(ranks)))
 
 
 def devices(view: JobView) -> tuple[DeviceOfRank, ...]:

@@ -230,7 +230,8 @@ def _faulty(state: JobState) -> list[FaultRank]:
 
 def real_faults(state: JobState) -> list[Fault]:
     """What is broken, and not only slow; the end of a backup pod is the affair of who started it."""
-    return [one.fault for one in state.faults if one.fault.kind is not FaultKind.SUB_HEALTH and not one.fault.backup]
+    here = (one.fault for one in state.faults if one.well_since is None)
+    return [fault for fault in here if fault.kind is not FaultKind.SUB_HEALTH and not fault.backup]
 
 
 def always(state: JobState, pod_rank: int | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from rekindle.model.job import Job, SubHealthStrategy
 from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
+from rekindle.model.rules import Rules
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy.sighting import end_of, sight
 
@@ -75,16 +76,17 @@ class Acknowledged(Value):
     is listed anew."""
 
 
-def shown(view: JobView, installation: Limits) -> Shown:
+def shown(view: JobView, installation: Limits, rules: Rules | None = None) -> Shown:
     """The first of the two values.
 
     Args:
         installation: limits that hold where the job names none of its own.
+        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
     """
     ended = end_of(view.job)
     if ended or view.job is None:
         return Shown(ended=ended)
-    known = Shown(observe=view.job.observe, sighting=sight(view), remembered=_remembered(view.job))
+    known = Shown(observe=view.job.observe, sighting=sight(view, rules), remembered=_remembered(view.job))
     try:
         return known.model_copy(update={"job": job_of(view.job, installation)})
     except BadInput as error:

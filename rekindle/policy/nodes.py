@@ -22,8 +22,8 @@ def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy) -> tuple[str, .
 
 
 def lost(faults: Iterable[Fault]) -> tuple[str, ...]:
-    """Nodes on which nobody ends a pod gracefully."""
-    return _some(_nodes(faults, FaultKind.NODE))
+    """Nodes on which nobody ends a pod gracefully. One that is broken by a rule answers still."""
+    return _some(_nodes((fault for fault in faults if fault.decided is None), FaultKind.NODE))
 
 
 def _nodes(faults: Iterable[Fault], kind: FaultKind) -> list[str]:

@@ -5,7 +5,7 @@ here: the same world gives an equal value, whoever looks and however often. docs
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import (
@@ -21,19 +21,40 @@ from rekindle.model.cluster import (
     PodRole,
     condition_of,
 )
-from rekindle.model.fault import HOLDER_LENGTH, UNKNOWN_HOLDER, WATCHER, Fault, FaultKind, Sighting
+from rekindle.model.fault import (
+    HOLDER_LENGTH,
+    UNKNOWN_HOLDER,
+    WATCHER,
+    Decided,
+    Fault,
+    FaultKind,
+    FaultType,
+    FaultyRanks,
+    Sighting,
+)
 from rekindle.model.keys import GENERATION, REPLICA_TYPE
+from rekindle.model.rule_file import plain
+from rekindle.model.rules import Rules, Then
 from rekindle.model.sizes import MOST_STANDBYS
 from rekindle.model.standby import Standby
+from rekindle.policy.devices import Struck, struck
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
+from rekindle.policy.rules import Finding, of_node, of_pod
 
-READY, SUB_HEALTHY = "Ready", "SubHealthy"
-"""Types of conditions of nodes."""
+READY = "Ready"
+"""Type of the condition of a node that no rule decides about."""
+
+TYPES = {Then.PROCESS: FaultType.OTHER, Then.MEMORY: FaultType.MEMORY, Then.NETWORK: FaultType.NETWORK}
+"""Of what may start again where it was."""
+
+DEGRADED = (Then.SUB_HEALTH, Then.MAINTENANCE)
 
 MOST_FAULTS = 100
 MOST_BYTES = 8 * 1024
 """Faults of one kind, and their JSON; the last one of a longer list stands for the rest. They are kept in the state of the job's
 workflow, beside 5,000 holders and twenty incidents."""
+MOST_BYTES_OF_RULES = 3 * 1024
+"""Of each kind of real faults that rules have decided, of which there are four."""
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
@@ -51,34 +72,48 @@ def end_of(job: JobObject | None) -> str:
     return "the job was suspended" if job.suspended else ""
 
 
-def sight(view: JobView) -> Sighting:
+def sight(view: JobView, rules: Rules | None = None) -> Sighting:
     """All that matters of a job as the cluster shows it. A rank that lost its holder is not found here, where nothing is
-    remembered: the job's workflow compares the holders with those that it knows."""
+    remembered: the job's workflow compares the holders with those that it knows.
+
+    Args:
+        rules: what of its nodes and pods is a fault; by default the ready-made set `plain`.
+    """
+    rules = rules or plain()
     if view.job is None:
         return Sighting()
     count = view.job.spec.pods
     pods = ranked(view.pods)
     holding = [one for one in pods if one.holds and one.rank is not None and one.rank < count]
     with_rank = [one for one in pods if one.rank is not None]
+    own = [one for one in with_rank if not one.backup and (one.lives or one.failed)]
+    backups = [one for one in with_rank if one.backup and one.lives]
+    living = [one for one in with_rank if one.lives and one.holds and (one.rank or 0) < count]
+    found = [(node, finding) for node in _by_name(view.nodes) for finding in of_node(node, rules)]
+    of_pods = [(one, finding) for one in _in_order(living) for finding in of_pod(one.pod, rules)]
     generation = _commonest(_generation(one) for one in holding)
     return Sighting(
         holders=_holders(holding, count),
         generation=generation,
         manager=_manager(view.pods),
         faults=(
-            *_lost_nodes(view.job, view.nodes, (one for one in with_rank if not one.backup and (one.lives or one.failed))),
-            *_lost_nodes_of_backups(view.job, view.nodes, (one for one in with_rank if one.backup and one.lives)),
+            *_lost_nodes(view.job, view.nodes, own),
+            *_of_backups(_lost_nodes(view.job, view.nodes, backups), backups),
+            *_broken(view, found, own),
+            *_of_backups(_broken(view, found, backups), backups),
             *_failed(view.job, with_rank),
-            *_sub_healths(view.job, view.nodes, with_rank),
+            *_broken_pods(view.job, of_pods),
+            *_processes(view, found, of_pods, living),
+            *_sub_healths(view, found, of_pods, living),
         ),
         problems=problems(pods, count),
-        standbys=standbys(view.pods, view.nodes, generation),
+        standbys=standbys(view.pods, view.nodes, generation, rules),
     )
 
 
-def matters(node: Node) -> bool:
-    """Whether something is wrong with it. Of other nodes nothing is ever told."""
-    return _wrong(node, READY) is not None or _wrong(node, SUB_HEALTHY) is not None
+def matters(node: Node, rules: Rules | None = None) -> bool:
+    """Whether something is wrong with it, by these rules or the ready-made set `plain`. Of other nodes nothing is ever told."""
+    return is_lost(node) or bool(of_node(node, rules or plain()))
 
 
 def gone(name: str, version: int = 0) -> Node:
@@ -90,11 +125,13 @@ def gone(name: str, version: int = 0) -> Node:
 
 
 def is_lost(node: Node) -> bool:
-    return _wrong(node, READY) is not None
+    return _not_ready(node) is not None
 
 
-def is_sub_healthy(node: Node) -> bool:
-    return _wrong(node, SUB_HEALTHY) is not None
+def _not_ready(node: Node) -> Condition | None:
+    """Unknown is as bad as False."""
+    condition = condition_of(node.status.conditions, READY)
+    return condition if condition and condition.status != "True" else None
 
 
 # ---- who holds which rank
@@ -136,13 +173,13 @@ def _manager(pods: Iterable[Pod]) -> str:
 # ---- standbys
 
 
-def standbys(pods: Iterable[Pod], nodes: Iterable[Node], generation: str) -> tuple[Standby, ...]:
+def standbys(pods: Iterable[Pod], nodes: Iterable[Node], generation: str, rules: Rules) -> tuple[Standby, ...]:
     """Those that are not told to end.
 
     Args:
         generation: of the pods that hold ranks; empty: nobody knows.
     """
-    wrong = {node.metadata.name: node for node in nodes if matters(node)}
+    wrong = {node.metadata.name: node for node in nodes if matters(node, rules)}
     own = sorted(
         (pod for pod in pods if is_standby(pod) and not pod.metadata.deletion_timestamp), key=lambda pod: pod.metadata.name
     )
@@ -216,26 +253,40 @@ def _failed_words(pods: Sequence[RankedPod], words: str) -> str:
     return f"pod {names} failed: {words}" if len(pods) == 1 else f"{len(pods)} pods failed: {words} ({names}{more})"
 
 
-# ---- nodes
+# ---- nodes that are lost
 
 
 def _lost_nodes(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
-    """Nodes that are not ready, with the pods on them, dead or not."""
-    here = _on(nodes, READY, pods)
+    """Nodes that are not ready, with the pods on them, dead or not. Where no node is wrong, which is the usual case, no pod is
+    looked at."""
+    wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _not_ready(node))}
+    grouped = _grouped(pods) if wrong else {}
+    here = [(*wrong[name], grouped[name]) for name in sorted(wrong) if name in grouped]
     faults = []
     for node, condition, group in here[:MOST_FAULTS]:
-        words = cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE)
-        fault = _node_fault(job, node, condition, group)
-        faults.append(fault.model_copy(update={"kind": FaultKind.NODE, "message": words}))
+        since, code = condition.last_transition_time, condition.reason[:LONGEST_CODE]
+        pod_ranks = _pod_ranks(job, group)
+        fault = Fault(
+            id=f"{node.metadata.uid}/{code}/{since.isoformat() if since else ''}",
+            kind=FaultKind.NODE,
+            pod_ranks=pod_ranks,
+            ranks=_ranks(job, pod_ranks),
+            node=node.metadata.name,
+            code=code,
+            pod_uids=(group[0].pod.metadata.uid,) if len(group) == 1 else (),
+            message=cut(condition.message or f"node {node.metadata.name} is lost", LONGEST_MESSAGE),
+            source=WATCHER,
+        )
+        faults.append(fault)
     return _with_the_rest(job, faults, [group for _, _, group in here[MOST_FAULTS:]], "nodes")
 
 
-def _lost_nodes_of_backups(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
+def _of_backups(faults: Iterable[Fault], pods: Iterable[RankedPod]) -> list[Fault]:
     """The same for pods that are to take over: they come to no end of their own for minutes."""
     living = list(pods)
     return [
         fault.model_copy(update={"id": f"backup/{fault.id}", "backup": True, "pod_uids": _uids_on(fault.node, living)})
-        for fault in _lost_nodes(job, nodes, living)
+        for fault in faults
     ]
 
 
@@ -243,50 +294,130 @@ def _uids_on(node: str, pods: Iterable[RankedPod]) -> tuple[str, ...]:
     return tuple(one.pod.metadata.uid for one in _in_order(pods) if one.pod.spec.node_name == node)[:NAMED_PODS]
 
 
-def _sub_healths(job: JobObject, nodes: Iterable[Node], pods: Iterable[RankedPod]) -> list[Fault]:
+# ---- what rules have decided
+
+Found = Sequence[tuple[Node, Finding]]
+OfPods = Sequence[tuple[RankedPod, Finding]]
+
+
+def _broken(view: JobView, found: Found, pods: Sequence[RankedPod]) -> list[Fault]:
+    """Nodes, or devices of theirs, that these pods have to leave."""
+    assert view.job
+    hit = list(_struck(view, found, (Then.FAULT,), pods))
+    faults = [_of_node(view.job, node, finding, at, FaultKind.NODE) for node, finding, at in hit[:MOST_FAULTS]]
+    return _with_the_rest(view.job, faults, [at.pods for *_, at in hit[MOST_FAULTS:]], "nodes", MOST_BYTES_OF_RULES)
+
+
+def _broken_pods(job: JobObject, of_pods: OfPods) -> list[Fault]:
+    hit = [(one, finding) for one, finding in of_pods if finding.then is Then.FAULT]
+    faults = [_of_one_pod(job, one, finding, FaultKind.POD) for one, finding in hit[:MOST_FAULTS]]
+    return _with_the_rest(job, faults, [[one] for one, _ in hit[MOST_FAULTS:]], "pods", MOST_BYTES_OF_RULES)
+
+
+def _processes(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
+    """What may start again where it was, or just be repeated."""
+    assert view.job
+    job = view.job
+    hit = [
+        (_of_node(job, node, finding, at, FaultKind.PROCESS), at.pods)
+        for node, finding, at in _struck(view, found, tuple(TYPES), pods)
+    ]
+    own = [(one, finding) for one, finding in of_pods if finding.then in TYPES]
+    hit += [(_of_one_pod(job, one, finding, FaultKind.PROCESS), [one]) for one, finding in own]
+    faults = [fault for fault, _ in hit[:MOST_FAULTS]]
+    return _with_the_rest(job, faults, [group for _, group in hit[MOST_FAULTS:]], "devices", MOST_BYTES_OF_RULES)
+
+
+def _sub_healths(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
     """One fault for each pod of a rank on a sub-healthy node: each is moved by itself, and one that comes later is news."""
-    here = _on(nodes, SUB_HEALTHY, (one for one in pods if one.lives and one.holds and (one.rank or 0) < job.spec.pods))
-    sick = [(node, condition, one) for node, condition, group in here for one in _once_a_rank(group)]
+    assert view.job
+    job = view.job
+    sick = [
+        (_of_node(job, node, finding, Struck([one]), FaultKind.SUB_HEALTH), one)
+        for node, finding, at in _struck(view, found, DEGRADED, pods)
+        for one in _once_a_rank(at.pods)
+    ]
+    own = [(one, finding) for one, finding in of_pods if finding.then in DEGRADED]
+    sick += [(_of_one_pod(job, one, finding, FaultKind.SUB_HEALTH), one) for one, finding in own]
     faults = []
-    for node, condition, one in sick[:MOST_FAULTS]:
-        fault = _node_fault(job, node, condition, [one])
+    for fault, one in sick[:MOST_FAULTS]:
         pod = {"pod": one.pod.metadata.name, "generation": _generation(one)}
         faults.append(fault.model_copy(update={**pod, "id": f"{fault.id}/{_generation(one)}/{one.rank}"}))
-    return _with_the_rest(job, faults, [[one] for _, _, one in sick[MOST_FAULTS:]], "pods")
+    return _with_the_rest(job, faults, [[one] for _, one in sick[MOST_FAULTS:]], "pods")
 
 
-def _wrong(node: Node, kind: str) -> Condition | None:
-    """Ready may be Unknown, which is as bad as False; a sub-health is seen or is not."""
-    condition = condition_of(node.status.conditions, kind)
-    return condition if condition and (condition.status == "True") == (kind == SUB_HEALTHY) else None
+def _struck(
+    view: JobView, found: Found, thens: Sequence[Then], pods: Sequence[RankedPod]
+) -> Iterator[tuple[Node, Finding, Struck]]:
+    """What of it concerns these pods, each difference once."""
+    meant = [(node, finding) for node, finding in found if finding.then in thens]
+    grouped, told = _grouped(pods) if meant else {}, set[str]()
+    for node, finding in meant:
+        at = struck(view, node, finding.devices, grouped.get(node.metadata.name, ()))
+        if at.pods and (name := _id(node.metadata.uid, finding)) not in told:
+            told.add(name)
+            yield node, finding, at
 
 
-def _on(nodes: Iterable[Node], kind: str, pods: Iterable[RankedPod]) -> list[tuple[Node, Condition, list[RankedPod]]]:
-    """The nodes whose condition of this kind is wrong and that have some of these pods, by name. Where no node is wrong, which is
-    the usual case, no pod is looked at."""
-    wrong = {node.metadata.name: (node, condition) for node in nodes if (condition := _wrong(node, kind))}
-    here: dict[str, list[RankedPod]] = {}
-    for one in pods if wrong else ():
-        if one.pod.spec.node_name in wrong:
-            here.setdefault(one.pod.spec.node_name, []).append(one)
-    return [(*wrong[name], _in_order(here[name])) for name in sorted(here)]
+def _id(where: str, finding: Finding) -> str:
+    """Of a difference. What comes and goes within the time that its rule gives it is the same one."""
+    rule, fact = finding.named.rule, finding.fact
+    since = "" if rule.clear or not fact.since else fact.since.isoformat()
+    devices = f"/{','.join(finding.devices)}" if finding.devices else ""
+    return f"{where}/{fact.code}/{since}{cut(devices, LONGEST_CODE)}"
 
 
-def _node_fault(job: JobObject, node: Node, condition: Condition, pods: Sequence[RankedPod]) -> Fault:
-    since = condition.last_transition_time
-    code = condition.reason[:LONGEST_CODE]
-    pod_ranks = _pod_ranks(job, pods)
+def _of_node(job: JobObject, node: Node, finding: Finding, at: Struck, kind: FaultKind) -> Fault:
+    pod_ranks = _pod_ranks(job, at.pods)
+    ranks = at.ranks if kind is FaultKind.PROCESS and at.ranks else _ranks(job, pod_ranks)
+    fault = _decided(finding, _id(node.metadata.uid, finding), kind, ranks)
+    uids = (at.pods[0].pod.metadata.uid,) if len(at.pods) == 1 else ()
+    return fault.model_copy(update={"pod_ranks": pod_ranks, "node": node.metadata.name, "pod_uids": uids})
+
+
+def _of_one_pod(job: JobObject, one: RankedPod, finding: Finding, kind: FaultKind) -> Fault:
+    """Which says nothing of its node."""
+    metadata, pod_ranks = one.pod.metadata, _pod_ranks(job, [one])
+    fault = _decided(finding, _id(metadata.uid, finding), kind, _ranks(job, pod_ranks))
+    pod = {"pod": metadata.name, "pod_uids": (metadata.uid,), "generation": _generation(one)}
+    return fault.model_copy(update={"pod_ranks": pod_ranks, **pod})
+
+
+def _decided(finding: Finding, fault_id: str, kind: FaultKind, ranks: tuple[int, ...]) -> Fault:
+    rule, fact = finding.named.rule, finding.fact
+    details: tuple[FaultyRanks, ...] = ()
+    if kind is FaultKind.PROCESS:
+        device = ",".join(finding.devices[:NAMED_PODS])
+        details = (FaultyRanks(ranks=ranks, type=TYPES[finding.then], device=device, code=fact.code),)
     return Fault(
-        id=f"{node.metadata.uid}/{code}/{since.isoformat() if since else ''}",
-        kind=FaultKind.SUB_HEALTH,
-        pod_ranks=pod_ranks,
-        ranks=_ranks(job, pod_ranks),
-        node=node.metadata.name,
-        code=code,
-        pod_uids=(pods[0].pod.metadata.uid,) if len(pods) == 1 else (),
-        message=cut(condition.message, LONGEST_MESSAGE),
+        id=fault_id,
+        kind=kind,
+        ranks=ranks,
+        details=details,
+        code=fact.code,
+        message=cut(fact.message or fact.saw, LONGEST_MESSAGE),
         source=WATCHER,
+        decided=Decided(
+            rule=finding.named.name,
+            saw=fact.saw,
+            since=fact.since,
+            settle=rule.settle.total_seconds(),
+            clear=rule.clear.total_seconds(),
+            maintenance=finding.then is Then.MAINTENANCE,
+        ),
     )
+
+
+def _by_name(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: node.metadata.name)
+
+
+def _grouped(pods: Iterable[RankedPod]) -> dict[str, list[RankedPod]]:
+    """By their node, in order."""
+    here: dict[str, list[RankedPod]] = {}
+    for one in _in_order(pods):
+        here.setdefault(one.pod.spec.node_name, []).append(one)
+    return here
 
 
 # ---- ranks, and lists that are too long
@@ -312,9 +443,11 @@ def _ranks(job: JobObject, pod_ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(rank for pod_rank in pod_ranks for rank in range(pod_rank * each, (pod_rank + 1) * each))
 
 
-def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str) -> list[Fault]:
+def _with_the_rest(
+    job: JobObject, faults: list[Fault], rest: Sequence[Sequence[RankedPod]], what: str, most: int = MOST_BYTES
+) -> list[Fault]:
     """The last fault says how many more there are, and carries the pod ranks of all of them."""
-    named = _fitting(faults)
+    named = _fitting(faults, most)
     if named == len(faults) and not rest:
         return faults
     last, left_out = faults[named - 1], faults[named:]
@@ -326,9 +459,8 @@ def _with_the_rest(job: JobObject, faults: list[Fault], rest: Sequence[Sequence[
     return [*faults[: named - 1], told]
 
 
-def _fitting(faults: Sequence[Fault]) -> int:
-    """How many of them, from the first, fit into `MOST_BYTES`; the first one does in any case."""
-    left = MOST_BYTES
+def _fitting(faults: Sequence[Fault], left: int) -> int:
+    """How many of them, from the first, fit into so many bytes; the first one does in any case."""
     for number, fault in enumerate(faults):
         left -= len(fault.model_dump_json())
         if left < 0:

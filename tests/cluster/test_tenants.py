@@ -74,14 +74,14 @@ def holders(seen: Snapshot) -> dict[str, str]:
 
 async def test_who_waits_for_many_pods_sees_at_once_what_came_meanwhile(tenants: Tenants) -> None:
     """Each look walks all of them: thousands of pods that start are not looked at thousands of times."""
-    await tenants.pod("victim", "pod-0", "large")
+    await tenants.pod("victim", "pod-0", "victim.large")
     looks, seen = 0, 1
-    async with aclosing(tenants.cluster.follow("large")) as states:
+    async with aclosing(tenants.cluster.follow("victim.large")) as states:
         await anext(states)
         following = asyncio.create_task(anext(states))
         await tenants.scripted.until_watched("/api/v1/namespaces/victim/pods")
         for number in range(1, 41):
-            await tenants.pod("victim", f"pod-{number}", "large")
+            await tenants.pod("victim", f"pod-{number}", "victim.large")
         async with asyncio.timeout(WAIT_LIMIT):
             while seen <= 40:
                 looks, seen = looks + 1, len(await following)
@@ -119,7 +119,7 @@ def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
 async def test_a_pod_of_another_namespace_is_no_pod_of_the_job(tenants: Tenants, said: str) -> None:
     """Whoever knows a job's id can write it on a pod of his own, which would then hold a rank, or fail in its place."""
     await tenants.job(BATCH_JOB, "victim", "train")
-    await tenants.pod("victim", "real", "uid-of-train")
+    await tenants.pod("victim", "real", "uid-of-train", owner(BATCH_JOB, "train"))
     if said == "label":
         await tenants.pod("attacker", "forged", "uid-of-train", owner(BATCH_JOB, "other"))
     else:
@@ -140,33 +140,57 @@ async def test_pods_that_nobody_controls_never_replace_a_job(tenants: Tenants) -
             await tenants.scripted.until_watched(path)
         await tenants.scripted.remove("/api/v1/namespaces/attacker/pods", "forged")
         await tenants.pod("attacker", "again", "uid-of-train")
-        await tenants.pod("victim", "real", "uid-of-train")
+        await tenants.pod("victim", "real", "uid-of-train", owner(BATCH_JOB, "train"))
         event = await asyncio.wait_for(following, WAIT_LIMIT)
     assert isinstance(event, WatchEvent)
     assert isinstance(event.object, Pod)
     assert event.object.metadata.name == "real"
 
 
-async def test_pods_that_nobody_controls_are_a_job_in_one_namespace(tenants: Tenants) -> None:
-    """Their id can be guessed: a pod of another namespace neither joins them nor moves the job, also when they start anew."""
-    await tenants.pod("victim", "real", "guessed")
-    await tenants.pod("attacker", "forged", "guessed", made="2026-01-02T00:00:00Z")
+async def test_pods_that_nobody_controls_are_a_job_of_their_namespace(tenants: Tenants) -> None:
+    """Their id begins with it: whoever guesses it writes it elsewhere in vain, and is told so."""
+    await tenants.pod("attacker", "forged", "victim.guessed", made="2025-01-02T00:00:00Z")
+    await tenants.pod("victim", "real", "victim.guessed")
     seen = await tenants.snapshot()
     assert [one.metadata.namespace for one in seen.jobs] == ["victim"]
-    assert holders(seen) == {"real": "guessed"}
-    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
-    await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "real")
-    await tenants.pod("victim", "real", "guessed", made="2026-01-03T00:00:00Z")
-    assert [one.metadata.namespace for one in (await tenants.snapshot()).jobs] == ["victim"]
-    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+    assert holders(seen) == {"real": "victim.guessed"}
+    assert [one.metadata.name for one in await tenants.cluster.pods("victim.guessed")] == ["real"]
+    said = await tenants.scripted.until("/api/v1/namespaces/attacker/events", "forged", "message")
+    assert "begin it with its namespace and a dot, such as 'attacker.victim.guessed'" in said["message"]
 
 
 async def test_a_pod_that_cannot_be_read_hides_no_job_of_another_namespace(tenants: Tenants) -> None:
     """The API server admits an amount of fifty digits; whoever writes it under somebody else's id says nothing of that job."""
-    await tenants.pod("victim", "real", "guessed")
-    forged = await tenants.pod("attacker", "forged", "guessed", made="2026-01-02T00:00:00Z")
+    await tenants.pod("victim", "real", "victim.guessed")
+    forged = await tenants.pod("attacker", "forged", "victim.guessed", made="2026-01-02T00:00:00Z")
     forged["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1" * 50}}
-    assert [one.metadata.name for one in await tenants.cluster.pods("guessed")] == ["real"]
+    assert [one.metadata.name for one in await tenants.cluster.pods("victim.guessed")] == ["real"]
+
+
+@pytest.mark.parametrize("job_id", ["../victim.x", "victim.a,b=c", "Victim.x", "victim.", ".x", "victim.x/../y"])
+async def test_an_id_that_anybody_sends_is_no_path_and_no_selector(tenants: Tenants, job_id: str) -> None:
+    """The gateway asks for whatever a client calls its job."""
+    with pytest.raises(NotFound):
+        await tenants.cluster.pods(job_id)
+    assert not tenants.scripted.requests
+
+
+@pytest.mark.parametrize(("owners", "counts"), [((), False), (("other",), False), (("part",), True), (("other", "part"), True)])
+async def test_a_mark_and_an_owner_say_the_same(tenants: Tenants, owners: tuple[str, ...], counts: bool) -> None:
+    """A worker that was copied without its owner is nobody's pod; a backup has one, which does not control it yet."""
+    await tenants.job(JOB_SET, "victim", "train")
+    await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "train"))
+    await tenants.job(BATCH_JOB, "victim", "other")
+    await tenants.pod("victim", "one", "uid-of-train", *({**owner(BATCH_JOB, name), "controller": False} for name in owners))
+    assert holders(await tenants.snapshot()) == ({"one": "uid-of-train"} if counts else {})
+
+
+async def test_who_controls_a_pod_comes_before_what_it_says(tenants: Tenants) -> None:
+    """A template may carry any label."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.job(BATCH_JOB, "victim", "next")
+    await tenants.pod("victim", "one", "uid-of-next", owner(BATCH_JOB, "train"))
+    assert holders(await tenants.snapshot()) == {"one": "uid-of-train"}
 
 
 async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> None:
@@ -203,17 +227,6 @@ async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants,
         assert not [one for one in listed if one()]
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-
-
-async def test_pods_that_nobody_controls_may_begin_again_in_another_namespace(tenants: Tenants) -> None:
-    """Once nothing is left of the job, its id is free."""
-    await tenants.pod("victim", "real", "moved")
-    assert [one.metadata.name for one in await tenants.cluster.pods("moved")] == ["real"]
-    await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "real")
-    with pytest.raises(NotFound):
-        await tenants.cluster.pods("moved")
-    await tenants.pod("attacker", "next", "moved")
-    assert [one.metadata.name for one in await tenants.cluster.pods("moved")] == ["next"]
 
 
 async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> None:
@@ -253,7 +266,7 @@ async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenant
 async def test_the_name_of_an_owner_may_have_any_length(tenants: Tenants) -> None:
     """The API server keeps owners with names of a megabyte, and answers no question about one."""
     await tenants.job(BATCH_JOB, "victim", "train")
-    await tenants.pod("victim", "real", "uid-of-train")
+    await tenants.pod("victim", "real", "uid-of-train", owner(BATCH_JOB, "train"))
     await tenants.pod("attacker", "endless", "", owner(BATCH_JOB, "x" * 1_200_000))
     assert holders(await tenants.snapshot()) == {"real": "uid-of-train"}
 
@@ -370,6 +383,6 @@ async def test_standbys_are_named_after_their_job_and_no_other(tenants: Tenants,
 async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> None:
     """Whatever the length of its job's."""
     await tenants.job(TRAINING_JOB, "victim", "t" * 63)
-    await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}")
+    await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}", owner(TRAINING_JOB, "t" * 63))
     (standby,) = await tenants.cluster.ensure_standbys(f"uid-of-{'t' * 63}", 1, ())
     assert len(standby.metadata.name) <= 63

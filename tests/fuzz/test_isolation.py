@@ -102,6 +102,7 @@ async def test_a_pod_and_a_node_that_cannot_be_read_are_left_out(served: tuple[S
     await scripted.put(BATCH_JOB.path("default"), job(BATCH_JOB, "sound"))
     for name, phase in (("fine", "Running"), ("odd", "Dreaming")):
         body = pod("uid-of-sound", name)
+        body["metadata"]["ownerReferences"] = [owner(BATCH_JOB, "sound")]
         body["status"]["phase"] = phase
         await scripted.put(PODS, body)
     await scripted.put("/api/v1/nodes", node("fine"))

@@ -11,6 +11,7 @@ from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB, Kind, Workload, rank_of
 from activities.clusters.kubernetes.objects import bare_job, failure_of, is_bare, is_managed, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import (
+    Places,
     backup_of,
     brought_back,
     controller_of,
@@ -65,7 +66,7 @@ def read_job(kind: Kind, raw: Object) -> JobObject:
     for template in job.templates:
         placed(template.body.get("spec", {}).get("affinity", {}), ["node-1"])
     if kind is TRAINING_JOB:
-        pods_of_training_job(job, "0", ["node-1"], "gateway:8899")
+        pods_of_training_job(job, "0", Places(["node-1"], ["node-2"]), "gateway:8899")
     return found
 
 
@@ -90,7 +91,7 @@ def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() 
     resources = {"claims": [{"name": "gpu"}], "limits": {"cpu": "1"}}
     spec = {**own["spec"], "accelerators": 2, "kubernetes": {"image": "training", "container": {"resources": resources}}}
     job = Workload(TRAINING_JOB, {**own, "spec": spec}).checked()
-    worker = pods_of_training_job(job, "0", [], "gateway:8899")[-1]["spec"]["containers"][0]
+    worker = pods_of_training_job(job, "0", Places(), "gateway:8899")[-1]["spec"]["containers"][0]
     assert worker["resources"]["claims"] == [{"name": "gpu"}]
     assert worker["resources"]["limits"].items() > {"cpu": "1"}.items()
 
@@ -110,7 +111,7 @@ def read_pod(raw: Object, job: Workload) -> Pod:
     checked = shapes.checked(shapes.Pod, raw)
     affinity = placed(checked["spec"].get("affinity", {}), ["node-1"])
     backup_of(checked, job, "spare", rank_of(job, checked, RANK_KEYS), affinity)
-    brought_back(remembered(checked), "1", ["node-1"])
+    brought_back(remembered(checked), "1", Places(["node-1"], ["node-2"]))
     controller_of(checked)
     topology_of(job, checked)
     joined(checked)

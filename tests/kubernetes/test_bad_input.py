@@ -127,7 +127,7 @@ async def test_a_word_that_means_nothing_ends_no_job(kubeconfig: Path, namespace
 
 async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: KubernetesCluster) -> None:
     """How many pods they are together cannot be guessed while they come one by one."""
-    labels = {keys.JOB_ID: "loose", keys.BARE_JOB_NAME: "loose", keys.MANAGED: "true"}
+    labels = {keys.JOB_ID: f"{namespace.name}.loose", keys.BARE_JOB_NAME: "loose", keys.MANAGED: "true"}
     metadata = {"name": "loose-0", "labels": labels, "annotations": {keys.RANK_INDEX: "0"}}
     await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
     assert keys.PODS in await refusal(namespace, cluster)
@@ -135,12 +135,13 @@ async def test_pods_without_a_number_are_refused(namespace: Namespace, cluster: 
 
 async def test_a_pod_without_a_rank_and_two_with_one_are_problems(namespace: Namespace, cluster: KubernetesCluster) -> None:
     """Each is named with its pod; the job is found all the same."""
-    labels = {keys.JOB_ID: "mixed", keys.BARE_JOB_NAME: "mixed"}
+    job_id = f"{namespace.name}.mixed"
+    labels = {keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "mixed"}
     for name, rank in (("a", {keys.RANK_INDEX: "0"}), ("b", {keys.RANK_INDEX: "0"}), ("c", {})):
         metadata = {"name": name, "labels": labels, "annotations": {keys.PODS: "3", **rank}}
         await namespace.api.create(namespace.path("pods"), {"metadata": metadata, "spec": pod_spec(FOREVER, 0)})
         await namespace.until_phase(name, "Running")
-    view = JobView(job=await cluster.job("mixed"), pods=tuple(await cluster.pods("mixed")))
+    view = JobView(job=await cluster.job(job_id), pods=tuple(await cluster.pods(job_id)))
     found = " / ".join(sight(view).problems)
     assert "pod c" in found
     assert "pods a and b" in found

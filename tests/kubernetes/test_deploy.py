@@ -38,6 +38,7 @@ WRITTEN_BY_HAND = {
     "api-key/temporal.env": "TEMPORAL_API_KEY=a-key",
 }
 ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+MARKS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 PROCESSES = ("control", "gateway", "watcher", "operator")
 OURS = {PART_OF: "rekindle"}
 

@@ -12,6 +12,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import ascend_operator as driver_module
 from activities.clusters.kubernetes.ascend_operator import OperatorDriver
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
+from activities.clusters.kubernetes.pod_objects import Places
 from rekindle.errors import Conflict, Invalid
 from tests.support.ascend_jobs import (
     OLD,
@@ -320,7 +321,7 @@ async def test_a_job_restarts_by_volcano(world: World, life: int | None) -> None
     for pod in [*world.first.values(), *known]:
         await world.namespace.until_gone(pod)
     assert await world.recovery() == "pause"
-    pods = await world.driver.ensure_pods(world.job, "a-generation", ())
+    pods = await world.driver.ensure_pods(world.job, "a-generation", Places())
     assert uids(pods).isdisjoint(uids(world.first.values()))
     assert one_of_each_rank(pods)
     assert await world.recovery() == "on"
@@ -334,7 +335,7 @@ async def test_a_job_restarts_in_the_middle_of_a_hot_switch(world: World) -> Non
     await world.driver.ensure_stopped(world.job, known, 5)
     for pod in known:
         await world.namespace.until_gone(pod)
-    pods = await world.driver.ensure_pods(world.job, "a-generation", ())
+    pods = await world.driver.ensure_pods(world.job, "a-generation", Places())
     assert one_of_each_rank(pods)
     assert not marks(pods)
 
@@ -355,7 +356,7 @@ async def test_a_backup_that_outlived_a_restart_ends(world: World) -> None:
     """When the job's pods are there it is one too many."""
     world.operator.deaf = True
     backup = await world.operator.make_backup(world.job.object, world.first[OLD])
-    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", Places()))
     await world.namespace.until_gone(backup)
 
 
@@ -367,7 +368,7 @@ async def test_without_volcano_a_job_is_stopped_by_force(world: World, impatient
     await world.driver.ensure_stopped(world.job, await world.pods(), 0)
     for pod in known:
         await world.namespace.until_gone(pod)
-    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", Places()))
     assert await world.recovery() == "on"
 
 
@@ -402,7 +403,7 @@ async def test_what_volcano_would_not_stop_is_stopped_by_us(world: World, change
     await world.driver.ensure_stopped(world.job, await world.pods(), 5)
     for pod in world.first.values():
         await world.namespace.until_gone(pod)
-    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", ()))
+    assert one_of_each_rank(await world.driver.ensure_pods(world.job, "a-generation", Places()))
 
 
 async def test_pods_that_are_not_there_are_counted(world: World, impatient: None) -> None:
@@ -410,7 +411,7 @@ async def test_pods_that_are_not_there_are_counted(world: World, impatient: None
     world.operator.deaf = True
     await world.driver.ensure_deleted(world.job, world.first[OLD], 0)
     with pytest.raises(Conflict, match="1 of 2 pods of AscendJob demo are there"):
-        await world.driver.ensure_pods(world.job, "a-generation", ())
+        await world.driver.ensure_pods(world.job, "a-generation", Places())
 
 
 async def test_a_job_that_has_failed_for_good_is_not_waited_for(world: World) -> None:
@@ -419,7 +420,7 @@ async def test_a_job_that_has_failed_for_good_is_not_waited_for(world: World) ->
     path = jobs_path(world.namespace.name, "demo/status")
     failed = Workload(ASCEND_JOB, await world.api.patch(path, {"status": {"conditions": conditions}}))
     with pytest.raises(Invalid, match="too many restarts"):
-        await world.driver.ensure_pods(failed, "a-generation", ())
+        await world.driver.ensure_pods(failed, "a-generation", Places())
 
 
 # ---- metadata

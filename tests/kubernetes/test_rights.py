@@ -22,14 +22,14 @@ from rekindle.model import keys
 from rekindle.model.activity_values import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.model.state import Remembered
+from rekindle.policy.isolation import isolated
 from rekindle.settings import Settings
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.controller import apply_crds
-from tests.support.kubernetes import Namespace, a_namespace
+from tests.support.kubernetes import Namespace, a_namespace, endpoint_of
 from tests.support.volcano import operator_and_volcano
 from tests.support.worlds import NODES, BarePods, IndexedJob, KubernetesWorld, Operated, OwnKind, tried
 from workers.local_kubernetes.installation import DEPLOY, install, kubeconfig_of
-from workers.local_kubernetes.servers import Endpoint
 from workers.operator import Operator
 from workers.rivals import NAMESPACE, SERVICE, refuse_beside_another_controller
 
@@ -111,13 +111,6 @@ async def accounts(kubeconfig: Path, directory: Path, name: str) -> AsyncIterato
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def endpoint_of(kubeconfig: Path) -> Endpoint:
-    """Tests of the manifests uninstall what is installed at first."""
-    config = yaml.safe_load(kubeconfig.read_text())
-    cluster = config["clusters"][0]["cluster"]
-    return Endpoint(cluster["server"], config["users"][0]["user"]["token"], Path(cluster["certificate-authority"]))
-
-
 async def recover(world: KubernetesWorld, marker: Path) -> str:
     """All that recoveries do to a job. Its first manager fails when the marker appears."""
     once = f"mkdir {marker}.first || exec sleep 1000; while ! test -e {marker}; do sleep 0.05; done; exit 1"
@@ -155,9 +148,9 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
     await run(pods.remember, RememberRequest(job_id=job, memory=Remembered(incidents=1)))
     name = NODES[0]
     await cluster.annotate_node(name, {keys.ISOLATED: "by a test"})
-    assert name in await cluster.isolated_nodes()
+    assert name in isolated(await cluster.nodes())
     await cluster.annotate_node(name, {keys.ISOLATED: None})
-    assert name not in await cluster.isolated_nodes()
+    assert name not in isolated(await cluster.nodes())
 
 
 async def foreign_jobs(namespace: Namespace) -> list[Object]:
@@ -202,8 +195,9 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await clusters["gateway"].addresses(job)
         await clusters["watcher"].record(job, EVENT)
     for account in ("gateway", "control"):
-        with pytest.raises(NotFound):
-            await clusters[account].addresses("unknown")
+        for unknown in ("unknown", f"{namespace.name}.unknown"):
+            with pytest.raises(NotFound):
+                await clusters[account].addresses(unknown)
     await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)

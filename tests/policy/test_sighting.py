@@ -234,7 +234,7 @@ async def test_the_largest_job_at_its_worst_fits_into_one_payload() -> None:
         assert {rank for fault in found for rank in fault.pod_ranks} == set(range(1, 4000, 4))
         assert all(one.node < other.node for one, other in pairwise(found))
         assert sum(len(fault.model_dump_json()) for fault in found[:-1]) <= MOST_BYTES
-        assert 10 < len(found) <= MOST_FAULTS
+        assert 8 < len(found) <= MOST_FAULTS
         assert f"(and {1000 - len(found)} more " in found[-1].message
     assert len(seen.standbys) == MOST_STANDBYS
     (failed,) = (fault for fault in seen.faults if fault.kind is FaultKind.POD)

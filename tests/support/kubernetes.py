@@ -13,6 +13,7 @@ import yaml
 from activities.clusters.api_server import Api, Object
 from rekindle.errors import Conflict, NotFound
 from tests.support.cluster import environment
+from workers.local_kubernetes.servers import Endpoint
 
 WAIT_LIMIT = 40.0
 ACCELERATOR = "huawei.com/Ascend910"
@@ -33,6 +34,13 @@ def local_kubernetes(state_dir: Path) -> Iterator[Path]:
             yield Path(line.removeprefix("ready kubernetes ").strip())
         finally:
             process.terminate()
+
+
+def endpoint_of(kubeconfig: Path) -> Endpoint:
+    """Of the administrator, for an installation: tests of the manifests uninstall the first one."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    return Endpoint(cluster["server"], config["users"][0]["user"]["token"], Path(cluster["certificate-authority"]))
 
 
 class Namespace:

@@ -27,8 +27,8 @@ from rekindle.model.cluster import (
 )
 from rekindle.model.job import Job
 from rekindle.model.keys import BACKUP_SOURCE, GENERATION, POD_TYPE, RANK_INDEX, TAKEN_AS
+from rekindle.model.rule_file import plain
 from rekindle.policy import standbys
-from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import is_standby, last_holder
 
 
@@ -57,6 +57,7 @@ class ScriptedCluster:
         self.pods_are_placed = True
         """Job rescheduling: whether the scheduler has room for new pods."""
         self.terminating_for_ever: set[str] = set()
+        self.rules = plain()
         self.undeletable: set[str] = set()
         self.ends_only_by_force: set[str] = set()
         self.takes_metadata, self.takes_notes = asyncio.Event(), asyncio.Event()
@@ -117,10 +118,10 @@ class ScriptedCluster:
         marks = self.node_annotations.get(name, {})
         return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}", annotations=marks), status=status)
 
-    async def isolated_nodes(self) -> Sequence[str]:
+    async def nodes(self) -> Sequence[Node]:
         if self.unreachable:
             raise ClusterUnavailable("nobody answers at this address")
-        return [name for name, marks in self.node_annotations.items() if is_isolated(marks)]
+        return [await self.node(name) for name in self.node_names]
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         if self.refuses_annotations:
@@ -261,9 +262,12 @@ class ScriptedCluster:
             await self.ensure_deleted(self.job_model.id, pod.metadata.name, pod.metadata.uid, grace)
         return pods
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
         self._answers(job_id)
-        free = [node for node in self.node_names if node not in avoid_nodes]
+        may = [node for node in self.node_names if node not in avoid_nodes]
+        free = [node for node in may if node not in shun_nodes] or may
         for rank in range(self.job_model.pods):
             name = f"{self.job_model.name}-worker-{rank}"
             if name not in self.pods_by_name:
@@ -366,9 +370,11 @@ class TheirCluster(ScriptedCluster):
         self._stopping = True
         return await super().ensure_stopped(job_id, grace_seconds, lost_nodes)
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
         self._stopping = False
-        return await super().ensure_pods(job_id, generation, avoid_nodes)
+        return await super().ensure_pods(job_id, generation, avoid_nodes, shun_nodes)
 
 
 class SlowCluster(ScriptedCluster):

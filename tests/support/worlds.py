@@ -287,7 +287,7 @@ class BarePods(KubernetesWorld):
     async def submit(
         self, pods: int, command: Sequence[str], accelerators: int, labels: Mapping[str, str], manager: Sequence[str] | None
     ) -> str:
-        job_id = f"{self.namespace.name}-demo"
+        job_id = f"{self.namespace.name}.demo"
         for rank in reversed(range(pods)):
             own = {**labels, keys.JOB_ID: job_id, keys.BARE_JOB_NAME: "demo"}
             metadata = {"name": f"demo-{rank}", "labels": own, "annotations": {keys.RANK_INDEX: str(rank), keys.PODS: str(pods)}}

@@ -44,7 +44,8 @@ def _on_the_old_node(cluster: ScriptedCluster) -> None:
 
 
 def _on_a_sick_node(cluster: ScriptedCluster) -> None:
-    """Another one, of which the job's workflow knows nothing: the pod would be moved on, and back again, without an end."""
+    """Another one, by others who choose the node: the pod would be moved on, and back again, without an end."""
+    cluster.backup_node = "node-2"
     cluster.conditions["node-2"] = (Condition(type="SubHealthy", status="True", message="links flap there too"),)
 
 

@@ -31,9 +31,11 @@ class GuardedCluster(ScriptedCluster):
         self._guard("ensure_stopped")
         return await super().ensure_stopped(job_id, grace_seconds, lost_nodes)
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
         self._guard("ensure_pods")
-        return await super().ensure_pods(job_id, generation, avoid_nodes)
+        return await super().ensure_pods(job_id, generation, avoid_nodes, shun_nodes)
 
     def _guard(self, call: str) -> None:
         if call == self.forbidden:

@@ -1,4 +1,4 @@
-"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts and their rights, from `deploy/`.
+"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts, their rights and their marks.
 
 Each process gets a kubeconfig of its own account, so that nothing works here which its rights would not allow elsewhere.
 """
@@ -15,6 +15,7 @@ from workers.local_kubernetes.servers import Endpoint
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAMESPACE = "mindx-dl"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 PATHS = {
     "Namespace": "/api/v1/namespaces",
@@ -24,6 +25,8 @@ PATHS = {
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
     "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
 
 TOKEN_SECONDS = 24 * 3600
@@ -37,7 +40,7 @@ def kubeconfig_of(process: str, directory: Path) -> Path:
 async def install(api: Api, endpoint: Endpoint, directory: Path) -> None:
     """Applies it, and writes a kubeconfig for each account; done again, it changes nothing."""
     definitions = sorted((DEPLOY / "crds").glob("*.rekindle.io.yaml"))
-    for file in (*definitions, DEPLOY / "base" / "namespace.yaml", DEPLOY / "base" / "rbac.yaml"):
+    for file in (*definitions, *(DEPLOY / "base" / name for name in ("namespace.yaml", "rbac.yaml", "marks.yaml"))):
         for thing in yaml.safe_load_all(file.read_text()):
             await _apply(api, thing)
             if thing["kind"] == "ServiceAccount":

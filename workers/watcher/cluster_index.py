@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
+from rekindle.model.rule_file import plain
+from rekindle.model.rules import Rules
 from rekindle.policy.sighting import gone, matters
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
@@ -16,7 +18,17 @@ class ClusterIndex:
     One change costs as much as it concerns: none of all the pods are walked to find whose it is.
     """
 
-    def __init__(self, jobs: Iterable[JobObject] = (), pods: Iterable[Pod] = (), nodes: Iterable[Node] = ()) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[JobObject] = (),
+        pods: Iterable[Pod] = (),
+        nodes: Iterable[Node] = (),
+        rules: Rules | None = None,
+    ) -> None:
+        """Args:
+        rules: what is wrong with a node; by default the ready-made set `plain`.
+        """
+        self._rules = rules or plain()
         self.jobs: dict[str, JobObject] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
@@ -59,9 +71,9 @@ class ClusterIndex:
         """Thousands of nodes say every few minutes that nothing is new: that concerns nobody."""
         name = node.metadata.name
         before = self._nodes.get(name)
-        if not _newer(self._nodes, name, node) or (before and before.status.conditions == node.status.conditions):
+        if not _newer(self._nodes, name, node) or (before and _says(before) == _says(node)):
             return set()
-        (self._wrong.add if matters(node) else self._wrong.discard)(name)
+        (self._wrong.add if matters(node, self._rules) else self._wrong.discard)(name)
         return set(self._jobs_on.get(name, ()))
 
     def _remove_node(self, node: Node) -> set[str]:
@@ -91,6 +103,11 @@ class ClusterIndex:
         """One job, its pods, and of the nodes that they are on those that something is wrong with."""
         nodes = tuple(self._nodes[name] for name in self._wrong if job_id in self._jobs_on.get(name, ()))
         return JobView(job=self.jobs.get(job_id), pods=tuple(self._pods.get(job_id, {}).values()), nodes=nodes)
+
+
+def _says(node: Node) -> tuple[object, ...]:
+    """What rules look at."""
+    return node.status.conditions, node.spec, node.status.reports, node.metadata.labels, node.metadata.annotations
 
 
 def _newer(table: dict[str, Thing], key: str, thing: Thing) -> bool:

@@ -40,7 +40,7 @@ class Watcher:
         """
         self._look_for_lost = look_for_lost
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
-        self._index = ClusterIndex()
+        self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
@@ -100,7 +100,7 @@ class Watcher:
         self.problem = ""
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
         jobs = [*everything.jobs, *(job for job in known if job)]
-        self._index = ClusterIndex(jobs, everything.pods, everything.nodes)
+        self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
         for reconciler in self._reconcilers.values():
             reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:
@@ -134,7 +134,7 @@ class Watcher:
 
     def _reconciler(self, job_id: str) -> Reconciler:
         def look() -> Shown:
-            return shown(self._index.view(job_id), self._limits)
+            return shown(self._index.view(job_id), self._limits, self._cluster.rules)
 
         def refuse(why: str) -> None:
             self._tasks.create_task(self._record_refusal(job_id, why))

@@ -15,6 +15,7 @@ from activities.clusters.kubernetes.direct import delete_pod, is_on, path_of
 from activities.clusters.kubernetes.kinds import REPLICA_INDEX, Workload
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
 from activities.clusters.kubernetes.objects import failure_of, node_of
+from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model.job import SubHealthStrategy
@@ -239,7 +240,7 @@ class OperatorDriver:
             if is_on(pod, lost_nodes):
                 await delete_pod(self._api, pod, 0)
 
-    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
+    async def ensure_pods(self, job: Workload, generation: str, places: Places) -> list[Object]:
         """The Operator makes what is missing by itself, with a generation of its own count."""
         if problem := failure_of(job):
             raise Invalid(f"AscendJob {job.name} has failed for good: {problem}")

@@ -24,6 +24,7 @@ from activities.clusters.kubernetes.kinds import (
 )
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, is_standby, lost_rank
 from activities.clusters.kubernetes.objects import failure_of
+from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
 from rekindle.model import keys
@@ -56,7 +57,7 @@ class Driver(Protocol):
         self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None: ...
 
-    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]: ...
+    async def ensure_pods(self, job: Workload, generation: str, places: Places) -> list[Object]: ...
 
     async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None: ...
 
@@ -109,7 +110,7 @@ class DirectDriver:
         if not lost.others:
             raise NotFound(f"no pod of job {job.name} is left: it starts anew or not at all")
         youngest = max(lost.others, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-        wanted = made.pods_of_training_job(job, _generation(youngest), (), self._settings.gateway_address)
+        wanted = made.pods_of_training_job(job, _generation(youngest), Places(), self._settings.gateway_address)
         return next(pod for pod in wanted if pod["metadata"]["annotations"].get(keys.RANK_INDEX) == str(lost.rank))
 
     async def _filled(self, job: Workload, lost: LostRank, lost_nodes: Sequence[str]) -> LostRank:
@@ -271,7 +272,7 @@ class DirectDriver:
             name = left[0]["metadata"]["name"]
             raise Conflict(f"{job.kind.name} {job.name} is suspended, and its controller has not ended pod {name} yet")
 
-    async def ensure_pods(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> list[Object]:
+    async def ensure_pods(self, job: Workload, generation: str, places: Places) -> list[Object]:
         if problem := failure_of(job):
             raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
         there = await self._reader.pods(job)
@@ -282,11 +283,11 @@ class DirectDriver:
         if left := [pod for pod in there if not _is_new(pod, job, generation)]:
             raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
         if job.kind is TRAINING_JOB:
-            wanted = made.pods_of_training_job(job, generation, avoid_nodes, self._settings.gateway_address)
+            wanted = made.pods_of_training_job(job, generation, places, self._settings.gateway_address)
             return await self._create_all(job, wanted)
         if job.kind is BARE:
-            return await self._bring_back(job, there, generation, avoid_nodes)
-        await self._resume(job, generation, avoid_nodes)
+            return await self._bring_back(job, there, generation, places)
+        await self._resume(job, generation, places)
         return await self._made_by_the_controller(job, generation)
 
     async def _create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
@@ -308,7 +309,7 @@ class DirectDriver:
 
     # ---- suspend, change, resume
 
-    async def _resume(self, job: Workload, generation: str, avoid_nodes: Sequence[str]) -> None:
+    async def _resume(self, job: Workload, generation: str, places: Places) -> None:
         if not job.is_suspended:
             return
         _refuse_held(job)
@@ -316,12 +317,12 @@ class DirectDriver:
         if job.kind.makes_jobs:
             for part in await self._reader.parts(job):
                 template = deepcopy(part.object["spec"]["template"])
-                _change_template(template, generation, avoid_nodes)
+                _change_template(template, generation, places)
                 await self._change_suspended(part, {"template": template})
             await self._change_suspended(job, _nested(job.kind.suspend, False))
             return
         for one in job.kind.templates(spec):
-            _change_template(one.body, generation, avoid_nodes)
+            _change_template(one.body, generation, places)
         await self._change_suspended(job, {**spec, **_nested_in(spec, job.kind.suspend)})
 
     async def _change_suspended(self, job: Workload, spec: Object) -> None:
@@ -361,14 +362,12 @@ class DirectDriver:
         except Conflict:
             return
 
-    async def _bring_back(
-        self, job: Workload, there: Sequence[Object], generation: str, avoid_nodes: Sequence[str]
-    ) -> list[Object]:
+    async def _bring_back(self, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
         path = f"/api/v1/namespaces/{job.namespace}/podtemplates"
         templates = (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job.uid}")).items
         if not templates and not there:
             raise NotFound(f"nothing is known of the pods of job {job.name}: neither they nor their templates are there")
-        pods = await self._create_all(job, [made.brought_back(template, generation, avoid_nodes) for template in templates])
+        pods = await self._create_all(job, [made.brought_back(template, generation, places) for template in templates])
         for template in templates:
             await self._api.delete(f"{path}/{template['metadata']['name']}", template["metadata"]["uid"])
         return list({pod["metadata"]["uid"]: pod for pod in [*there, *pods]}.values())
@@ -441,12 +440,13 @@ def _job_id(pod: Object) -> str:
     return str(pod["metadata"].get("labels", {}).get(keys.JOB_ID, ""))
 
 
-def _change_template(body: Object, generation: str, avoid_nodes: Sequence[str]) -> None:
+def _change_template(body: Object, generation: str, places: Places) -> None:
     """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
     body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
-    affinity = made.placed(body["spec"].get("affinity") or {}, avoid_nodes)
-    required = affinity.get("nodeAffinity", {}).get(made.REQUIRED)
-    body["spec"]["affinity"] = {**affinity, "nodeAffinity": {**affinity.get("nodeAffinity", {}), made.REQUIRED: required}}
+    affinity = made.placed(body["spec"].get("affinity") or {}, places.avoid, shun_nodes=places.shun)
+    of_nodes = affinity.get("nodeAffinity", {})
+    written = {key: of_nodes.get(key) for key in (made.REQUIRED, made.PREFERRED)}
+    body["spec"]["affinity"] = {**affinity, "nodeAffinity": {**of_nodes, **written}}
 
 
 def _nested(path: Sequence[str], value: object) -> Object:

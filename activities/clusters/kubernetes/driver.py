@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import METADATA, Api, Object
 from activities.clusters.kubernetes import shapes
@@ -13,19 +13,24 @@ from activities.clusters.kubernetes.events import About, about_job, record
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB, Workload
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader, is_name
+from activities.clusters.kubernetes.reports import reports_of
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.rule_file import rules_of
 from rekindle.policy import standbys
-from rekindle.policy.isolation import is_isolated
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
 """Objects of which is known what was said of them; said again at worst."""
+
+NODES_AT_ONCE = 50
+"""Read without a pause: some milliseconds."""
 
 logger = logging.getLogger("cluster")
 
@@ -34,7 +39,7 @@ class KubernetesCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
     def __init__(self, api: Api, settings: Settings) -> None:
-        self._api, self._settings = api, settings
+        self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
         self._reader = Reader(api, settings)
         self._direct = DirectDriver(api, self._reader, settings)
         self._operator = OperatorDriver(api, self._reader)
@@ -71,17 +76,24 @@ class KubernetesCluster:
             return [pod_of(pod, job, self._settings.rank_keys) for pod in pods]
 
     async def node(self, name: str) -> Node:
-        return node_of(await self._api.get(f"{NODES}/{name}"))
+        """With what others say of it, as far as the rules of the installation ask for that."""
+        return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
 
-    async def isolated_nodes(self) -> Sequence[str]:
-        """Where our account may not list nodes, its scheduler's word has to do."""
+    async def nodes(self) -> Sequence[Node]:
+        """Where our account may not list nodes, or cannot read one, its scheduler's word has to do. There are thousands: others
+        have their turn between them."""
         try:
             listing = await self._api.list(NODES, METADATA)
         except Forbidden as error:
-            logger.warning("isolated nodes are not known", extra={"error": str(error)})
+            logger.warning("nodes are not known", extra={"error": str(error)})
             return ()
-        marks = ((node["metadata"]["name"], node["metadata"].get("annotations", {})) for node in listing.items)
-        return [name for name, annotations in marks if is_isolated(annotations)]
+        found = []
+        for number, raw in enumerate(listing.items):
+            if number % NODES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            with suppress(BadInput), reading():
+                found.append(node_of(raw))
+        return found
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         await self._api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
@@ -94,7 +106,7 @@ class KubernetesCluster:
                 yield known.read(job, pods)
 
     async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
-        async for event in Watch(self._api, self._reader, self._settings, self._refuse).events():
+        async for event in Watch(self._api, self._reader, self._settings, self._refuse, self.rules).events():
             yield event
 
     async def addresses(self, job_id: str) -> Collection[str]:
@@ -175,9 +187,11 @@ class KubernetesCluster:
         await self._driver(job).ensure_stopped(job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
 
-    async def ensure_pods(self, job_id: str, generation: str, avoid_nodes: Sequence[str]) -> list[Pod]:
+    async def ensure_pods(
+        self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
+    ) -> list[Pod]:
         job = await self._reader.job(job_id)
-        return self._read(job, await self._driver(job).ensure_pods(job, generation, avoid_nodes))
+        return self._read(job, await self._driver(job).ensure_pods(job, generation, Places(avoid_nodes, shun_nodes)))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         job = await self._reader.job(job_id)

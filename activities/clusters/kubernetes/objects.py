@@ -13,13 +13,17 @@ from activities.clusters.kubernetes.devices import devices_of
 from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import (
     Condition,
+    ContainerState,
     JobObject,
     JobObjectStatus,
     JobPhase,
     JobSpec,
     Node,
+    NodeReport,
+    NodeSpec,
     NodeStatus,
     ObjectMeta,
     Pod,
@@ -27,9 +31,10 @@ from rekindle.model.cluster import (
     PodSpec,
     PodStatus,
     PodTemplate,
+    Taint,
 )
 from rekindle.model.job import TrainingSide
-from rekindle.model.sizes import MOST_STANDBYS, size_problem
+from rekindle.model.sizes import LONGEST_NOTE, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
@@ -45,16 +50,28 @@ RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 # ---- nodes and pods
 
 
-def node_of(raw: Object) -> Node:
-    """Raises:
-    BadInput: a field that is read is wrong.
+def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
+    """Args:
+        reports: what others say of it.
+
+    Raises:
+        BadInput: a field that is read is wrong.
     """
-    node = {"status": {}, **shapes.checked(shapes.Node, raw)}
+    node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, raw)}
     amounts = node["status"].get("allocatable", {})
+    conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
         metadata=metadata_of(node),
-        status=NodeStatus(accelerators=_accelerators(amounts), conditions=_conditions(node["status"].get("conditions", ()))),
+        spec=NodeSpec(
+            unschedulable=node["spec"].get("unschedulable", False), taints=tuple(map(_taint, node["spec"].get("taints", ())))
+        ),
+        status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions, reports=reports),
     )
+
+
+def _taint(raw: Object) -> Taint:
+    added = _time(raw.get("timeAdded"))
+    return Taint(key=raw["key"], value=raw.get("value", ""), effect=raw.get("effect", ""), time_added=added)
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
@@ -77,6 +94,7 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             accelerators=sum(_accelerators(_limits(container)) for container in spec["containers"]),
             node_name=spec.get("nodeName") or "",
             avoid_nodes=_avoided(spec),
+            tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
         status=_status(pod.get("status", {})).model_copy(update={"devices": devices_of(annotations)}),
@@ -121,6 +139,23 @@ def _status(status: Object) -> PodStatus:
         message=status.get("message") or ended.get("message") or "",
         exit_code=ended.get("exitCode"),
         start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
+        containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one))),
+    )
+
+
+def _container(status: Object) -> ContainerState | None:
+    """None: it just runs."""
+    now = status.get("state") or {}
+    waits, ended = now.get("waiting") or {}, now.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    restarts = status.get("restartCount", 0)
+    if not (waits or ended or restarts):
+        return None
+    return ContainerState(
+        name=status.get("name", ""),
+        waiting=waits.get("reason", ""),
+        exit_code=ended.get("exitCode") if ended else None,
+        restarts=restarts,
+        message=cut(waits.get("message") or (ended or {}).get("message") or "", LONGEST_NOTE),
     )
 
 
@@ -332,7 +367,23 @@ def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
 
 
 def is_bare(pod: Object) -> bool:
-    """Pods that say which job they are of, and belong to no object."""
-    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= pod["metadata"].get("labels", {}).keys() and not pod["metadata"].get(
-        "ownerReferences"
-    )
+    """Pods that say which job of their namespace they are of, and belong to no object."""
+    metadata = pod["metadata"]
+    return _says_its_job(metadata) and metadata["labels"][keys.JOB_ID].startswith(f"{metadata['namespace']}.")
+
+
+def refuse_misnamed(pod: Object) -> None:
+    """Raises:
+    BadInput: it says which job it is of, and belongs to no object, but that job could be one of another namespace.
+    """
+    metadata = pod["metadata"]
+    if _says_its_job(metadata) and not is_bare(pod):
+        said, namespace = metadata["labels"][keys.JOB_ID], metadata["namespace"]
+        raise BadInput(
+            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod that nobody controls, begin it with its "
+            f"namespace and a dot, such as {f'{namespace}.{said}'[:LONGEST_LABEL]!r}"
+        )
+
+
+def _says_its_job(metadata: Object) -> bool:
+    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= metadata.get("labels", {}).keys() and not metadata.get("ownerReferences")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from activities.clusters.api_server import Object
@@ -65,6 +66,8 @@ FIELDS = {
 """By the variable: where a pod finds what it knows of itself."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+MOST_WEIGHT = 100
 MASTER_PORT = 29500
 LIVING = (
     "uid",
@@ -261,16 +264,28 @@ def controller_of(pod: Object) -> Object | None:
 # ---- where a pod may go
 
 
-def placed(affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[str, str]] = ()) -> Object:
+@dataclass(frozen=True)
+class Places:
+    """Where the pods of a restart may go."""
+
+    avoid: Sequence[str] = ()
+    shun: Sequence[str] = ()
+    """Nodes that are better than none."""
+
+
+def placed(
+    affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[str, str]] = (), *, shun_nodes: Iterable[str] = ()
+) -> Object:
     """An affinity that also keeps off these nodes, by their names, and to nodes that share these labels. What an earlier call
     said of nodes' names is forgotten.
 
     Args:
         affinity: the pod's own.
+        shun_nodes: taken where there is no other.
     """
-    changed = deepcopy(affinity)
+    changed = _shunning(affinity, shun_nodes)
     required = changed.setdefault("nodeAffinity", {}).setdefault(REQUIRED, {})
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(set(avoid_nodes))]
+    fields = _not(avoid_nodes)
     labels = [{"key": key, "operator": "In", "values": [value]} for key, value in same]
     terms = []
     for term in required.get("nodeSelectorTerms") or [{}]:  # any one of them suffices, so each says it
@@ -283,6 +298,20 @@ def placed(affinity: Object, avoid_nodes: Iterable[str], same: Iterable[tuple[st
     return {key: value for key, value in changed.items() if value}
 
 
+def _shunning(affinity: Object, nodes: Iterable[str]) -> Object:
+    changed = deepcopy(affinity)
+    said = changed.get("nodeAffinity", {}).pop(PREFERRED, ())
+    own = [one for one in said if not any(field["operator"] == "NotIn" for field in one["preference"].get("matchFields", ()))]
+    ours = [{"weight": MOST_WEIGHT, "preference": {"matchFields": fields}}] if (fields := _not(nodes)) else []
+    if own or ours:
+        changed.setdefault("nodeAffinity", {})[PREFERRED] = own + ours
+    return changed
+
+
+def _not(nodes: Iterable[str]) -> list[Object]:
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(set(nodes))]
+
+
 def topology_of(job: Workload, pod: Object) -> str:
     """The label of nodes that all pods of the job share; empty: they may be anywhere."""
     annotations = pod["metadata"].get("annotations", {})
@@ -292,7 +321,7 @@ def topology_of(job: Workload, pod: Object) -> str:
 # ---- the pods of our own jobs
 
 
-def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[str], gateway: str) -> list[Object]:
+def pods_of_training_job(job: Workload, generation: str, places: Places, gateway: str) -> list[Object]:
     """Its manager and one pod for each rank.
 
     Raises:
@@ -315,7 +344,8 @@ def pods_of_training_job(job: Workload, generation: str, avoid_nodes: Sequence[s
         *({"name": name, "value": value} for name, value in {**contract, **spec.env}.items()),
         *_fields(FIELDS, spec.env),
     ]
-    make = _Maker(job, generation, placed(spec.kubernetes.pod.get("affinity", {}), avoid_nodes), spec.kubernetes, environment)
+    affinity = placed(spec.kubernetes.pod.get("affinity", {}), places.avoid, shun_nodes=places.shun)
+    make = _Maker(job, generation, affinity, spec.kubernetes, environment)
     amount = spec.accelerators_per_pod
     resources = {"limits": {spec.kubernetes.accelerator_resource: str(amount)}} if amount else {}
     managers = [make.pod(PodRole.MANAGER, 0, spec.manager_command, {})] if spec.manager_command else []
@@ -386,7 +416,7 @@ def remembered(pod: Object) -> Object:
     }
 
 
-def brought_back(template: Object, generation: str, avoid_nodes: Sequence[str]) -> Object:
+def brought_back(template: Object, generation: str, places: Places) -> Object:
     """The pod again, in its next life."""
     own = template["template"]["metadata"]
     spec = template["template"]["spec"]
@@ -398,5 +428,5 @@ def brought_back(template: Object, generation: str, avoid_nodes: Sequence[str]) 
             "labels": {**own.get("labels", {}), keys.GENERATION: generation},
             "annotations": own.get("annotations", {}),
         },
-        "spec": {**spec, "affinity": placed(spec.get("affinity", {}), avoid_nodes)},
+        "spec": {**spec, "affinity": placed(spec.get("affinity", {}), places.avoid, shun_nodes=places.shun)},
     }

@@ -22,6 +22,15 @@ LOOK_GAP = 1.0
 LEVELS = 3
 """Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
 
+MOST_OWNERS = 5
+"""Owners of a pod that are looked at. Real ones have one; tenants can write very many."""
+
+MOST_TOPS = 100_000
+"""Jobs of which is remembered what they are parts of; asked again at worst."""
+
+BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
+"""Id of pods that nobody controls: their namespace, a dot, and a word of their owner's."""
+
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of an object, as far as the API server admits it."""
 
@@ -56,13 +65,16 @@ class Reader:
             return (await self._job(job_id)).checked()
 
     async def _job(self, job_id: str) -> Workload:
-        if found := await self._remembered(job_id):
-            return found
-        await self._look_around()
-        found = await self._remembered(job_id) or await self._bare(job_id)
+        found = await (self._bare(job_id) if "." in job_id else self._of_an_object(job_id))
         if found is None:
             raise NotFound(f"no job has the UID {job_id}")
         return found
+
+    async def _of_an_object(self, job_id: str) -> Workload | None:
+        if found := await self._remembered(job_id):
+            return found
+        await self._look_around()
+        return await self._remembered(job_id)
 
     async def _look_around(self) -> None:
         """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more than once a second."""
@@ -86,6 +98,7 @@ class Reader:
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
         self._where.pop(job_id, None)
+        self._tops.pop(job_id, None)
 
     async def jobs(self, path: str) -> Listing:
         """All job objects of a kind; none where the kind is not installed."""
@@ -98,8 +111,6 @@ class Reader:
         if (where := self._where.get(job_id)) is None:
             return None
         kind, namespace, name = where
-        if kind is BARE:
-            return await self._bare(job_id)
         try:
             job = Workload(kind, await self._api.get(kind.path(namespace, name)))
         except NotFound:
@@ -108,31 +119,15 @@ class Reader:
         return job if job.uid == job_id else None
 
     async def _bare(self, job_id: str) -> Workload | None:
-        """Pods that nobody controls, or what a restart remembers of them."""
+        """Pods that nobody controls, or what a restart remembers of them. Their job's id says in which namespace they are."""
+        namespace = job_id.partition(".")[0]
+        if not BARE_ID.fullmatch(job_id) or not {"", namespace} & set(self.scopes):
+            return None
         for plural, shape in (("pods", Pod), ("podtemplates", PodTemplate)):
-            for scope in self.scopes:
-                found = (await self._api.list(in_scope(plural, scope), labelSelector=f"{JOB_ID}={job_id}")).items
-                if bare := [thing for thing in found if is_bare(thing)]:
-                    namespace = self.namespace_of(job_id, bare)
-                    if own := [checked(shape, thing) for thing in bare if thing["metadata"]["namespace"] == namespace]:
-                        job = bare_job(namespace, job_id, own)
-                        self.remember(job)
-                        return job
-        self.forget(job_id)
+            found = (await self._api.list(in_scope(plural, namespace), labelSelector=f"{JOB_ID}={job_id}")).items
+            if own := [checked(shape, thing) for thing in found if is_bare(thing)]:
+                return bare_job(namespace, job_id, own)
         return None
-
-    def namespace_of(self, job_id: str, bare: Sequence[Object]) -> str:
-        """Of a job of pods that nobody controls, whose label is a tenant's word: where it was seen first. Of one that was never
-        seen, where the oldest of these pods is.
-
-        Args:
-            bare: all pods, or templates, that bear its id.
-        """
-        kind, namespace, _ = self._where.get(job_id, (None, "", ""))
-        if kind is BARE:
-            return namespace
-        oldest = min(bare, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""), default=None)
-        return str(oldest["metadata"]["namespace"]) if oldest else ""
 
     # ---- pods
 
@@ -210,15 +205,23 @@ class Reader:
         return f"{self._job_keys.get(job.kind.name, job.kind.pod_label)}={job.uid if by_uid else job.name}"
 
     async def owner_uid(self, pod: Object) -> str:
-        """UID of the job that a pod is of; empty: of none that we know."""
-        if said := pod["metadata"].get("labels", {}).get(JOB_ID):
-            return str(said)
-        controller = controller_of(pod)
-        if controller is None:
-            return ""
-        if controller["kind"] == BATCH_JOB.name:
-            return await self._top(pod["metadata"]["namespace"], controller)
-        return str(controller["uid"])
+        """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of
+        its own, by its label, or was made or released by a recovery: then the mark of a recovery and an owner say the same. That
+        this job is in the pod's namespace is for the caller to see."""
+        metadata = pod["metadata"]
+        if controller := controller_of(pod):
+            return await self._above(metadata["namespace"], controller)
+        said = str(metadata.get("labels", {}).get(JOB_ID, ""))
+        if not said or is_bare(pod):
+            return said
+        for owner in metadata.get("ownerReferences", ())[:MOST_OWNERS]:
+            if await self._above(metadata["namespace"], owner) == said:
+                return said
+        return ""
+
+    async def _above(self, namespace: str, owner: Object) -> str:
+        """UID of the job that an owner of a pod is, or is a part of."""
+        return await self._top(namespace, owner) if owner["kind"] == BATCH_JOB.name else str(owner["uid"])
 
     async def _top(self, namespace: str, owner: Object, levels: int = LEVELS) -> str:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
@@ -233,6 +236,8 @@ class Reader:
             if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
                 return uid
             above = controller_of(found) if levels > 1 and _has_top(found) else None
+            if len(self._tops) >= MOST_TOPS:
+                self._tops.clear()
             self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
         return self._tops[uid]
 

@@ -106,8 +106,13 @@ class NodeSelector(Shape):
     node_selector_terms: list[Term] = []
 
 
+class Preferred(Shape):
+    preference: Term
+
+
 class NodeAffinity(Shape):
     required: NodeSelector = Field(default=NodeSelector(), alias="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[Preferred] = Field(default=[], alias="preferredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(Shape):
@@ -141,8 +146,13 @@ class Container(Shape):
     resources: Resources = Resources()
 
 
+class Toleration(Shape):
+    key: str = ""
+
+
 class PodSpec(Shape):
     containers: list[Container] = Field(min_length=1)
+    tolerations: list[Toleration] = []
     node_name: str = ""
     host_network: StrictBool = False
     termination_grace_period_seconds: Annotated[StrictInt, Field(ge=0, le=2**63 - 1)] = 0
@@ -155,12 +165,21 @@ class Terminated(Shape):
     exit_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)] = 0
 
 
+class Waiting(Shape):
+    reason: str = ""
+    message: str = ""
+
+
 class ContainerState(Shape):
     terminated: Terminated = Terminated()
+    waiting: Waiting = Waiting()
 
 
 class ContainerStatus(Shape):
+    name: str = ""
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    restart_count: Count = 0
 
 
 class Address(Shape):
@@ -189,9 +208,43 @@ class NodeStatus(Shape):
     conditions: list[Condition] = []
 
 
+class Taint(Shape):
+    key: str
+    value: str = ""
+    effect: str = ""
+    time_added: Moment = "1970-01-01T00:00:00Z"
+
+
+class NodeSpec(Shape):
+    unschedulable: StrictBool = False
+    taints: list[Taint] = []
+
+
 class Node(Shape):
     metadata: Metadata
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class EventSource(Shape):
+    component: str = ""
+
+
+class Involved(Shape):
+    kind: str = ""
+    name: str = ""
+
+
+class Event(Shape):
+    metadata: Metadata
+    involved_object: Involved = Involved()
+    source: EventSource = EventSource()
+    reporting_component: str = ""
+    reason: str = ""
+    type: str = ""
+    message: str = ""
+    first_timestamp: Moment = "1970-01-01T00:00:00Z"
+    event_time: Moment = "1970-01-01T00:00:00Z"
 
 
 class Named(Shape):

@@ -13,15 +13,27 @@ from typing import Literal, TypeVar
 from activities.clusters.api_server import Api, Change, Listing, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.events import About, about_job, about_other
-from activities.clusters.kubernetes.kinds import BARE, KINDS, Kind, Workload
-from activities.clusters.kubernetes.objects import bare_job, is_bare, is_managed, job_object_of, metadata_of, node_of, pod_of
+from activities.clusters.kubernetes.kinds import KINDS, Kind, Workload
+from activities.clusters.kubernetes.objects import (
+    bare_job,
+    is_bare,
+    is_managed,
+    job_object_of,
+    metadata_of,
+    node_of,
+    pod_of,
+    refuse_misnamed,
+)
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
+from activities.clusters.kubernetes.reports import Where, places
+from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
+from rekindle.model.rules import Rules
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -35,12 +47,14 @@ logger = logging.getLogger("watcher")
 class Stream:
     """One list and watch."""
 
-    what: Kind | Literal["pods", "nodes", "namespaces"]
+    what: Kind | Where | Literal["pods", "nodes", "namespaces"]
     path: str
     selector: str = ""
 
     @property
     def query(self) -> dict[str, str]:
+        if isinstance(self.what, Where):
+            return dict(self.what.query)
         return {"labelSelector": self.selector} if self.selector else {}
 
 
@@ -51,10 +65,12 @@ Found = TypeVar("Found")
 class Watch:
     """One life of the watch; a new one is made when it breaks."""
 
-    def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse) -> None:
+    def __init__(self, api: Api, reader: Reader, settings: Settings, refuse: Refuse, rules: Rules) -> None:
         """Args:
         refuse: hears of objects that say something that means nothing.
+        rules: which labels and annotations of nodes are kept, and who else is heard on nodes.
         """
+        self._rules, self._said = rules, SaidOfNodes(rules)
         self._api, self._reader, self._settings, self._refuse = api, reader, settings, refuse
         self._jobs: dict[str, Workload] = {}
         """Those that ask for recoveries, by UID."""
@@ -78,7 +94,8 @@ class Watch:
         scopes = self._reader.scopes
         pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
         jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
-        return [Stream("namespaces", NAMESPACES), *jobs, Stream("nodes", NODES), *pods]
+        reports = [Stream(where, where.path) for where in places(self._rules)]
+        return [Stream("namespaces", NAMESPACES), *jobs, *reports, Stream("nodes", NODES), *pods]
 
     async def _list(self, stream: Stream) -> Listing:
         if isinstance(stream.what, Kind):
@@ -118,7 +135,9 @@ class Watch:
         nodes, pods = [], []
         for stream, listing in listings:
             for item in listing.items:
-                if stream.what == "nodes":
+                if isinstance(stream.what, Where):
+                    self._said.take(stream.what, item, gone=False)
+                elif stream.what == "nodes":
                     if node := await self._alone(stream, item, self._node(item)):
                         nodes.append(node)
                 elif stream.what == "pods":
@@ -141,12 +160,13 @@ class Watch:
 
     async def _is_noted(self, pod: Object) -> bool:
         """Whether it is one of a job that has no object."""
+        refuse_misnamed(pod)
         if bare := is_bare(pod):
             self._note_bare(pod, "ADDED")
         return bare
 
     async def _node(self, node: Object) -> Node:
-        return node_of(node)
+        return self._said.put(node_of(node))
 
     # ---- one object's trouble is its owner's
 
@@ -163,7 +183,8 @@ class Watch:
     def _about(self, stream: Stream, thing: Object) -> About:
         if isinstance(stream.what, Kind):
             return about_job(Workload(stream.what, thing))
-        return about_other({"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}[stream.what], thing)
+        kinds = {"pods": "Pod", "nodes": "Node", "namespaces": "Namespace"}
+        return about_other(kinds.get(str(stream.what), "ConfigMap"), thing)
 
     # ---- changes
 
@@ -173,8 +194,14 @@ class Watch:
     async def _follows(self, stream: Stream, change: Change) -> list[WatchEvent]:
         thing = change.object
         kind: EventType = change.type  # type: ignore[assignment]
+        if isinstance(stream.what, Where):
+            changed = self._said.take(stream.what, thing, gone=kind == "DELETED")
+            return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in changed]
         if stream.what == "nodes":
-            return [WatchEvent(type=kind, kind="Node", object=node_of(thing))]
+            node = node_of(thing)
+            return [
+                WatchEvent(type=kind, kind="Node", object=self._said.drop(node) if kind == "DELETED" else self._said.put(node))
+            ]
         if stream.what == "namespaces":
             return self._take_namespace(thing, kind)
         if stream.what == "pods":
@@ -195,6 +222,7 @@ class Watch:
         was = before is not None and before.kind is job.kind
         if kind == "DELETED":
             self._jobs.pop(job.uid, None)
+            self._reader.forget(job.uid)
             return [_gone(job)] if was else []
         self._note_job(job)
         if job.uid not in self._jobs:
@@ -209,6 +237,7 @@ class Watch:
         return told
 
     async def _take_pod(self, pod: Object, kind: EventType) -> list[WatchEvent]:
+        refuse_misnamed(pod)
         told = await self._take_bare(pod, kind) if is_bare(pod) else []
         if seen := await self._pod(pod):
             told.append(WatchEvent(type=kind, kind="Pod", object=seen))
@@ -222,8 +251,6 @@ class Watch:
         job = self._jobs.get(job_id)
         if job is None:
             return [_gone(before)] if before else []
-        if not _is_of(pod, job) or job.kind is not BARE:
-            return []
         read = self._read(job)
         return [WatchEvent(type="MODIFIED", kind="Job", object=read)] if read else []
 
@@ -255,20 +282,16 @@ class Watch:
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
-        """A restart leaves templates where there were pods. The label is a tenant's word: pods that bear it are no job where an
-        object has this UID, and of one namespace only."""
-        known, pods = self._jobs.get(job_id), list(self._bare.get(job_id, {}).values())
-        if known and known.kind is not BARE:
-            return
-        namespace = known.namespace if known else self._reader.namespace_of(job_id, pods)
-        if own := [pod for pod in pods if pod["metadata"]["namespace"] == namespace]:
-            self._jobs[job_id] = bare_job(namespace, job_id, own)
-            self._reader.remember(self._jobs[job_id])
-        elif known:
+        """A restart leaves templates where there were pods."""
+        namespace = job_id.partition(".")[0]
+        if pods := list(self._bare.get(job_id, {}).values()):
+            self._jobs[job_id] = bare_job(namespace, job_id, pods)
+        elif job_id in self._jobs:
             path = f"/api/v1/namespaces/{namespace}/podtemplates"
             if not (await self._api.list(path, labelSelector=f"{keys.JOB_ID}={job_id}")).items:
-                del self._jobs[job_id]
-                self._reader.forget(job_id)
+                del self._jobs[job_id], self._bare[job_id]
+        else:
+            self._bare.pop(job_id, None)
 
     def _read(self, job: Workload) -> JobObject | None:
         try:

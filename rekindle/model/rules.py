@@ -1,0 +1,286 @@
+"""What of a cluster is a fault: rules, as a person writes them, from what Kubernetes shows to what it means for training.
+
+The first rule that takes a fact decides about it; a fact that none takes means nothing. `rekindle.model.rule_file` reads them,
+`rekindle.policy.rules` decides by them. docs/detection.md has the language and the ready-made sets.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
+
+from rekindle.model.base import Value, Written
+
+MOST_RULES = 500
+LONGEST_NAME = 60
+LONGEST_WORD = 300
+LONGEST_TIME = timedelta(days=1)
+
+
+class Then(StrEnum):
+    """What a fact means."""
+
+    NOTHING = "nothing"
+    """It is known, and no fault."""
+    SUB_HEALTH = "sub-health"
+    """Slow or degraded, and works: pods move away by the policy of their job."""
+    MAINTENANCE = "maintenance"
+    """Nothing is wrong, and the node is to be left soon: handled as a sub-health."""
+    FAULT = "fault"
+    """The node, or the device that is named, is broken: its pods have to leave it."""
+    PROCESS = "process-fault"
+    """What ran there is broken; it may start again where it was."""
+    MEMORY = "memory-fault"
+    """The same by an error of memory: where all faults are such, the step may just be repeated."""
+    NETWORK = "network-fault"
+    """The same by an error of the network."""
+
+
+@lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def is_like(text: str, pattern: str) -> bool:
+    """Whether a text is what a pattern says, in which `*` stands for anything."""
+    return text == pattern if "*" not in pattern else bool(_expression(pattern).fullmatch(text))
+
+
+def _listed(value: object) -> object:
+    """One word is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Word = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD)]
+Words = Annotated[tuple[Word, ...], BeforeValidator(_listed), Field(min_length=1, max_length=100)]
+"""Patterns, of which one has to fit."""
+ANYTHING: tuple[str, ...] = ("*",)
+
+
+class Match(Written):
+    """Which facts of one source a rule takes. A field that is not written takes anything."""
+
+    def takes(self, fact: Mapping[str, str]) -> bool:
+        return all(any(is_like(fact.get(name, ""), one) for one in getattr(self, name)) for name in type(self).model_fields)
+
+    def covers(self, other: Self) -> bool:
+        """Whether it takes whatever the other one takes."""
+        fields = type(self).model_fields
+        return all(all(any(is_like(o, own) for own in getattr(self, f)) for o in getattr(other, f)) for f in fields)
+
+
+class ConditionMatch(Match):
+    """A condition of a node or a pod."""
+
+    type: Words
+    status: Words = ("True",)
+    reason: Words = ANYTHING
+    message: Words = ANYTHING
+
+    @field_validator("status")
+    @classmethod
+    def _is_a_status(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if word not in ("True", "False", "Unknown", "*"):
+                raise ValueError(f'{word!r} is no status of a condition (accepted: "True", "False", "Unknown", "*")')
+        return words
+
+
+class NodeConditionMatch(ConditionMatch):
+    @field_validator("type")
+    @classmethod
+    def _is_not_ready(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        if "Ready" in words:
+            raise ValueError("no rule decides about Ready: a node that is not ready is lost after the limit nodeLost")
+        return words
+
+
+class TaintMatch(Match):
+    key: Words
+    value: Words = ANYTHING
+    effect: Words = ANYTHING
+
+    @field_validator("effect")
+    @classmethod
+    def _is_an_effect(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if word not in ("NoSchedule", "PreferNoSchedule", "NoExecute", "*"):
+                raise ValueError(f"{word!r} is no effect (accepted: NoSchedule, PreferNoSchedule, NoExecute)")
+        return words
+
+
+class MarkMatch(Match):
+    """A label or an annotation of a node."""
+
+    key: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^[^*]*$")]
+    value: Words = ANYTHING
+
+    def takes(self, fact: Mapping[str, str]) -> bool:
+        return fact["key"] == self.key and any(is_like(fact["value"], one) for one in self.value)
+
+    def covers(self, other: Self) -> bool:
+        return self.key == other.key and all(any(is_like(o, own) for own in self.value) for o in other.value)
+
+
+class ContainerMatch(Written):
+    """How a container of a pod is that has not ended as a whole."""
+
+    waiting: Words | None = None
+    """Reasons for which it waits: `CrashLoopBackOff`."""
+
+    exit_code: tuple[Annotated[int, Field(ge=-(2**31), lt=2**31)], ...] | None = Field(default=None, min_length=1, max_length=100)
+    """With which it ended last."""
+
+    restarts: int | None = Field(default=None, ge=1)
+    """At least so often it was started again."""
+
+    def takes(self, fact: Mapping[str, str]) -> bool:
+        waits = self.waiting is None or any(is_like(fact["waiting"], one) for one in self.waiting)
+        ended = self.exit_code is None or fact["exit_code"] in map(str, self.exit_code)
+        return waits and ended and (self.restarts is None or int(fact["restarts"]) >= self.restarts)
+
+    def covers(self, other: Self) -> bool:
+        waits = self.waiting is None or (
+            other.waiting is not None and all(any(is_like(o, own) for own in self.waiting) for o in other.waiting)
+        )
+        ended = self.exit_code is None or (other.exit_code is not None and set(other.exit_code) <= set(self.exit_code))
+        return waits and ended and (self.restarts is None or (other.restarts is not None and other.restarts >= self.restarts))
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.waiting is None and self.exit_code is None and self.restarts is None:
+            raise ValueError("says nothing: accepted are waiting, exitCode and restarts")
+        return self
+
+
+class ReportMatch(Match):
+    """What somebody else says of a node in an object of its own: an event, a ConfigMap of MindCluster, a public fault."""
+
+    source: Words
+    """`event`, `device-plugin`, `switch`, `noded`, `public-fault`."""
+
+    code: Words = ANYTHING
+    """The reason of an event; a code of a fault."""
+
+    level: Words = ANYTHING
+    """`Normal` or `Warning`; the source's own level of a fault."""
+
+    by: Words = ANYTHING
+    """The component that wrote an event; who sent a public fault."""
+
+    message: Words = ANYTHING
+
+    @field_validator("source")
+    @classmethod
+    def _is_a_source(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if word not in REPORTERS:
+                raise ValueError(f"{word!r} is no source of reports (accepted: {', '.join(REPORTERS)})")
+        return words
+
+
+REPORTERS = ("event", "device-plugin", "switch", "noded", "public-fault")
+
+SOURCES = ("condition", "taint", "cordoned", "label", "annotation", "podCondition", "container", "report")
+"""Of which a rule names one."""
+
+
+def _one_group(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if text and groups != 1:
+        raise ValueError("must have one group in parentheses, which is the device")
+    return text
+
+
+Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_TIME)]
+
+
+class Rule(Written):
+    name: Annotated[str, StringConstraints(pattern=rf"^[a-z0-9]([-a-z0-9.]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?$")]
+    condition: NodeConditionMatch | None = None
+    taint: TaintMatch | None = None
+    cordoned: Literal[True] | None = None
+    label: MarkMatch | None = None
+    annotation: MarkMatch | None = None
+    pod_condition: ConditionMatch | None = None
+    container: ContainerMatch | None = None
+    report: ReportMatch | None = None
+    beside: ReportMatch | None = None
+    """Only where somebody reports this of the same node, too: faults that are associated."""
+
+    then: Then
+    settle: Seconds = timedelta(0)
+    """It has to last so long until something is done."""
+
+    clear: Seconds = timedelta(0)
+    """It has to be gone so long until it is over: what comes and goes within that is one fault."""
+
+    device: Annotated[str, Field(max_length=LONGEST_WORD), AfterValidator(_one_group)] = ""
+    """Regular expression with one group: local id of a device of the node, as the message names it. Every one that is named
+    counts."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        named = [name for name in SOURCES if self.match(name) is not None]
+        if len(named) != 1:
+            said = f"names {' and '.join(named)}" if named else "names no source"
+            raise ValueError(f"{said}: a rule has one of {', '.join(SOURCES)}")
+        if self.then is Then.NOTHING and (self.settle or self.clear or self.device):
+            raise ValueError("contradicts itself: what means nothing has no settle, clear or device")
+        return self
+
+    @cached_property
+    def source(self) -> str:
+        return next(name for name in SOURCES if self.match(name) is not None)
+
+    def match(self, source: str) -> Any:
+        return getattr(self, {"podCondition": "pod_condition"}.get(source, source))
+
+    def takes(self, fact: Mapping[str, str]) -> bool:
+        """Whether it decides about a fact of its source."""
+        return self.cordoned is not None or bool(self.match(self.source).takes(fact))
+
+    def covers(self, other: "Rule") -> bool:
+        """Whether it leaves nothing for another one that comes behind it."""
+        if self.source != other.source or (self.beside and self.beside != other.beside):
+            return False
+        return self.cordoned is not None or bool(self.match(self.source).covers(other.match(other.source)))
+
+
+class Named(Value):
+    """A rule with the name by which it is known: that of a ready-made one begins with its set."""
+
+    name: str
+    rule: Rule
+
+
+class Rules(Value):
+    """All rules of an installation, in the order in which they are asked."""
+
+    rules: tuple[Named, ...] = ()
+
+    @cached_property
+    def by_source(self) -> Mapping[str, tuple[Named, ...]]:
+        return {source: tuple(one for one in self.rules if one.rule.source == source) for source in SOURCES}
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """Keys of labels of nodes that are read."""
+        return frozenset(one.rule.label.key for one in self.rules if one.rule.label)
+
+    @cached_property
+    def annotations(self) -> frozenset[str]:
+        return frozenset(one.rule.annotation.key for one in self.rules if one.rule.annotation)
+
+    @cached_property
+    def reporters(self) -> frozenset[str]:
+        """Whose objects have to be read."""
+        matches = (match for one in self.rules for match in (one.rule.report, one.rule.beside) if match)
+        return frozenset(word for match in matches for word in match.source)

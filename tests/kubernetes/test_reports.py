@@ -1,0 +1,249 @@
+"""What others say of nodes is read from objects as the real sources write them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from activities.clusters.kubernetes.objects import node_of
+from activities.clusters.kubernetes.reports import Where, of_device_info, of_event, of_node_info, of_public_fault, places, read
+from activities.clusters.kubernetes.said import SaidOfNodes
+from rekindle.model.cluster import Node, NodeReport
+from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.rule_file import rules_of
+from rekindle.policy.sighting import sight
+from tests.support.job_views import job, node, pod, view
+
+Object = dict[str, Any]
+
+
+def config_map(name: str, **data: Any) -> Object:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
+    return {"metadata": {"name": name, "uid": f"uid-of-{name}", "namespace": "kube-system"}, "data": texts}
+
+
+def device_info(*faults: Object, node: str = "node-0", **more: Any) -> Object:
+    """The Ascend Device Plugin's, with these faults."""
+    listed = {"huawei.com/Ascend910": "Ascend910-0", "huawei.com/Ascend910-Fault": json.dumps(faults)}
+    info = {"DeviceInfo": {"DeviceList": listed, "UpdateTime": 1760000000}, "SuperPodID": 3, "CheckCode": "x"}
+    return config_map(f"mindx-dl-deviceinfo-{node}", DeviceInfoCfg=info, **more)
+
+
+def card(number: int, **codes: str) -> Object:
+    """A fault of a card: codes and their levels."""
+    told = {code.removeprefix("c"): {"fault_time": 1760000000000, "fault_level": level} for code, level in codes.items()}
+    level = next(iter(codes.values()))
+    return {
+        "fault_type": "CardUnhealthy",
+        "npu_name": f"Ascend910-{number}",
+        "large_model_fault_level": level,
+        "fault_level": level,
+        "fault_handling": level,
+        "fault_code": ",".join(told),
+        "fault_time_and_level_map": told,
+    }
+
+
+def said(*reports: NodeReport, rules: str) -> Sequence[Fault]:
+    """Of a job with two pods of two ranks, on the first four cards of the node."""
+    shown = node()
+    shown = shown.model_copy(update={"status": shown.status.model_copy(update={"reports": reports})})
+    pods = (pod(0, devices=("0", "1")), pod(1, devices=("2", "3")))
+    return sight(view(*pods, nodes=(shown,), of=job()), rules_of(rules)).faults
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "ranks"),
+    [
+        ("NotHandleFault", None, ()),
+        ("PreSeparateNPU", None, ()),
+        ("SubHealthFault", FaultKind.SUB_HEALTH, (2, 3)),
+        ("RestartRequest", FaultKind.PROCESS, (2,)),
+        ("RestartBusiness", FaultKind.PROCESS, (2,)),
+        ("FreeRestartNPU", FaultKind.NODE, (2, 3)),
+        ("RestartNPU", FaultKind.NODE, (2, 3)),
+        ("SeparateNPU", FaultKind.NODE, (2, 3)),
+        ("ManuallySeparateNPU", FaultKind.NODE, (2, 3)),
+    ],
+)
+def test_each_level_of_a_card_means_what_it_means_to_clusterd(level: str, kind: FaultKind | None, ranks: tuple[int, ...]) -> None:
+    """Of the rank that has the card, or of its pod where that has to leave it."""
+    found = said(*of_device_info(device_info(card(2, c8C084E00=level)))["node-0"], rules="ascend")
+    assert [(one.kind, one.ranks, one.code) for one in found] == ([(kind, ranks, "8C084E00")] if kind else [])
+
+
+def test_an_error_of_memory_may_be_retried() -> None:
+    """It is what the online retry is for."""
+    (fault,) = said(*of_device_info(device_info(card(2, c80E01801="RestartBusiness")))["node-0"], rules="ascend")
+    assert [(one.type, one.device, one.ranks) for one in fault.details] == [(FaultType.MEMORY, "2", (2,))]
+
+
+def test_a_card_that_somebody_keeps_apart_is_broken_until_it_is_released() -> None:
+    """Which is done by taking its name out of the list."""
+    apart = device_info(ManuallySeparateNPU="Ascend910-3, Ascend910-7")
+    (fault,) = said(*of_device_info(apart)["node-0"], rules="ascend")
+    assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.NODE, (1,), "ManuallySeparateNPU")
+    assert of_device_info(device_info(ManuallySeparateNPU=""))["node-0"] == ()
+
+
+def test_what_means_nothing_alone_may_mean_something_beside_another_fault() -> None:
+    """A collective that fails is a symptom, beside a link that is down the card is to be left."""
+    alone, link = card(2, c8C1F8608="NotHandleFault"), card(2, c81078603="NotHandleFault")
+    assert said(*of_device_info(device_info(alone))["node-0"], rules="ascend") == ()
+    (fault,) = said(*of_device_info(device_info(alone, link))["node-0"], rules="ascend")
+    assert (fault.kind, fault.code, fault.pod_ranks) == (FaultKind.NODE, "8C1F8608", (1,))
+
+
+def test_faults_of_switches_concern_the_whole_node() -> None:
+    """By the level of each."""
+    for level, kind in (("NotHandle", None), ("SubHealthFault", FaultKind.SUB_HEALTH), ("Separate", FaultKind.NODE)):
+        told = {"[0x08520003,na,L2,na]_1_9": {"fault_time": 1760000000000, "fault_level": level}}
+        switch = {"FaultCode": [], "FaultLevel": level, "NodeStatus": "x", "FaultTimeAndLevelMap": told}
+        found = said(*of_device_info(device_info(SwitchInfoCfg=switch))["node-0"], rules="ascend")
+        assert {(one.kind, one.code) for one in found} == ({(kind, "[0x08520003,na,L2,na]")} if kind else set())
+        assert {rank for one in found for rank in one.pod_ranks} == ({0, 1} if kind else set())
+
+
+def test_noded_tells_of_processors_and_disks() -> None:
+    """What it would separate is to be left."""
+    for level, kinds in (("SeparateFault", [FaultKind.NODE]), ("PreSeparateFault", []), ("NotHandleFault", [])):
+        broken = {"DeviceType": "CPU", "DeviceId": 1, "FaultCode": ["00000001"], "FaultLevel": level}
+        info = {"NodeInfo": {"FaultDevList": [broken], "NodeStatus": "UnHealthy"}, "CheckCode": "x"}
+        found = said(*of_node_info(config_map("mindx-dl-nodeinfo-node-0", NodeInfo=info))["node-0"], rules="ascend")
+        assert [one.kind for one in found] == kinds
+
+
+def public(code: str, assertion: str = "occur", **at: Any) -> Object:
+    fault = {
+        "faultId": "11937763019444715778",
+        "faultType": "Network",
+        "faultCode": code,
+        "faultTime": 1760000000000,
+        "assertion": assertion,
+        "influence": [{"nodeName": "node-0", "nodeSN": "", "deviceIds": [0], **at}],
+        "description": "port down",
+    }
+    return {"id": "12345678", "timestamp": 1760000000000, "version": "1.0", "resource": "pingmesh", "faults": [fault]}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("220001001", FaultKind.NODE), ("010001002", FaultKind.SUB_HEALTH), ("200001010", None), ("999999999", None)],
+)
+def test_a_public_fault_counts_by_its_code_until_it_has_recovered(code: str, kind: FaultKind | None) -> None:
+    """On the devices that it names."""
+    told = of_public_fault(config_map("pingmesh-fault-node-0", PublicFault=public(code)))
+    assert [(one.kind, one.pod_ranks) for one in said(*told["node-0"], rules="ascend")] == ([(kind, (0,))] if kind else [])
+    assert of_public_fault(config_map("pingmesh-fault-node-0", PublicFault=public(code, "recover"))) == {}
+
+
+def event(kind: str = "GpuThermalWatch", reason: str = "GpuThermalWatchIsNotHealthy", **more: Any) -> Object:
+    """NVSentinel's, for what is not fatal."""
+    return {
+        "metadata": {"name": "gpu-node-01.17a3b2c4d5e6f7", "uid": "event", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": "node-0"},
+        "reason": reason,
+        "type": kind,
+        "message": "ErrorCode:DCGM_FR_CLOCK_THROTTLE_THERMAL GPU:1 thermal throttling Recommended Action=NONE;",
+        "source": {"component": "gpu-health-monitor", "host": "node-0"},
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        **more,
+    }
+
+
+def test_an_event_of_a_node_is_a_report() -> None:
+    """A card that throttles slows all ranks down; other events say nothing."""
+    (fault,) = said(*of_event(event())["node-0"], rules="nvidia")
+    assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.SUB_HEALTH, (0,), "GpuThermalWatchIsNotHealthy")
+    assert said(*of_event(event("Normal", "NodeReady"))["node-0"], rules="nvidia") == ()
+    assert of_event(event(involvedObject={"kind": "Pod", "name": "node-0"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected", "devices"),
+    [
+        ("SysLogsXIDError", "ErrorCode:79 gpu:3 XID error occurred Recommended Action=RESTART_VM;", FaultKind.NODE, True),
+        ("SysLogsXIDError", "ErrorCode:94 gpu:3 XID error occurred Recommended Action=RESTART_APP;", FaultKind.PROCESS, True),
+        ("SysLogsXIDError", "ErrorCode:63 gpu:3 XID error occurred Recommended Action=NONE;", FaultKind.SUB_HEALTH, True),
+        ("GpuMemWatch", "[DCGM_FR_FAULTY_MEMORY] GPU:3 memory failure - RecommendedAction: RESTART_VM", FaultKind.NODE, True),
+        (
+            "GpuNvlinkWatch",
+            "ErrorCode:DCGM_FR_NVLINK_DOWN GPU:3 link 4 is down Recommended Action=RESTART_VM;",
+            FaultKind.NODE,
+            True,
+        ),
+        (
+            "GpuThermalWatch",
+            "ErrorCode:DCGM_FR_CLOCK_THROTTLE GPU:3 throttled Recommended Action=NONE;",
+            FaultKind.SUB_HEALTH,
+            True,
+        ),
+        ("SysLogsSXIDError", "ErrorCode:12028 NVSWITCH:0 NVLINK:32 Recommended Action=RESTART_VM;", FaultKind.NODE, False),
+        ("DCGMError", "no connection", None, False),
+    ],
+)
+def test_nvsentinel_s_conditions_mean_what_they_say(kind: str, message: str, expected: FaultKind | None, devices: bool) -> None:
+    """Of the rank that has the device, where one is named; what has healed is well, and known."""
+    raw = {
+        "metadata": {"name": "node-0", "uid": "uid-of-node-0", "resourceVersion": "1"},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": "4"},
+            "conditions": [{"type": kind, "status": "True", "reason": f"{kind}IsNotHealthy", "message": message}],
+        },
+    }
+    pods = (pod(0, devices=("0", "1")), pod(1, devices=("2", "3")))
+    found = sight(view(*pods, nodes=(node_of(raw),)), rules_of("nvidia")).faults
+    assert {one.kind for one in found} == ({expected} if expected else set())
+    assert {rank for one in found for rank in one.pod_ranks} == (({1} if devices else {0, 1}) if expected else set())
+    raw["status"]["conditions"][0].update(status="False", reason=f"{kind}IsHealthy")  # type: ignore[index]
+    assert sight(view(*pods, nodes=(node_of(raw),)), rules_of("nvidia")).faults == ()
+
+
+# ---- as the watch keeps it
+
+
+def where(rules: str, source: Any) -> Where:
+    return next(one for one in places(rules_of(rules)) if one.read is source)
+
+
+def test_a_node_is_shown_with_what_is_said_of_it_now() -> None:
+    """Whichever comes first; when the object says it no more, or is gone, the node is well."""
+    known = SaidOfNodes(rules_of("ascend"))
+    at, sick, well = where("ascend", of_device_info), device_info(card(2, c8C084E00="SeparateNPU")), device_info()
+    assert known.take(at, sick, gone=False) == []
+    assert len(known.put(node()).status.reports) == 1
+    assert [one.status.reports for one in known.take(at, well, gone=False)] == [()]
+    assert [len(one.status.reports) for one in known.take(at, sick, gone=False)] == [1]
+    assert [one.status.reports for one in known.take(at, sick, gone=True)] == [()]
+
+
+def test_what_cannot_be_read_says_what_it_said_before() -> None:
+    """A file that is half written heals nothing."""
+    known, at = SaidOfNodes(rules_of("ascend")), where("ascend", of_device_info)
+    known.put(node())
+    known.take(at, device_info(card(2, c8C084E00="SeparateNPU")), gone=False)
+    for odd in ('{"DeviceInfo":', "[]", '{"DeviceInfo": {"DeviceList": {"x-Fault": "[1]"}}}', '{"DeviceInfo": 7}'):
+        broken = config_map("mindx-dl-deviceinfo-node-0", DeviceInfoCfg=odd)
+        assert read(at, broken) is None
+        assert known.take(at, broken, gone=False) == []
+    assert len(known.put(node()).status.reports) == 1
+
+
+def test_what_no_rule_looks_at_is_not_kept() -> None:
+    """There are tens of thousands of events, and nodes have long annotations."""
+    known = SaidOfNodes(rules_of("nvidia"))
+    loud = node().model_copy(
+        update={"metadata": node().metadata.model_copy(update={"labels": {"a": "b"}, "annotations": {"long": "x" * 1000}})}
+    )
+    kept: Node = known.put(loud)
+    assert (kept.metadata.labels, kept.metadata.annotations) == ({}, {})
+    assert known.take(where("nvidia", of_event), event("Normal", "NodeReady"), gone=False) == []
+
+
+def test_nothing_is_read_that_no_rule_asks_for() -> None:
+    """So that no right is needed for it; public faults only from where no tenant writes."""
+    assert list(places(rules_of("plain"))) == []
+    assert [one.path for one in places(rules_of("nvidia"))] == ["/api/v1/namespaces/default/events"]
+    paths = {one.path.split("/")[4] for one in places(rules_of("ascend"))}
+    assert paths == {"kube-system", "mindx-dl", "cluster-system"}

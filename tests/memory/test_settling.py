@@ -1,0 +1,120 @@
+"""What a rule has decided is given the time that the rule says, and what flaps is one fault."""
+
+from datetime import timedelta
+
+from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, Sighting
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.state import JobState, Pending
+from rekindle.policy import cases, nodes
+from tests.memory.test_faults import JOB, NOW
+from workflows import faults, memory
+
+SECOND = timedelta(seconds=1)
+HELD = ("pod-0", "pod-1")
+
+
+def a_fault(kind: FaultKind = FaultKind.SUB_HEALTH, *, settle: float = 30.0, clear: float = 0.0) -> Fault:
+    decided = Decided(rule="r", saw="condition GpuXid=True", settle=settle, clear=clear)
+    return Fault(id="u/XID79/", kind=kind, pod_ranks=(1,), ranks=(1,), node="node-1", source=WATCHER, decided=decided)
+
+
+def seen(state: JobState, after: float, *found: Fault, holders: tuple[str, ...] = HELD) -> JobState:
+    return memory.sighted(state, Sighting(holders=holders, faults=found), NOW + after * SECOND, restarting=False)
+
+
+def case(state: JobState, after: float) -> cases.Case | None:
+    return cases.next_case(state, NOW + after * SECOND)
+
+
+STATE = seen(JobState.of(JOB), 0)
+
+
+def test_a_rule_s_fault_counts_when_it_has_lasted_as_long_as_the_rule_says() -> None:
+    """A sub-health and a real one alike; the workflow knows when to look again."""
+    for kind in (FaultKind.SUB_HEALTH, FaultKind.NODE, FaultKind.PROCESS):
+        state = seen(STATE, 0, a_fault(kind))
+        assert cases.next_due(state, NOW) == NOW + 30 * SECOND
+        assert (case(state, 29), cases.counting(state, NOW + 29 * SECOND)) == (None, ())
+        assert case(state, 30) is not None
+        assert case(seen(state, 20), 30) is None, "it healed before"
+
+
+def test_a_sighting_that_says_the_same_begins_no_new_time() -> None:
+    """Nor does another workflow of the job's version, which goes on with the state."""
+    state = seen(STATE, 0, a_fault())
+    for after in range(1, 30):
+        state = seen(state, after, a_fault())
+    assert case(JobState.model_validate_json(state.model_dump_json()), 30) is not None
+
+
+def test_a_sub_health_that_is_given_time_holds_up_nothing_else() -> None:
+    """What somebody asks for is done meanwhile; behind a real fault that is given time it waits."""
+    asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
+    found = case(memory.requested(seen(STATE, 0, a_fault()), asked), 1)
+    assert found is not None
+    assert found.request == asked
+    assert case(memory.requested(seen(STATE, 0, a_fault(FaultKind.NODE)), asked), 1) is None
+
+
+def test_what_comes_and_goes_within_the_time_of_its_rule_is_one_fault() -> None:
+    """It is judged once, its time goes on, and nothing is done while it is gone."""
+    state = seen(STATE, 0, a_fault(clear=60.0))
+    state = seen(state, 10)
+    assert (case(state, 35), cases.next_due(state, NOW + 35 * SECOND)) == (None, NOW + 70 * SECOND)
+    state = seen(state, 40, a_fault(clear=60.0))
+    found = case(state, 40)
+    assert found is not None
+    state = memory.judged(state, found, "ignored: no spare")
+    for after in (50, 60, 70, 80):
+        state = seen(seen(state, after), after + 5, a_fault(clear=60.0))
+        assert case(state, after + 5) is None
+
+
+def test_what_is_gone_for_that_time_is_over() -> None:
+    """If it comes back then it is another fault, also if nothing was heard meanwhile."""
+    state = seen(seen(STATE, 0, a_fault(clear=60.0)), 10)
+    assert faults.without_over(state, NOW + 69 * SECOND) is state
+    assert faults.without_over(state, NOW + 70 * SECOND).faults == ()
+    again = seen(state, 80, a_fault(clear=60.0))
+    assert [one.fault.accepted_at for one in again.faults] == [NOW + 80 * SECOND]
+
+
+def test_what_its_pods_have_left_is_over_at_once() -> None:
+    """Another pod holds the rank: whatever becomes of the old one's node is no matter."""
+    state = seen(STATE, 0, a_fault(clear=60.0))
+    assert [one.fault.id for one in seen(state, 10, holders=("pod-0", "pod-2")).faults] == ["holders"]
+
+
+def test_of_many_that_flap_some_are_held() -> None:
+    """The state of a job has its size."""
+    many = [a_fault(clear=60.0).model_copy(update={"id": str(number)}) for number in range(100)]
+    assert len(seen(seen(STATE, 0, *many), 1).faults) == faults.MOST_HELD
+
+
+def test_a_device_that_was_mended_without_leaving_it_is_not_mended_again() -> None:
+    """It may show its error for days; when it shows another one, that is news."""
+    state = seen(STATE, 0, a_fault(FaultKind.PROCESS, settle=0))
+    found = case(state, 1)
+    assert found is not None
+    verdict = Verdict(mode=Mode.ONLINE_RETRY, outcome=Outcome.RECOVERED, reason="done", went_on_at=NOW + SECOND)
+    incident = Incident(
+        number=1, summary="", started_at=NOW, seconds=1, verdict=verdict.outcome, ladder=(verdict,), policy_after=JOB.sub_health
+    )
+    state = seen(memory.concluded(state, found, incident), 2, a_fault(FaultKind.PROCESS, settle=0))
+    assert (case(state, 2), state.faults[0].judged) == (None, "mended in incident 1, and shown still")
+    other = a_fault(FaultKind.PROCESS, settle=0).model_copy(update={"id": "u/XID48/"})
+    assert case(seen(state, 3, other), 3) is not None
+
+
+def test_a_node_that_a_rule_calls_broken_is_avoided_and_answers_yet() -> None:
+    """Its pods end with grace, as on any node whose kubelet lives."""
+    broken = a_fault(FaultKind.NODE)
+    assert (nodes.to_avoid([broken], JOB.sub_health), nodes.lost([broken])) == (("node-1",), ())
+    lost = broken.model_copy(update={"decided": None})
+    assert nodes.lost([lost]) == ("node-1",)
+
+
+def test_a_rank_that_passed_to_another_pod_on_a_broken_node_lost_its_processes() -> None:
+    """Which the rule's fault does not explain."""
+    state = seen(STATE, 0, a_fault(FaultKind.NODE), holders=("pod-0", "pod-2"))
+    assert {one.fault.id for one in state.faults} == {"holders", "u/XID79/"}

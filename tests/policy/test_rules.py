@@ -1,0 +1,303 @@
+"""What a cluster shows means what the rules say."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rekindle.errors import BadInput
+from rekindle.model.cluster import (
+    Condition,
+    ContainerState,
+    JobView,
+    Node,
+    NodeReport,
+    NodeSpec,
+    Pod,
+    PodPhase,
+    Taint,
+)
+from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.keys import HEALTH
+from rekindle.model.rule_file import parse, plain, rules_of
+from rekindle.model.rules import Rules
+from rekindle.policy import rules as policy
+from rekindle.policy.sighting import sight
+from tests.support.job_views import NOW, job, node, pod, view
+
+HEAD = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n"
+
+
+def written(*rules: str, use: str = "[]") -> Rules:
+    """A file with these rules, each in one line."""
+    return parse(f"{HEAD}  use: {use}\n  rules:\n" + "".join(f"    - {{name: r{n}, {rule}}}\n" for n, rule in enumerate(rules)))
+
+
+def shows(name: str = "node-0", **facts: Any) -> Node:
+    """A ready node. Facts: conditions (type to status, reason and message), taints, cordoned, labels, annotations, reports."""
+    well = node(name)
+    conditions = tuple(
+        Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=NOW)
+        for kind, (status, reason, message) in facts.get("conditions", {}).items()
+    )
+    marks = {"labels": facts.get("labels", {}), "annotations": facts.get("annotations", {})}
+    status = {"conditions": (*well.status.conditions, *conditions), "reports": facts.get("reports", ())}
+    return well.model_copy(
+        update={
+            "metadata": well.metadata.model_copy(update=marks),
+            "spec": NodeSpec(unschedulable=facts.get("cordoned", False), taints=facts.get("taints", ())),
+            "status": well.status.model_copy(update=status),
+        }
+    )
+
+
+def faults(seen: JobView, rules: Rules | None = None) -> Sequence[Fault]:
+    return sight(seen, rules).faults
+
+
+XID = ("True", "XID79", "GPU 3 fell off the bus")
+
+
+@pytest.mark.parametrize(
+    ("rule", "facts"),
+    [
+        ("condition: {type: GpuXid}", {"conditions": {"GpuXid": XID}}),
+        ("condition: {type: Gpu*, reason: [XID48, XID79]}", {"conditions": {"GpuXid": XID}}),
+        ('condition: {type: GpuWell, status: ["False", Unknown]}', {"conditions": {"GpuWell": ("False", "", "")}}),
+        ('condition: {type: "*", message: "*fell off*"}', {"conditions": {"GpuXid": XID}}),
+        ("taint: {key: nvidia.com/*, effect: NoSchedule}", {"taints": (Taint(key="nvidia.com/gpu-xid", effect="NoSchedule"),)}),
+        ("cordoned: true", {"cordoned": True}),
+        ("label: {key: gpu.health, value: bad}", {"labels": {"gpu.health": "bad"}}),
+        ("annotation: {key: gpu.health, value: bad*}", {"annotations": {"gpu.health": "bad: 3"}}),
+        ("report: {source: event, code: OOM*}", {"reports": (NodeReport(id="e", source="event", code="OOMKilling"),)}),
+    ],
+)
+def test_each_source_has_its_rules(rule: str, facts: dict[str, Any]) -> None:
+    """What is shown by whatever source becomes a sub-health of each pod on the node, with the rule that decided."""
+    pods = (pod(0), pod(1, node="elsewhere"))
+    (fault,) = faults(view(*pods, nodes=(shows(**facts), node("elsewhere"))), written(f"{rule}, then: sub-health"))
+    assert (fault.kind, fault.pod_ranks, fault.node, fault.pod_uids) == (FaultKind.SUB_HEALTH, (0,), "node-0", ("pod-0",))
+    assert fault.decided is not None
+    assert fault.decided.rule == "r0"
+    other = written(rule.replace("GpuXid", "Other").replace('"*"', "Other") + ", then: nothing")
+    assert faults(view(*pods, nodes=(shows(**facts), node("elsewhere"))), other) == ()
+
+
+KINDS = {
+    "sub-health": (FaultKind.SUB_HEALTH, ()),
+    "maintenance": (FaultKind.SUB_HEALTH, ()),
+    "fault": (FaultKind.NODE, ()),
+    "process-fault": (FaultKind.PROCESS, (FaultType.OTHER,)),
+    "memory-fault": (FaultKind.PROCESS, (FaultType.MEMORY,)),
+    "network-fault": (FaultKind.PROCESS, (FaultType.NETWORK,)),
+}
+
+
+@pytest.mark.parametrize("then", KINDS)
+def test_what_a_rule_says_becomes_a_fault_of_that_kind(then: str) -> None:
+    """With the code, the words and the moment of what was seen."""
+    rules = written(f"condition: {{type: GpuXid}}, then: {then}, settle: 30, clear: 300")
+    (fault,) = faults(view(pod(0), pod(1, node="b"), nodes=(shows(conditions={"GpuXid": XID}), node("b"))), rules)
+    assert (fault.kind, tuple(one.type for one in fault.details)) == KINDS[then]
+    assert (fault.code, fault.message, fault.ranks) == ("XID79", "GPU 3 fell off the bus", (0, 1))
+    decided = fault.decided
+    assert decided is not None
+    assert (decided.saw, decided.since, decided.settle, decided.clear) == ("condition GpuXid=True", NOW, 30.0, 300.0)
+    assert decided.maintenance == (then == "maintenance")
+
+
+def test_the_first_rule_that_takes_a_fact_decides() -> None:
+    """What one says is nothing is nothing, whatever others behind it say."""
+    rules = written("condition: {type: GpuXid, reason: XID79}, then: nothing", "condition: {type: GpuXid}, then: fault")
+    assert faults(view(pod(), nodes=(shows(conditions={"GpuXid": XID}),)), rules) == ()
+    other = shows(conditions={"GpuXid": ("True", "XID48", "")})
+    assert [fault.kind for fault in faults(view(pod(), nodes=(other,)), rules)] == [FaultKind.NODE]
+
+
+def test_a_device_that_a_message_names_concerns_who_has_it() -> None:
+    """Ranks by what pods say of their devices; a pod without it is not concerned, and neither is another job's."""
+    rules = written(r"condition: {type: GpuXid}, then: memory-fault, device: 'GPU (\d+)'")
+    sick = shows(conditions={"GpuXid": XID})
+    halves = (pod(0, devices=("0", "1")), pod(1, devices=("2", "3")))
+    (fault,) = faults(view(*halves, nodes=(sick,)), rules)
+    assert (fault.pod_ranks, fault.ranks, fault.details[0].device) == ((1,), (3,), "3")
+    assert faults(view(pod(0, devices=("0", "1")), pod(1, devices=("4", "5")), nodes=(sick,)), rules) == ()
+
+
+def test_where_nobody_says_who_has_a_device_ranks_are_counted_if_the_job_has_the_whole_node() -> None:
+    """Otherwise all of its pods there are concerned: better one pod moves in vain than one that computes wrongly stays."""
+    rules = written(r"condition: {type: GpuXid}, then: process-fault, device: 'GPU (\S+)'")
+    whole = view(pod(0), of=job(pods=1, each=8), nodes=(shows(conditions={"GpuXid": XID}),))
+    assert faults(whole, rules)[0].ranks == (3,)
+    part = view(pod(0), of=job(pods=1, each=4), nodes=(shows(conditions={"GpuXid": XID}),))
+    assert faults(part, rules)[0].ranks == (0, 1, 2, 3)
+    by_uuid = shows(conditions={"GpuXid": ("True", "XID79", "GPU GPU-6b2c fell off the bus")})
+    assert faults(view(pod(0), of=job(pods=1, each=8), nodes=(by_uuid,)), rules)[0].ranks == tuple(range(8))
+
+
+def test_containers_and_conditions_of_pods_have_rules_too() -> None:
+    """They are about their pod, and say nothing of its node."""
+    rules = written(
+        "container: {waiting: CrashLoopBackOff}, then: fault",
+        "container: {exitCode: [139]}, then: memory-fault",
+        "container: {restarts: 3}, then: sub-health",
+        "podCondition: {type: DisruptionTarget, reason: Preemption*}, then: maintenance",
+    )
+
+    def with_container(rank: int, **state: Any) -> Pod:
+        well = pod(rank)
+        return well.model_copy(
+            update={"status": well.status.model_copy(update={"containers": (ContainerState(name="main", **state),)})}
+        )
+
+    crashes, ended, again = (
+        with_container(0, waiting="CrashLoopBackOff", restarts=9),
+        with_container(1, exit_code=139, restarts=1),
+        with_container(2, restarts=3),
+    )
+    condition = Condition(type="DisruptionTarget", status="True", reason="PreemptionByScheduler")
+    leaving = pod(3).model_copy(update={"status": pod(3).status.model_copy(update={"conditions": (condition,)})})
+    found = faults(view(crashes, ended, again, leaving, of=job(pods=4)), rules)
+    assert [(one.kind, one.pod_ranks, one.node) for one in found] == [
+        (FaultKind.POD, (0,), ""),
+        (FaultKind.PROCESS, (1,), ""),
+        (FaultKind.SUB_HEALTH, (2,), ""),
+        (FaultKind.SUB_HEALTH, (3,), ""),
+    ]
+    assert [one.decided.maintenance for one in found if one.decided] == [False, False, False, True]
+
+
+def test_a_person_s_word_is_a_rule_and_comes_before_all_others() -> None:
+    """`sick` and `broken` with or without a reason; `well` silences what conditions say, and not that a node is not ready."""
+    said = {"sick": FaultKind.SUB_HEALTH, "broken: smoke": FaultKind.NODE}
+    for words, kind in said.items():
+        (fault,) = faults(view(pod(), nodes=(shows(annotations={HEALTH: words}),)))
+        assert (fault.kind, fault.message) == (kind, words)
+    silenced = shows(annotations={HEALTH: "well: fan 3 was replaced"}, conditions={"SubHealthy": ("True", "slow", "")})
+    assert faults(view(pod(), nodes=(silenced,))) == ()
+    lost = node(ready="False")
+    lost = lost.model_copy(update={"metadata": silenced.metadata})
+    assert [fault.kind for fault in faults(view(pod(), nodes=(lost,)))] == [FaultKind.NODE]
+
+
+def test_a_cordon_is_maintenance() -> None:
+    """Also where the control plane's own taint stands beside it."""
+    taint = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule", time_added=NOW)
+    (fault,) = faults(view(pod(), nodes=(shows(cordoned=True, taints=(taint,)),)))
+    assert (fault.kind, fault.code) == (FaultKind.SUB_HEALTH, "Cordoned")
+    assert fault.decided is not None
+    assert fault.decided.maintenance
+
+
+def test_what_no_rule_knows_is_named_and_changes_nothing() -> None:
+    """Conditions, taints and reports; labels and annotations are others' business."""
+    odd = shows(
+        conditions={"Rusty": ("True", "Rain", "wet"), "MemoryPressure": ("False", "", "")},
+        taints=(Taint(key="team", value="a", effect="NoSchedule"),),
+        labels={"zone": "a"},
+    )
+    assert [fact.saw for fact in policy.unused(odd, plain())] == ["condition Rusty=True", "taint team=a:NoSchedule"]
+    assert faults(view(pod(), nodes=(odd,))) == ()
+
+
+def test_what_comes_and_goes_within_the_time_of_its_rule_has_one_id() -> None:
+    """Otherwise each time is another difference."""
+
+    def ids(clear: int) -> set[str]:
+        rules = written(f"condition: {{type: SubHealthy}}, then: sub-health, clear: {clear}")
+        moments = (NOW, NOW + timedelta(minutes=1))
+        return {faults(view(pod(), nodes=(node(sick="slow", since=since),)), rules)[0].id for since in moments}
+
+    assert (len(ids(300)), len(ids(0))) == (1, 2)
+
+
+def test_a_backup_on_a_broken_node_is_told_of_as_such() -> None:
+    """As one on a lost node is."""
+    rules = written("condition: {type: GpuXid}, then: fault")
+    found = faults(view(pod(0, node="b"), pod(0, "new", backup=True), nodes=(shows(conditions={"GpuXid": XID}),)), rules)
+    assert [(one.kind, one.backup, one.pod_uids) for one in found] == [(FaultKind.NODE, True, ("new",))]
+
+
+def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
+    """Its failure says nothing of the node, and the rule does."""
+    rules = written("condition: {type: GpuXid}, then: fault")
+    found = faults(view(pod(0, phase=PodPhase.FAILED), nodes=(shows(conditions={"GpuXid": XID}),)), rules)
+    assert [(one.kind, one.node) for one in found] == [(FaultKind.NODE, "node-0"), (FaultKind.POD, "node-0")]
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("condition: {type: A}, then: bad", "spec.rules.0.then: input should be 'nothing', 'sub-health'"),
+        ("condition: {typ: A}, then: fault", "spec.rules.0.condition.typ: unknown field (accepted: type,"),
+        ("conditon: {type: A}, then: fault", "spec.rules.0.conditon: unknown field, did you mean condition?"),
+        ("then: fault", "names no source: a rule has one of condition, taint, cordoned"),
+        ("condition: {type: A}, cordoned: true, then: fault", "names condition and cordoned: a rule has one of"),
+        ("condition: {type: Ready}, then: fault", "no rule decides about Ready"),
+        ("condition: {type: A, status: yes please}, then: fault", "is no status of a condition"),
+        ("taint: {key: a, effect: Never}, then: fault", "is no effect (accepted: NoSchedule"),
+        ("report: {source: rumour}, then: fault", "is no source of reports (accepted: event"),
+        ("container: {}, then: fault", "says nothing: accepted are waiting, exitCode and restarts"),
+        ("condition: {type: A}, then: nothing, settle: 3", "contradicts itself"),
+        ("condition: {type: A}, then: fault, settle: -1", "spec.rules.0.settle: "),
+        ("condition: {type: A}, then: fault, settle: P2D", "spec.rules.0.settle: "),
+        ("condition: {type: A}, then: fault, device: '('", "is no regular expression"),
+        ("condition: {type: A}, then: fault, device: 'GPU'", "must have one group"),
+        ("label: {key: 'a*'}, then: fault", "spec.rules.0.label.key: "),
+    ],
+)
+def test_what_means_nothing_is_refused_by_its_field(rule: str, words: str) -> None:
+    """Before anything is begun."""
+    with pytest.raises(BadInput, match="spec") as refused:
+        written(rule)
+    assert words in str(refused.value)
+
+
+def test_a_rule_that_never_decides_is_refused() -> None:
+    """Since one before it takes all that it would: the file contradicts itself, or says something twice."""
+    with pytest.raises(BadInput) as refused:
+        written(
+            "condition: {type: Gpu*}, then: fault",
+            "condition: {type: [GpuXid, GpuMem], reason: XID48}, then: nothing",
+            "condition: {type: Other}, then: fault",
+            "container: {restarts: 2}, then: fault",
+            "container: {restarts: 3, waiting: CrashLoopBackOff}, then: fault",
+        )
+    assert str(refused.value).splitlines()[-2:] == [
+        "spec.rules.1: r1 never decides: spec.rules.0 (r0) takes all that it would, and says fault instead of nothing",
+        "spec.rules.4: r4 never decides: spec.rules.3 (r3) takes all that it would",
+    ]
+    twice = f"{HEAD}  rules:\n" + 2 * "    - {name: a, cordoned: true, then: nothing}\n"
+    with pytest.raises(BadInput, match=r"spec.rules.1.name: a is the name of spec.rules.0 already"):
+        parse(twice)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "a: *b", f"{HEAD}  use: [gold]\n", "apiVersion: v1\nkind: Rules\nspec: {}\n", "\x00"]
+)
+def test_what_is_no_file_of_rules_is_refused(text: str) -> None:
+    """With a line that says why."""
+    with pytest.raises(BadInput):
+        parse(text)
+
+
+def test_own_rules_come_before_the_sets_that_they_use() -> None:
+    """So that one says otherwise."""
+    rules = written("condition: {type: SubHealthy}, then: nothing", use="[plain]")
+    assert faults(view(pod(), nodes=(node(sick="slow"),)), rules) == ()
+    assert faults(view(pod(), nodes=(shows(cordoned=True),)), rules)
+
+
+def test_a_set_or_a_file_is_named_by_the_installation(tmp_path: Any) -> None:
+    """And what is neither is refused with what is accepted."""
+    assert rules_of("plain") == plain()
+    (tmp_path / "rules.yaml").write_text(f"{HEAD}  rules: []\n")
+    assert rules_of(str(tmp_path / "rules.yaml")) == plain()
+    with pytest.raises(BadInput, match="there is no set 'gold' \\(accepted: plain, nvidia, ascend, or the path of a YAML file"):
+        rules_of("gold")
+    with pytest.raises(BadInput, match="cannot be read"):
+        rules_of(str(tmp_path / "none.yaml"))

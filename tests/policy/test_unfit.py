@@ -1,0 +1,64 @@
+"""Which nodes no new pod goes to, whoever found out what is wrong with them."""
+
+import pytest
+
+from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta, Taint
+from rekindle.model.keys import ISOLATED
+from rekindle.model.rule_file import plain
+from rekindle.policy.unfit import MOST_NODES, Unfit, unfit
+
+
+def node(name: str = "n", *, ready: str = "True", sick: bool = False, **spec: object) -> Node:
+    conditions = [Condition(type="Ready", status=ready)]  # type: ignore[arg-type]
+    conditions += [Condition(type="SubHealthy", status="True")] if sick else []
+    status = NodeStatus(accelerators=8, conditions=tuple(conditions))
+    return Node(metadata=ObjectMeta(name=name), spec=NodeSpec.model_validate(spec), status=status)
+
+
+def tainted(key: str, effect: str = "NoSchedule") -> Node:
+    return node(taints=(Taint(key=key, effect=effect),))
+
+
+@pytest.mark.parametrize("ill", [node(ready="False"), node(ready="Unknown"), node(unschedulable=True)])
+def test_a_node_that_is_not_ready_or_cordoned_takes_no_new_pod(ill: Node) -> None:
+    """Whatever a job tolerates."""
+    assert unfit([ill], {"anything"}, plain()).shut == ("n",)
+    assert unfit([ill], None, plain()).shut == ("n",)
+
+
+def test_an_isolated_node_takes_no_new_pod() -> None:
+    """A stress test found a fault there."""
+    marked = node().model_copy(update={"metadata": ObjectMeta(name="n", annotations={ISOLATED: "a test"})})
+    assert unfit([marked], None, plain()).shut == ("n",)
+
+
+def test_a_sub_healthy_node_is_better_than_none() -> None:
+    """Backups keep off it; a restart would rather run there than not at all."""
+    assert unfit([node(sick=True), node("well")], (), plain()) == Unfit((), ("n",))
+    assert unfit([node(sick=True, ready="False")], (), plain()) == Unfit(("n",), ())
+
+
+@pytest.mark.parametrize(
+    ("taint", "named", "shut"),
+    [
+        (tainted("maintenance"), (), True),
+        (tainted("maintenance", "NoExecute"), (), True),
+        (tainted("maintenance", "PreferNoSchedule"), (), False),
+        (tainted("nvidia.com/gpu"), ("nvidia.com/gpu",), False),
+        (tainted("nvidia.com/gpu"), None, False),
+        (tainted("node.kubernetes.io/memory-pressure"), None, True),
+        (tainted("node.kubernetes.io/not-ready", "NoExecute"), ("node.kubernetes.io/not-ready",), True),
+        (tainted("node.kubernetes.io/unreachable", "PreferNoSchedule"), (), False),
+    ],
+)
+def test_a_taint_that_pods_name_is_where_they_belong(taint: Node, named: tuple[str, ...] | None, shut: bool) -> None:
+    """Kubernetes' own say how a node is, and every pod tolerates two of them for a while."""
+    assert bool(unfit([taint], named, plain()).shut) is shut
+
+
+def test_a_few_hundred_are_named_those_first_that_the_scheduler_does_not_know() -> None:
+    """An affinity has no room for thousands."""
+    others = [node(f"a-{number}", taints=({"key": "theirs", "effect": "NoSchedule"},)) for number in range(MOST_NODES)]
+    found = unfit([*others, node("z", unschedulable=True), node("sick", sick=True)], (), plain())
+    assert found.shut[0] == "z"
+    assert len(found.both) == MOST_NODES
