@@ -49,6 +49,9 @@ class LocalCluster:
     async def node(self, name: str) -> Node:
         return await self._client.node(name)
 
+    async def nodes(self) -> list[Node]:
+        return await self._client.nodes()
+
     async def isolated_nodes(self) -> Sequence[str]:
         return isolated(await self._client.nodes())
 

@@ -56,6 +56,10 @@ class Cluster(Protocol):
         """One node as it is, or NotFound."""
         ...
 
+    async def nodes(self) -> list[Node]:
+        """All of them, as they are."""
+        ...
+
     async def isolated_nodes(self) -> Sequence[str]:
         """Names of the nodes that no new pod is to go to, as their annotations say."""
         ...

@@ -28,11 +28,11 @@ class LargeCluster(ScriptedCluster):
     def __init__(self) -> None:
         super().__init__(job_of(job(pods=1), Limits()))
         self.pods_of_job = [pod(rank, f"{rank:08x}", node=f"node-{rank}") for rank in range(MANY_PODS)]
-        self.nodes = [node(f"node-{rank}") for rank in range(MANY_PODS)]
+        self.listed = [node(f"node-{rank}") for rank in range(MANY_PODS)]
         self.changes: asyncio.Queue[WatchEvent] = asyncio.Queue()
 
     async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
-        yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.nodes)
+        yield Snapshot([job(pods=MANY_PODS)], self.pods_of_job, self.listed)
         while True:
             yield await self.changes.get()
             await asyncio.sleep(0)  # as between two lines of a stream
@@ -128,7 +128,7 @@ def test_twice_as_many_pods_make_an_event_twice_the_work() -> None:
 def _one_event_of(pods: int) -> Callable[[], None]:
     """A pod of a job changes, one of whose nodes is sub-healthy."""
     cluster = LargeCluster()
-    nodes = [node("node-0", sick="slow"), *cluster.nodes[1:pods]]
+    nodes = [node("node-0", sick="slow"), *cluster.listed[1:pods]]
     index = ClusterIndex([job(pods=pods)], cluster.pods_of_job[:pods], nodes)
 
     def event() -> None:

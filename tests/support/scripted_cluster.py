@@ -119,6 +119,9 @@ class ScriptedCluster:
         marks = self.node_annotations.get(name, {})
         return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}", annotations=marks), status=status)
 
+    async def nodes(self) -> list[Node]:
+        return [await self.node(name) for name in self.node_names]
+
     async def isolated_nodes(self) -> Sequence[str]:
         if self.unreachable:
             raise ClusterUnavailable("nobody answers at this address")

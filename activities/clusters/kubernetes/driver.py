@@ -14,7 +14,8 @@ from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB,
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.reader import Reader, is_name
-from activities.clusters.kubernetes.reports import reports_of
+from activities.clusters.kubernetes.reports import places, reports_of
+from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
@@ -75,6 +76,13 @@ class KubernetesCluster:
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
         return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
+
+    async def nodes(self) -> list[Node]:
+        known = SaidOfNodes(self.rules)
+        for where in places(self.rules):
+            for thing in (await self._api.list(where.path, **dict(where.query))).items:
+                known.take(where, thing, gone=False)
+        return [known.put(node_of(node)) for node in (await self._api.list(NODES)).items]
 
     async def isolated_nodes(self) -> Sequence[str]:
         """Where our account may not list nodes, its scheduler's word has to do."""
