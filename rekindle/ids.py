@@ -72,6 +72,11 @@ def dry_run_workflow(switch: str, number: str) -> str:
     return f"{SWITCH_UPGRADE}{switch}/dry-run/{number}"
 
 
+def nodes_workflow(number: str) -> str:
+    """Id of what a person asks of nodes."""
+    return f"nodes/{number}"
+
+
 def request_workflow(job_id: str, request: str) -> str:
     """Id for a mode that a client starts by itself; any other id works as well."""
     return f"request/{job_id}/{request}"
@@ -93,6 +98,7 @@ class Workflows:
     STRESS_TEST = "StressTest"
     LINK_FAILOVER = "LinkFailover"
     SWITCH_UPGRADE = "SwitchUpgrade"
+    NODES = "Nodes"
 
 
 class Updates:

@@ -11,6 +11,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymen
 
 from activities.clusters.port import Cluster
 from activities.jobs import JobActivities
+from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from rekindle.ids import CONTROL_QUEUE
@@ -23,6 +24,7 @@ from workers.process import Process, run, temporal_answers
 from workers.sticky import leave_sticky_queues
 from workers.versions import Upgrades, build_of_code, deployment_config
 from workflows.link_failover import LinkFailover
+from workflows.nodes import Nodes
 from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
@@ -54,7 +56,9 @@ MODES: tuple[type, ...] = tuple(getattr(import_module(row.procedure), row.workfl
 """The procedure of every mode."""
 
 
-def activities_of(pods: PodActivities, jobs: JobActivities, plans: PlanActivities) -> Sequence[Callable[..., Any]]:
+def activities_of(
+    pods: PodActivities, jobs: JobActivities, plans: PlanActivities, nodes: NodeActivities
+) -> Sequence[Callable[..., Any]]:
     """Every activity of the control worker."""
     return (
         pods.ensure_backup,
@@ -90,6 +94,8 @@ def activities_of(pods: PodActivities, jobs: JobActivities, plans: PlanActivitie
         plans.survey_leaf,
         plans.fail_over,
         plans.move_back,
+        nodes.look_at_nodes,
+        nodes.mark_nodes,
     )
 
 
@@ -108,8 +114,10 @@ def control_worker(
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
-        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, *modes],
-        activities=activities_of(PodActivities(cluster), JobActivities(client), PlanActivities(client, cluster)),
+        workflows=[TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *modes],
+        activities=activities_of(
+            PodActivities(cluster), JobActivities(client), PlanActivities(client, cluster), NodeActivities(cluster)
+        ),
         max_concurrent_activities=SLOTS,
         max_concurrent_workflow_tasks=TASKS,
         max_concurrent_workflow_task_polls=TASKS,

@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityConfig, ActivityHandle
 
 from activities.jobs import JobActivities
+from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
@@ -57,6 +58,7 @@ from rekindle.model.activity_values import (
     WithdrawRequest,
 )
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.explained import NodesNow, NodesRequest
 from rekindle.model.maintenance import FailoverRequest
 from rekindle.model.plan import FailOver, Leaf, LeafView, MoveBack, Moved, SurveyLeafRequest
 from rekindle.model.recovery import Order, PodRef, Verdict
@@ -385,6 +387,18 @@ async def terminate(workflow_id: str, reason: str) -> None:
         TerminateRequest(workflow_id=workflow_id, reason=reason),
         **named(WRITE, f"terminate {workflow_id}"),
     )
+
+
+# ---- nodes, for people
+
+
+async def mark_nodes(request: NodesRequest) -> None:
+    what = f"{', '.join(request.names[:3])}: {request.mark}"
+    await workflow.execute_activity_method(NodeActivities.mark_nodes, request, **named(WRITE, what))
+
+
+async def look_at_nodes(request: NodesRequest) -> NodesNow:
+    return await workflow.execute_activity_method(NodeActivities.look_at_nodes, request, **named(LOOK, "look at the nodes"))
 
 
 # ---- the upgrade of a switch

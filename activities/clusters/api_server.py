@@ -41,8 +41,6 @@ BOOKMARK = "BOOKMARK"
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""What a list of metadata only is asked for with: a node's status is 15 kB, of which most names images."""
 
 ERRORS: Mapping[int, type[ClusterError]] = {
     400: Invalid,
@@ -88,7 +86,6 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: Object | None = None
     kind: str = JSON
-    accept: str = JSON
     limit: float | None = REQUEST_LIMIT
     credentials: bool = True
 
@@ -131,18 +128,23 @@ class Api:
     async def get(self, path: str) -> Object:
         return await self._ask("GET", path)
 
-    async def list(self, path: str, accept: str = JSON, **selectors: str) -> Listing:
+    async def list(self, path: str, **selectors: str) -> Listing:
         """Args:
-        accept: `METADATA` for objects without spec and status.
         selectors: `labelSelector`, `fieldSelector`.
         """
         items: list[Object] = []
+        async for page in self.pages(path, **selectors):
+            items += page.items
+        return Listing(items, page.resource_version)
+
+    async def pages(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
+        """The same, so that nobody has to hold all of it."""
         query = {**selectors, "limit": str(PAGE)}
         while True:
-            page = await self._asked(Request("GET", path, query, accept=accept))
-            items += page["items"]
+            page = await self._ask("GET", path, query)
+            yield Listing(page["items"], page["metadata"]["resourceVersion"])
             if not (more := page["metadata"].get("continue")):
-                return Listing(items, page["metadata"]["resourceVersion"])
+                return
             query["continue"] = more
 
     async def create(self, path: str, body: Object) -> Object:
@@ -181,10 +183,7 @@ class Api:
     async def _ask(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None, kind: str = JSON
     ) -> Object:
-        return await self._asked(Request(method, path, query or {}, body, kind))
-
-    async def _asked(self, request: Request) -> Object:
-        async with self._answer(request) as answer:
+        async with self._answer(Request(method, path, query or {}, body, kind)) as answer:
             found: Object = _parsed(await answer.read())
             return found
 
@@ -224,7 +223,7 @@ class Api:
                 request.method,
                 request.path,
                 query_params=list(request.query.items()),
-                header_params={"Accept": request.accept, "Content-Type": request.kind, "User-Agent": "rekindle"},
+                header_params={"Accept": JSON, "Content-Type": request.kind, "User-Agent": "rekindle"},
                 body=request.body,
                 auth_settings=["BearerToken"] if request.credentials else [],
             )

@@ -57,7 +57,7 @@ class Cluster(Protocol):
         ...
 
     async def nodes(self) -> Sequence[Node]:
-        """All nodes, as far as they can be read; none where we may not list them."""
+        """All nodes as they are, as far as they can be read; none where we may not list them."""
         ...
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:

@@ -11,6 +11,7 @@ from rekindle import __version__
 from rekindle.cli import stress_demo
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
+from rekindle.cli.explain import check, explain
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
@@ -39,6 +40,8 @@ for command in (
     submit,
     jobs,
     show,
+    explain,
+    check,
     history,
     logs,
     delete,

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane, local_cluster
-from rekindle.cli.output import Format, console, print_columns, print_json, show_incident, show_status, when
+from rekindle.cli.explain import mark, show_all
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import waiting
 from rekindle.client import JobRow
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused
@@ -17,11 +18,12 @@ from rekindle.model.keys import ISOLATED, NODE_HEALTHY
 from rekindle.model.manifest import parse
 from rekindle.policy import isolation
 from rekindle.policy.phases import RECOVERING
+from rekindle.settings import read_settings
 
-nodes_app = App(name="nodes", help="List the nodes of the local cluster, and release one that a stress test has isolated.")
+nodes_app = App(
+    name="nodes", help="List nodes, say of one that it is sick or well, and release one that a stress test has isolated."
+)
 fault_app = App(name="fault", help="Make a node sub-healthy or lose it, and make it well again.")
-
-Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
 
 
 async def submit(
@@ -129,10 +131,14 @@ async def delete(job: str) -> None:
 
 @nodes_app.default
 async def nodes(*, output: Output = Format.TEXT) -> None:
-    """List the nodes of the local cluster, with their health, and the links of those that have any, with the bytes they sent.
+    """List the nodes of the local cluster, with their health, and the links of those that have any, with the bytes they sent. On
+    Kubernetes: those of which there is something to say, and the rule that says it.
 
     Example: rekindle nodes
     """
+    if read_settings().cluster == "kubernetes":
+        await show_all(output)
+        return
     async with local_cluster() as cluster:
         found = await cluster.nodes()
         pods = await cluster.pods()
@@ -187,6 +193,9 @@ def _isolated(node: Node) -> str:
     if not isolation.is_isolated(marks):
         return ""
     return f"isolated: {marks.get(ISOLATED) or f'its annotation {NODE_HEALTHY} says so'}"
+
+
+nodes_app.command(mark)
 
 
 @nodes_app.command

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -55,6 +56,9 @@ class Format(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+Output = Annotated[Format, Parameter(help="text for people, json for machines.")]
 
 
 def print_json(value: Any) -> None:

@@ -51,6 +51,11 @@ RESTARTS = "rekindle.io/restarts"
 """Annotation of a manager's pod: how many failed before it, one after the other."""
 CAPABILITIES = "rekindle.io/capabilities"
 """Annotation of a job: capabilities of its training side, separated by commas."""
+IGNORE_RULES = "rekindle.io/ignore-rules"
+"""Annotation of a job: names of rules of detection that do not count for it, separated by commas."""
+FILTER_CODES = "huawei.com/schedule.filter.faultCode"
+FILTER_LEVELS = "huawei.com/schedule.filter.faultLevel"
+"""Annotations of a job: codes, or levels, of faults that are given time, such as `8C084E00:120`, in seconds."""
 MANAGER_LOST = "rekindle.io/manager-lost"
 """Annotation of a job of MindIO: what is done when its manager is lost, `leave` or `restart`."""
 MEMORY = "rekindle.io/memory"
@@ -67,7 +72,18 @@ ISOLATED = "rekindle.io/isolated"
 """Annotation of a node, ours alone: why a stress test isolated it. Who releases it removes both."""
 
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
-ANNOTATIONS = (RECOVER_STRATEGY, CAPABILITIES, LIMITS, TRAINING_SIDE, RANKS_PER_POD, TOPOLOGY, MANAGER_LOST, STANDBYS, DOWNGRADED)
+ANNOTATIONS = (
+    RECOVER_STRATEGY,
+    CAPABILITIES,
+    LIMITS,
+    TRAINING_SIDE,
+    RANKS_PER_POD,
+    TOPOLOGY,
+    MANAGER_LOST,
+    STANDBYS,
+    DOWNGRADED,
+    IGNORE_RULES,
+)
 """What the owner of a job may write on its object; what is only close to one of them is a slip."""
 
 ENV_JOB_ID = "MINDX_TASK_ID"

@@ -46,6 +46,8 @@ class Finding(NamedTuple):
 
     named: Named
     fact: Fact
+    given: float = 0.0
+    """Seconds that the job itself gives it, whatever the rule says."""
 
     @property
     def then(self) -> Then:

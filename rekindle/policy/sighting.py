@@ -38,6 +38,7 @@ from rekindle.model.rules import Rules, Then
 from rekindle.model.sizes import MOST_STANDBYS
 from rekindle.model.standby import Standby
 from rekindle.policy.devices import Struck, struck
+from rekindle.policy.filters import filters
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
 from rekindle.policy.rules import Finding, of_node, of_pod
 
@@ -89,8 +90,9 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
     own = [one for one in with_rank if not one.backup and (one.lives or one.failed)]
     backups = [one for one in with_rank if one.backup and one.lives]
     living = [one for one in with_rank if one.lives and one.holds and (one.rank or 0) < count]
-    found = [(node, finding) for node in _by_name(view.nodes) for finding in of_node(node, rules)]
-    of_pods = [(one, finding) for one in _in_order(living) for finding in of_pod(one.pod, rules)]
+    own_words = filters(view.job.metadata.annotations)
+    found = [(node, one) for node in _by_name(view.nodes) for one in own_words.applied(of_node(node, rules))]
+    of_pods = [(one, finding) for one in _in_order(living) for finding in own_words.applied(of_pod(one.pod, rules))]
     generation = _commonest(_generation(one) for one in holding)
     return Sighting(
         holders=_holders(holding, count),
@@ -401,7 +403,7 @@ def _decided(finding: Finding, fault_id: str, kind: FaultKind, ranks: tuple[int,
             rule=finding.named.name,
             saw=fact.saw,
             since=fact.since,
-            settle=rule.settle.total_seconds(),
+            settle=max(rule.settle.total_seconds(), finding.given),
             clear=rule.clear.total_seconds(),
             maintenance=finding.then is Then.MAINTENANCE,
         ),

@@ -1,5 +1,6 @@
 """What recoveries ask of the API server: no polling where a watch serves, and nothing that grows with the job but what must."""
 
+import asyncio
 from pathlib import Path
 
 from tests.support.worlds import WORLDS, KubernetesWorld
@@ -26,6 +27,15 @@ async def test_a_hot_switch_asks_no_more_for_a_larger_job(kubeconfig: Path, tmp_
         (directory := tmp_path / str(pods)).mkdir()
         async with WORLDS["direct, TrainingJob"](kubeconfig, directory) as world:
             assert await counted_hot_switch(world, pods) <= HOT_SWITCH
+
+
+async def test_many_who_look_at_all_nodes_at_once_share_two_looks(kubeconfig: Path, tmp_path: Path) -> None:
+    """One that was on its way when they asked, and one behind it: nobody is told what was before the question."""
+    async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
+        world.proxy.requests.clear()
+        seen = await asyncio.gather(*(world.cluster.nodes() for _ in range(20)))
+        assert len({tuple(node.metadata.name for node in nodes) for nodes in seen}) == 1
+        assert [path for _, path in world.proxy.requests].count("/api/v1/nodes") <= 2
 
 
 async def test_a_wait_is_one_list_and_one_watch(kubeconfig: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rekindle.model.cluster import (
     Taint,
 )
 from rekindle.model.fault import Fault, FaultKind, FaultType
-from rekindle.model.keys import HEALTH
+from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULES
 from rekindle.model.rule_file import parse, plain, rules_of
 from rekindle.model.rules import Rules
 from rekindle.policy import rules as policy
@@ -301,3 +301,34 @@ def test_a_set_or_a_file_is_named_by_the_installation(tmp_path: Any) -> None:
         rules_of("gold")
     with pytest.raises(BadInput, match="cannot be read"):
         rules_of(str(tmp_path / "none.yaml"))
+
+
+# ---- a job's own words
+
+
+def test_a_job_may_silence_a_rule_for_itself() -> None:
+    """Other jobs on the node are told all the same."""
+    cordoned = shows(cordoned=True)
+    silent = job(annotations={IGNORE_RULES: "plain/other, plain/cordoned"})
+    assert faults(view(pod(), nodes=(cordoned,), of=silent)) == ()
+    assert faults(view(pod(), nodes=(cordoned,)))
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ({FILTER_CODES: "8C084E00:120"}, 120.0),
+        ({FILTER_CODES: "other:5, 8C084E00"}, 60.0),
+        ({FILTER_LEVELS: "SeparateNPU:90"}, 90.0),
+        ({FILTER_LEVELS: "SeparateNPU:90", FILTER_CODES: "8C084E00:120"}, 120.0),
+        ({FILTER_CODES: "8C084E00:soon"}, 0.0),
+        ({FILTER_CODES: "8C084E00:99999999999999999999"}, 0.0),
+        ({FILTER_CODES: "8C084E00:2"}, 2.0),
+    ],
+)
+def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> None:
+    """By its code or its level; the contract's annotations."""
+    report = NodeReport(id="r", source="device-plugin", code="8C084E00", level="SeparateNPU", devices=("0",))
+    (fault,) = faults(view(pod(), nodes=(shows(reports=(report,)),), of=job(annotations=words)), rules_of("ascend"))
+    assert fault.decided is not None
+    assert fault.decided.settle == seconds

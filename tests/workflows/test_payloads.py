@@ -16,12 +16,14 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.workflow import _Definition as WorkflowDefinition
 
 from activities.jobs import JobActivities
+from activities.nodes import NodeActivities
 from activities.plans import PlanActivities
 from activities.pods import PodActivities
 from activities.training import OrderActivities
-from rekindle.model import activity_values, recovery
+from rekindle.model import activity_values, explained, recovery
 from rekindle.model import stress as stress_values
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
+from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     HOLDER_LENGTH,
@@ -84,6 +86,7 @@ from workers.control import MODES, activities_of
 from workflows import faults, memory
 from workflows.incident import LOOKED_AT, IncidentRun, Memory
 from workflows.link_failover import LinkFailover
+from workflows.nodes import Nodes
 from workflows.switch_upgrade import SwitchUpgrade
 from workflows.training_job import TrainingJob
 
@@ -428,6 +431,8 @@ async def examples(job: Job) -> list[Any]:
         activity_values.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
         activity_values.RememberRequest(job_id=job.id, memory=remembered),
         activity_values.WithdrawRequest(job_id=job.id, request_id=TEXT),
+        NodesRequest(names=tuple(a_name(number) for number in range(explained.MOST_NODES)), mark=Mark.BROKEN, reason=TEXT[:300]),
+        nodes_seen(),
         verdict(job),
         request,
         recovery.Order(
@@ -470,16 +475,32 @@ async def examples(job: Job) -> list[Any]:
     ]
 
 
+def nodes_seen() -> NodesNow:
+    """As many nodes as a list has, each with all that is shown of it."""
+    long = "n" * LONGEST_NOTE
+    fact = FactNow(saw="s" * 120, message="m" * 160, since=NOW, devices=("0",) * 8, rule="r" * 60, then="sub-health")
+    seen = [
+        NodeNow(name=a_name(number), lost=long, silenced=long, isolated=long, facts=(fact,) * explained.FEW_FACTS, more=9)
+        for number in range(explained.MOST_NODES)
+    ]
+    return NodesNow(nodes=tuple(seen), count=5000, more=4900)
+
+
 def _functions() -> Iterator[Callable[..., Any]]:
     """Everything that takes or answers a payload: runs, updates, signals, queries, activities."""
-    for workflow in (TrainingJob, LinkFailover, SwitchUpgrade, *MODES):
+    for workflow in (TrainingJob, LinkFailover, SwitchUpgrade, Nodes, *MODES):
         definition = WorkflowDefinition.must_from_class(workflow)
         yield definition.run_fn
         for group in (definition.signals, definition.queries, definition.updates):
             yield from (handler.fn for handler in group.values())
     pods, jobs = PodActivities.__new__(PodActivities), JobActivities.__new__(JobActivities)
     orders, upgrades_of = OrderActivities.__new__(OrderActivities), PlanActivities.__new__(PlanActivities)
-    activities: list[Callable[..., Any]] = [*activities_of(pods, jobs, upgrades_of), orders.deliver_order, orders.end_session]
+    of_nodes = NodeActivities.__new__(NodeActivities)
+    activities: list[Callable[..., Any]] = [
+        *activities_of(pods, jobs, upgrades_of, of_nodes),
+        orders.deliver_order,
+        orders.end_session,
+    ]
     yield from (ActivityDefinition.must_from_callable(activity).fn for activity in activities)
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 
-from activities.clusters.api_server import METADATA, Api, Object
+from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import OperatorDriver
 from activities.clusters.kubernetes.direct import DirectDriver, Driver
@@ -15,7 +16,8 @@ from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader, is_name
-from activities.clusters.kubernetes.reports import reports_of
+from activities.clusters.kubernetes.reports import places, reports_of
+from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
@@ -29,9 +31,6 @@ from rekindle.settings import Settings
 MOST_REFUSED = 10_000
 """Objects of which is known what was said of them; said again at worst."""
 
-NODES_AT_ONCE = 50
-"""Read without a pause: some milliseconds."""
-
 logger = logging.getLogger("cluster")
 
 
@@ -43,6 +42,10 @@ class KubernetesCluster:
         self._reader = Reader(api, settings)
         self._direct = DirectDriver(api, self._reader, settings)
         self._operator = OperatorDriver(api, self._reader)
+        self._looking = asyncio.Lock()
+        self._nodes: Sequence[Node] = ()
+        self._looked = float("-inf")
+        """When the look at all nodes began that was finished last."""
         self._refused: dict[str, str] = {}
         self._recording: set[asyncio.Task[None]] = set()
 
@@ -80,19 +83,31 @@ class KubernetesCluster:
         return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
 
     async def nodes(self) -> Sequence[Node]:
-        """Where our account may not list nodes, or cannot read one, its scheduler's word has to do. There are thousands: others
-        have their turn between them."""
+        """With what others say of them. Whoever asks at the same time shares one look, which begins behind its question.
+
+        Where our account may not list nodes, or cannot read one, its scheduler's word has to do.
+        """
+        asked = time.monotonic()
+        async with self._looking:
+            if self._looked < asked:
+                began = time.monotonic()
+                self._nodes, self._looked = await self._all_nodes(), began
+            return self._nodes
+
+    async def _all_nodes(self) -> Sequence[Node]:
+        """There are thousands, of 15 kB each: page by page, and others have their turn between them."""
+        known, found = SaidOfNodes(self.rules), []
         try:
-            listing = await self._api.list(NODES, METADATA)
+            for where in places(self.rules):
+                for thing in (await self._api.list(where.path, **dict(where.query))).items:
+                    known.take(where, thing, gone=False)
+            async for page in self._api.pages(NODES):
+                for raw in page.items:
+                    await asyncio.sleep(0)
+                    with suppress(BadInput), reading():
+                        found.append(known.put(node_of(raw)))
         except Forbidden as error:
             logger.warning("nodes are not known", extra={"error": str(error)})
-            return ()
-        found = []
-        for number, raw in enumerate(listing.items):
-            if number % NODES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            with suppress(BadInput), reading():
-                found.append(node_of(raw))
         return found
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:

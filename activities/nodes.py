@@ -1,0 +1,34 @@
+"""What people see of nodes and say of them, on every cluster. Registered by the control worker."""
+
+from temporalio import activity
+
+from activities.clusters.port import Cluster
+from activities.heartbeat import heartbeating
+from activities.translation import translating_errors
+from rekindle.model.explained import FEW_FACTS, MOST_FACTS, Mark, NodesNow, NodesRequest
+from rekindle.policy.explaining import marked, node_now, nodes_now
+
+
+class NodeActivities:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @activity.defn
+    async def look_at_nodes(self, request: NodesRequest) -> NodesNow:
+        """Each with what is seen of it, and which rule decides about that."""
+        rules = self._cluster.rules
+        with translating_errors():
+            async with heartbeating():
+                if not request.names:
+                    return nodes_now(await self._cluster.nodes(), rules)
+                found = [await self._cluster.node(name) for name in request.names]
+                most = MOST_FACTS if len(found) == 1 else FEW_FACTS
+                return NodesNow(nodes=tuple(node_now(node, rules, most) for node in found), count=len(found))
+
+    @activity.defn
+    async def mark_nodes(self, request: NodesRequest) -> None:
+        """Writes a person's word on these nodes."""
+        with translating_errors():
+            async with heartbeating():
+                for name in request.names:
+                    await self._cluster.annotate_node(name, marked(request.mark or Mark.NONE, request.reason))

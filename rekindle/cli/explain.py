@@ -1,0 +1,167 @@
+"""Commands about detection: why something is a fault, what a node shows, what a person says of it, and files of rules."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from rekindle.cli.context import control_plane
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, when
+from rekindle.errors import BadInput, NotFound
+from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
+from rekindle.model.rule_file import rules_of
+from rekindle.model.rules import Rules
+from rekindle.model.state import JobStatus, Standing
+from rekindle.nodes import Nodes
+from rekindle.policy.explaining import UNUSED, is_used
+
+Word = Literal["sick", "broken", "well", "none"]
+
+
+async def explain(name: str, *, output: Output = Format.TEXT) -> None:
+    """Explain JOB or NODE: what is seen, which rule decides about it, since when, and when it counts.
+
+    Example: rekindle explain node-1
+    """
+    rekindle = await control_plane()
+    try:
+        status = await rekindle.status(name)
+    except (BadInput, NotFound) as no_job:
+        try:
+            (node,) = (await Nodes(rekindle).look(name)).nodes
+        except NotFound as no_node:
+            raise NotFound(f"{name} is neither a job ({no_job}) nor a node ({no_node})") from no_node
+        _show_node(node, output)
+        return
+    _show_job(status, output)
+
+
+async def check(file: Path, *, output: Output = Format.TEXT) -> None:
+    """Check FILE with rules (or a ready-made set: plain, nvidia, ascend) by itself: what it says, and whether rules hide others.
+
+    Example: rekindle check rules.yaml
+    """
+    rules = rules_of(str(file))
+    if output is Format.JSON:
+        print_json([one.model_dump(mode="json", exclude_defaults=True) for one in rules.rules])
+        return
+    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule.settle, one.rule.clear)) for one in rules.rules]
+    print_columns(("rule", "decides about", "says", "settles after", "over after"), rows)
+    _say(f"{file}: rules: {len(rules.rules)}, {_reads(rules)}")
+
+
+def _reads(rules: Rules) -> str:
+    return f"reads: nodes and pods{''.join(f', {one}' for one in sorted(rules.reporters))}"
+
+
+def _times(settle: timedelta, clear: timedelta) -> tuple[str, str]:
+    return (_seconds(settle.total_seconds()), _seconds(clear.total_seconds()))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds else "-"
+
+
+# ---- nodes
+
+
+async def mark(
+    node: str, word: Word, *, reason: Annotated[str, Parameter(help="For whoever asks later.")] = "", output: Output = Format.TEXT
+) -> None:
+    """Say of NODE that it is sick (pods move away by the policy of their job), broken (they have to leave it), well (whatever
+    its conditions say), or none of these any more. It is an annotation: kubectl annotate node NODE rekindle.io/health=sick
+
+    Example: rekindle nodes mark node-1 sick --reason "fan 3 rattles"
+    """
+    _show_node(await Nodes(await control_plane()).mark(node, Mark(word), reason), output)
+
+
+async def show_all(output: Output) -> None:
+    """The nodes of any cluster, as the control plane sees them."""
+    found = await Nodes(await control_plane()).look()
+    if output is Format.JSON:
+        print_json(found.model_dump(mode="json"))
+        return
+    if found.nodes:
+        print_columns(("node", "health", "by rule"), [_row(node) for node in found.nodes])
+    more = f", and {found.more} more like these" if found.more else ""
+    _say(f"{found.count} nodes, {_well(found)} of them well{more}; look at one with: rekindle explain NODE")
+
+
+def _well(found: NodesNow) -> int:
+    return found.count - len(found.nodes) - found.more
+
+
+def _row(node: NodeNow) -> tuple[str, str, str]:
+    used = [fact for fact in node.facts if is_used(fact)]
+    words = [f"not ready: {node.lost}" if node.lost else "", node.silenced, node.isolated and f"isolated: {node.isolated}"]
+    words += [f"{fact.then}: {fact.saw}" for fact in used]
+    return node.name, "; ".join(filter(None, words)), ", ".join(dict.fromkeys(fact.rule for fact in used)) or "-"
+
+
+def _show_node(node: NodeNow, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(node.model_dump(mode="json"))
+        return
+    _say(f"node {node.name}: {f'not ready: {node.lost}' if node.lost else 'ready'}")
+    if node.silenced:
+        _say(f"  a person says: {node.silenced}; no rule counts until that is taken back: rekindle nodes mark {node.name} none")
+    if node.isolated:
+        _say(f"  isolated: {node.isolated}")
+    for fact in node.facts:
+        _say(f"  {_fact(fact)}")
+    if node.more:
+        _say(f"  and {node.more} more")
+
+
+def _fact(fact: FactNow) -> str:
+    since = f", since {when(fact.since)}" if fact.since else ""
+    message = f": {fact.message}" if fact.message else ""
+    if not fact.rule:
+        return f"{fact.saw} ({UNUSED}{since}){message}"
+    given = f", has to last {_seconds(fact.settle)}" if fact.settle else ""
+    kept = f", has to be gone {_seconds(fact.clear)}" if fact.clear else ""
+    return f"{fact.saw} -> {fact.then} (rule {fact.rule}{since}{given}{kept}){message}"
+
+
+# ---- jobs
+
+
+def _show_job(status: JobStatus, output: Format) -> None:
+    state = status.state
+    if output is Format.JSON:
+        print_json([one.model_dump(mode="json") for one in state.faults])
+        return
+    _say(f"job {state.job.name}: faults: {len(state.faults)}")
+    for one in state.faults:
+        for line in _standing(one):
+            _say(f"  {line}")
+
+
+def _standing(one: Standing) -> list[str]:
+    fault, decided = one.fault, one.fault.decided
+    where = fault.node or fault.pod or "the job"
+    lines = [f"{fault.kind.replace('_', '-')} of {where}: {fault.message or fault.code}"]
+    if fault.ranks:
+        lines.append(f"  ranks: {_ranks(fault.ranks)}, seen by the {fault.source}")
+    if decided:
+        since = f", by the cluster's clock since {when(decided.since)}" if decided.since else ""
+        lines.append(f"  rule {decided.rule} decided, by: {decided.saw}{since}")
+        if fault.accepted_at and decided.settle:
+            counts = fault.accepted_at + timedelta(seconds=decided.settle)
+            lines.append(
+                f"  known since {when(fault.accepted_at)}; it counts when it has lasted {decided.settle:g} s, {when(counts)}"
+            )
+    if one.over_at:
+        lines.append(f"  not seen any more; if it does not come back it is over {when(one.over_at)}")
+    lines.append(f"  {one.judged or 'nothing is decided about it yet'}")
+    return lines
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:16])) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
+
+
+def _say(words: str) -> None:
+    console.print(words, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,72 @@
+"""A node as its rules see it, in words for people. Pure."""
+
+from collections.abc import Iterable
+
+from rekindle.model.bounds import cut, note
+from rekindle.model.cluster import Node, condition_of
+from rekindle.model.explained import FEW_FACTS, MOST_NODES, FactNow, Mark, NodeNow, NodesNow
+from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
+from rekindle.model.rules import Named, Rules, Then
+from rekindle.policy import isolation
+from rekindle.policy.rules import Fact, decisions, is_silenced
+from rekindle.policy.sighting import READY, is_lost
+
+UNUSED = "seen, unused"
+
+
+def node_now(node: Node, rules: Rules, most: int) -> NodeNow:
+    facts = sorted(_facts(node, rules), key=_rank)
+    ready = condition_of(node.status.conditions, READY)
+    lost = is_lost(node) and ready is not None
+    marks = node.metadata.annotations
+    isolated = marks.get(ISOLATED) or f"its annotation {NODE_HEALTHY} says so"
+    return NodeNow(
+        name=node.metadata.name,
+        lost=(ready.message or ready.reason or f"Ready={ready.status}") if lost and ready else "",
+        silenced=marks.get(HEALTH, "") if is_silenced(node) else "",
+        isolated=isolated if isolation.is_isolated(marks) else "",
+        facts=tuple(facts[:most]),
+        more=max(0, len(facts) - most),
+    )
+
+
+def nodes_now(nodes: Iterable[Node], rules: Rules) -> NodesNow:
+    """Those of which there is something to say, by name."""
+    known = sorted(nodes, key=lambda node: node.metadata.name)
+    seen = (node_now(node, rules, FEW_FACTS) for node in known)
+    told = [one for one in seen if one.lost or one.silenced or one.isolated or any(is_used(fact) for fact in one.facts)]
+    return NodesNow(nodes=tuple(told[:MOST_NODES]), count=len(known), more=max(0, len(told) - MOST_NODES))
+
+
+def is_used(fact: FactNow) -> bool:
+    return fact.then not in ("", Then.NOTHING)
+
+
+def marked(mark: Mark, reason: str) -> dict[str, str | None]:
+    """What has to be written on a node for a person's word."""
+    word = f"{mark}: {note(reason)}" if reason else mark.value
+    return {HEALTH: None if mark is Mark.NONE else word}
+
+
+def _facts(node: Node, rules: Rules) -> list[FactNow]:
+    """Labels and annotations are others' business, unless a rule decides about them."""
+    shown = decisions(node, rules)
+    return [_fact(fact, named) for fact, named in shown if named or fact.source not in ("label", "annotation")]
+
+
+def _fact(fact: Fact, named: Named | None) -> FactNow:
+    rule = named.rule if named else None
+    return FactNow(
+        saw=fact.saw,
+        message=cut(fact.message, 160),
+        since=fact.since,
+        devices=fact.devices,
+        rule=named.name if named else "",
+        then=rule.then.value if rule else "",
+        settle=rule.settle.total_seconds() if rule else 0.0,
+        clear=rule.clear.total_seconds() if rule else 0.0,
+    )
+
+
+def _rank(fact: FactNow) -> int:
+    return 0 if is_used(fact) else 1 if not fact.rule else 2

@@ -1,0 +1,41 @@
+"""What the owner of a job says of rules: which do not count for it, and what is given time. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, IGNORE_RULES
+from rekindle.policy.rules import Finding
+
+DEFAULT, LONGEST = 60.0, 86_400.0
+"""Seconds. Source: the Kubernetes contract."""
+
+
+class Filters(NamedTuple):
+    ignored: frozenset[str]
+    codes: Mapping[str, float]
+    levels: Mapping[str, float]
+
+    def applied(self, findings: Iterable[Finding]) -> list[Finding]:
+        return [self._given(one) for one in findings if one.named.name not in self.ignored]
+
+    def _given(self, finding: Finding) -> Finding:
+        code, level = finding.fact.code, finding.fact.values.get("level", "")
+        given = max(self.codes.get(code, 0.0), self.levels.get(level, 0.0))
+        return finding._replace(given=given) if given else finding
+
+
+def filters(annotations: Mapping[str, str]) -> Filters:
+    """A word that means nothing counts for nothing."""
+    ignored = (one.strip() for one in annotations.get(IGNORE_RULES, "").split(","))
+    codes, levels = annotations.get(FILTER_CODES, ""), annotations.get(FILTER_LEVELS, "")
+    return Filters(frozenset(filter(None, ignored)), _times(codes), _times(levels))
+
+
+def _times(text: str) -> dict[str, float]:
+    found = {}
+    for entry in text.split(","):
+        word, _, seconds = (part.strip() for part in entry.partition(":"))
+        known = float(seconds[:10]) if seconds.isascii() and seconds.isdecimal() else DEFAULT if not seconds else 0.0
+        if word and 0 < known <= LONGEST:
+            found[word] = known
+    return found

@@ -1,0 +1,98 @@
+"""What a person sees of detection: typed beside a real control plane."""
+
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.model.cluster import Condition
+from rekindle.model.fault import WATCHER, Decided, Sighting
+from rekindle.model.keys import HEALTH
+from tests.cli.test_recover import REKINDLE, ended
+from tests.cli.test_recover import typed as any_command
+from tests.support.harness import NOW, Harness, a_job, sub_health, training
+
+typed = partial(any_command, counted=True)
+
+
+async def said(world: Harness, *arguments: str) -> tuple[int, str]:
+    return await ended(await typed(world, *arguments))
+
+
+async def test_a_node_is_explained_with_its_rules(temporal: WorkflowEnvironment) -> None:
+    """What each fact means and by which rule, what is seen and not used, and what is neither a job nor a node."""
+    async with training(temporal, a_job()) as (world, _peer):
+        deadlock = Condition(
+            type="KernelDeadlock", status="True", reason="Hung", message="task x is blocked", last_transition_time=NOW
+        )
+        odd = Condition(type="Rusty", status="True", reason="Rain", message="wet")
+        world.cluster.conditions["node-1"] = (odd, deadlock)
+        code, words = await said(world, "explain", "node-1")
+        assert code == 0, words
+        lines = words.splitlines()
+        assert lines[0] == "node node-1: ready"
+        assert lines[1].startswith("  condition KernelDeadlock=True -> fault (rule plain/kernel-deadlock, since 20")
+        assert lines[1].endswith(", has to last 10 s, has to be gone 300 s): task x is blocked")
+        assert lines[2] == "  condition Rusty=True (seen, unused): wet"
+        code, words = await said(world, "explain", "node-1", "--output", "json")
+        assert [one["rule"] for one in json.loads(words)["facts"]] == ["plain/kernel-deadlock", ""]
+        code, words = await said(world, "explain", "node-99")
+        assert code == 2
+        assert "node-99 is neither a job" in words
+
+
+async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
+    """It is an annotation, which anybody may write by kubectl, and what is seen of the node then is shown at once."""
+    async with training(temporal, a_job()) as (world, _peer):
+        code, words = await said(world, "nodes", "mark", "node-1", "sick", "--reason", "fan 3 rattles")
+        assert code == 0, words
+        assert "sick: fan 3 rattles -> sub-health (rule plain/marked-sick)" in words
+        assert world.cluster.node_annotations["node-1"][HEALTH] == "sick: fan 3 rattles"
+        code, words = await said(world, "nodes", "mark", "node-1", "well")
+        assert "a person says: well; no rule counts until" in words
+        code, words = await said(world, "nodes", "mark", "node-1", "none")
+        assert (code, words) == (0, "node node-1: ready\n")
+        code, words = await said(world, "nodes", "mark", "node-99", "sick")
+        assert code == 2, words
+        code, words = await said(world, "nodes", "mark", "node-1", "tired")
+        assert code == 2, words
+
+
+async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: WorkflowEnvironment) -> None:
+    """Which rule, what it saw, since when, and when it counts."""
+    async with training(temporal, a_job()) as (world, _peer):
+        decided = Decided(rule="own/slow", saw="condition Slow=True", since=NOW, settle=3600.0, clear=60.0)
+        fault = sub_health().model_copy(update={"decided": decided, "source": WATCHER})
+        held = (await world.status()).state.holders
+        await world.entity.execute_update("sighting", Sighting(holders=held, faults=(fault,)))
+        code, words = await said(world, "explain", world.job.id)
+        assert code == 0, words
+        assert "sub-health of node-1: NPU link is degraded" in words
+        assert "ranks: 2, 3, seen by the watcher" in words
+        assert "rule own/slow decided, by: condition Slow=True, by the cluster's clock since" in words
+        assert "it counts when it has lasted 3600 s" in words
+        assert "nothing is decided about it yet" in words
+
+
+def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
+    """What it says in one table with the sets that it uses; what is wrong, by its field, with exit code 2."""
+    good, bad = tmp_path / "rules.yaml", tmp_path / "bad.yaml"
+    head = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules:\n"
+    good.write_text(f"{head}    - {{name: slow, condition: {{type: Slow}}, then: sub-health, settle: 30}}\n")
+    bad.write_text(f"{head}    - {{name: slow, condition: {{kind: Slow}}, then: sub-health}}\n")
+
+    def checked(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run([REKINDLE, "check", *arguments], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, words = checked(str(good))
+    assert code == 0, words
+    assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-"]
+    assert "plain/cordoned" in words
+    code, words = checked("ascend")
+    assert (code, "device-plugin" in words) == (0, True)
+    code, words = checked(str(bad))
+    assert (code, "spec.rules.0.condition.kind: unknown field" in words) == (2, True)
+    assert checked(str(tmp_path / "none.yaml"))[0] == 2

@@ -1,0 +1,16 @@
+"""What a person asks of nodes: a word on some of them, and a look. Started by `rekindle.nodes`, and over within a second."""
+
+from temporalio import workflow
+
+from rekindle.ids import Workflows
+from rekindle.model.explained import NodesNow, NodesRequest
+from workflows import steps
+
+
+@workflow.defn(name=Workflows.NODES)
+class Nodes:
+    @workflow.run
+    async def run(self, request: NodesRequest) -> NodesNow:
+        if request.mark:
+            await steps.mark_nodes(request)
+        return await steps.look_at_nodes(request)
