@@ -11,6 +11,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.devices import devices_of
 from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
+from activities.clusters.kubernetes.queues import queue_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
 from rekindle.model.cluster import (
@@ -31,11 +32,14 @@ from rekindle.model.cluster import (
     Taint,
 )
 from rekindle.model.job import TrainingSide
-from rekindle.model.sizes import MOST_STANDBYS, size_problem
+from rekindle.model.sizes import LONGEST_TEXT, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
 FAILED = ("Failed",)
+
+NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse")
+"""Fields of nodes."""
 
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
@@ -51,7 +55,8 @@ def node_of(raw: Object) -> Node:
     """Raises:
     BadInput: a field that is read is wrong.
     """
-    node = {"spec": {}, "status": {}, **shapes.checked(shapes.Node, raw)}
+    lean = {part: _lean(value) for part, value in raw.items()}
+    node = {"spec": {}, "status": {}, **shapes.checked(shapes.Node, lean)}
     amounts, taints = node["status"].get("allocatable", {}), node["spec"].get("taints", ())
     return Node(
         metadata=metadata_of(node),
@@ -61,6 +66,11 @@ def node_of(raw: Object) -> Node:
         ),
         status=NodeStatus(accelerators=_accelerators(amounts), conditions=_conditions(node["status"].get("conditions", ()))),
     )
+
+
+def _lean(part: Any) -> Any:
+    """Without what is large and never read: most of the time that a node costs, of which there are thousands."""
+    return {key: value for key, value in part.items() if key not in NEVER_READ} if isinstance(part, dict) else part
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
@@ -126,9 +136,18 @@ def _status(status: Object) -> PodStatus:
         conditions=_conditions(status.get("conditions", ())),
         reason=status.get("reason") or ended.get("reason") or "",
         message=status.get("message") or ended.get("message") or "",
+        waiting=_waiting(status),
         exit_code=ended.get("exitCode"),
         start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
     )
+
+
+def _waiting(status: Object) -> str:
+    """Of the first container that waits; those that prepare come first. Such a message may quote an answer of a megabyte."""
+    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    waits = (container.get("state", {}).get("waiting") for container in containers)
+    first: Object = next((one for one in waits if one and one.get("reason") not in (None, "", "PodInitializing")), {})
+    return ": ".join(words for words in (first.get("reason", ""), first.get("message", "")) if words)[:LONGEST_TEXT]
 
 
 def metadata_of(thing: Object, owner_uid: str = "") -> ObjectMeta:
@@ -201,7 +220,8 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    return read.model_copy(update={"kind": job.kind.name, "status": status, "suspended": job.is_held, "observe": observe})
+    known = {"kind": job.kind.name, "status": status, "suspended": job.is_held, "queue": queue_of(job), "observe": observe}
+    return read.model_copy(update=known)
 
 
 def _training_job(job: Workload) -> JobObject:
