@@ -20,6 +20,7 @@ async def test_a_job_of_a_queue_is_not_restarted_and_a_person_is_told_why(tempor
         assert QUEUE in incident.ladder[-1].reason
         assert "a hot switch works where the quota has room" in (await world.event("RecoveryGivenUp")).message
         assert world.cluster.writes == []
+        assert QUEUE in await Rekindle(world.client).details(f"job/{world.job.id}")
 
 
 async def test_whoever_asks_for_a_restart_of_such_a_job_is_refused(temporal: WorkflowEnvironment) -> None:
