@@ -53,7 +53,7 @@ from rekindle.model.activity_values import (
 from rekindle.model.bounds import NAMED, cut, few, reason
 from rekindle.model.cluster import JobView, Node, Pod, PodPhase, condition_of
 from rekindle.model.fault import HOLDER_LENGTH
-from rekindle.model.keys import DOWNGRADED, GENERATION, MEMORY, POD_TYPE, SUB_HEALTHY_STRATEGY, TAKEN_AS
+from rekindle.model.keys import DOWNGRADED, GENERATION, LAST_VERDICT, MEMORY, POD_TYPE, RECOVERING, SUB_HEALTHY_STRATEGY, TAKEN_AS
 from rekindle.model.recovery import PodRef
 from rekindle.model.stress import StressTargets
 from rekindle.policy import isolation, stress
@@ -66,6 +66,17 @@ from rekindle.policy.unfit import Unfit, unfit
 
 MOST_NODES = 100
 """Nodes that one survey looks at."""
+
+STUCK = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ImagePullBackOff",
+    "ImageInspectError",
+    "InvalidImageName",
+    "RunContainerError",
+)
+"""Why a container waits, where that has been tried and does not pass in the time of a recovery. Source: the kubelet's words."""
 
 PER_POD = 200
 """Bytes of what is said of one pod where several are named."""
@@ -190,9 +201,11 @@ class PodActivities:
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
-        """Waits until the pods run. Ends early when one of them failed or is gone. Those of a lost node seem to run for minutes,
-        or for ever: they do not."""
-        pods = await self._until_these(request, lambda pods: len(pods) < len(request.pods) or _settled(pods))
+        """Waits until the pods run. Ends early when one of them failed, is gone, or waits for what hardly comes. Those of a lost
+        node seem to run for minutes, or for ever: they do not."""
+        pods = await self._until_these(
+            request, lambda pods: len(pods) < len(request.pods) or _settled(pods) or any(map(_is_stuck, pods))
+        )
         started = _started(pods, {pod.name for pod in request.pods}, len(request.pods))
         if not started.running:
             return started
@@ -388,7 +401,8 @@ class PodActivities:
         """Writes onto the job's object what a later workflow of the job must find, should this one be lost."""
         with translating_errors(), suppress(NotFound):  # a job that is gone has no record
             async with heartbeating():
-                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json()})
+                shown = {RECOVERING: request.recovering or None, LAST_VERDICT: request.last_verdict or None}
+                await self._cluster.ensure_job_metadata(request.job_id, {}, {MEMORY: request.memory.model_dump_json(), **shown})
 
     @activity.defn
     async def record_event(self, request: EventRequest) -> None:
@@ -448,7 +462,7 @@ def _started(pods: Sequence[Pod], expected: set[str], count: int) -> Started:
     if len(pods) < count:
         return Started(running=False, message=f"{len(pods)} of {count} pods are there")
     waiting = [pod for pod in pods if pod.status.phase is not PodPhase.RUNNING]
-    return Started(running=not waiting, message=_each(waiting, _state))
+    return Started(running=not waiting, waits=bool(waiting), message=_each(waiting, _state))
 
 
 def _each(pods: Sequence[Pod], words: Callable[[Pod], str]) -> str:
@@ -457,6 +471,10 @@ def _each(pods: Sequence[Pod], words: Callable[[Pod], str]) -> str:
 
 def _over(pod: Pod) -> bool:
     return pod.status.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED) or pod.metadata.deletion_timestamp is not None
+
+
+def _is_stuck(pod: Pod) -> bool:
+    return pod.status.phase is PodPhase.PENDING and pod.status.waiting.partition(":")[0] in STUCK
 
 
 def _settled(pods: Sequence[Pod]) -> bool:
@@ -471,5 +489,6 @@ def _end(pod: Pod) -> str:
 
 def _state(pod: Pod) -> str:
     condition = condition_of(pod.status.conditions, "PodScheduled")
-    words = condition.message if condition and condition.status != "True" else pod.status.message
+    waits = pod.status.waiting or pod.status.message
+    words = condition.message if condition and condition.status != "True" else waits
     return f"pod {pod.metadata.name} is {pod.status.phase}" + (f": {words}" if words else "")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from activities.clusters.api_server import Api, Object, check_version
 from activities.clusters.kubernetes.direct import DirectDriver, delete_pod
@@ -25,6 +26,7 @@ from rekindle.model.cluster import ClusterEvent, JobPhase
 from rekindle.model.manifest import job_of
 from rekindle.settings import Settings, read_settings
 from rekindle.telemetry import configure_logging
+from workers import own_status
 from workers.own_jobs import FIRST, MANAGER_RESTARTS, phase_of
 from workers.process import Process, patiently, run
 
@@ -32,6 +34,9 @@ PAUSE = 0.5
 """Seconds before what failed is tried again; doubles for each job up to `LONGEST`."""
 
 LONGEST = 30.0
+
+LONG = 8.0
+"""The pause behind which also what may pass by itself is said on the job, such as a webhook that does not answer."""
 
 GATHER = 0.02
 """Seconds in which several changes become one look: a job's pods start all at once."""
@@ -159,7 +164,10 @@ class Operator:
         self._troubles[job.uid] = Trouble(words, pause, timer)
         extra = {"job": job.uid, "job_name": job.name, "error": words}
         logger.warning("not done yet, trying again", extra=extra, exc_info=not ours)
-        if words == last.words or (isinstance(error, RekindleError) and error.retryable):
+        if isinstance(error, RekindleError) and error.retryable and pause < LONG:
+            return
+        await self._tell_trouble(job, words)
+        if words == last.words:
             return
         event = ClusterEvent(name=job.name, kind=job.kind.name, reason="NotDoneYet", message=words, type="Warning")
         try:
@@ -181,10 +189,9 @@ class Operator:
             await self._ensure_manager(job.checked(), pods)
         known = self._read.setdefault(job.uid, PodsOf(self._settings.rank_keys))
         phase = phase_of(read, known.read(job, pods))
-        if phase is not read.status.phase:
-            if phase is JobPhase.PENDING:  # its ranks look for their manager again
-                await self._ensure_service(job)
-            await self._tell_phase(job, phase, "")
+        if phase is JobPhase.PENDING and phase is not read.status.phase:  # its ranks look for their manager again
+            await self._ensure_service(job)
+        await self._tell_phase(job, phase, "")
 
     async def _begin(self, job: Workload) -> None:
         """Everything that a job needs, found again if it was begun before."""
@@ -242,10 +249,28 @@ class Operator:
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
 
     async def _tell_phase(self, job: Workload, phase: JobPhase, message: str) -> None:
-        status = {"phase": phase.value, "message": message}
-        if job.object.get("status") != status:
+        """Written where it is news. What was written is known at once: the watch may show an older object before."""
+        status = own_status.told(job.object, phase, message, _moment())
+        if job.object.get("status", {}).get("phase") != phase.value:
             logger.info("job", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
-            await self._api.patch(f"{job.path}/status", {"metadata": {"uid": job.uid}, "status": status})
+        await self._write_status(job, status)
+
+    async def _tell_trouble(self, job: Workload, words: str) -> None:
+        try:
+            await self._write_status(job, own_status.in_trouble(job.object, words, _moment()))
+        except (ClusterError, *MALFORMED) as error:
+            logger.warning("its trouble is not written", extra={"job": job.uid, "error": str(error)})
+
+    async def _write_status(self, job: Workload, status: Object) -> None:
+        if job.object.get("status") == status:
+            return
+        written = await self._api.patch(f"{job.path}/status", {"metadata": {"uid": job.uid}, "status": status})
+        if job.uid in self._jobs:
+            self._jobs[job.uid] = Workload(TRAINING_JOB, written)
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _place(namespace: str, job_id: str) -> str:

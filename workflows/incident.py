@@ -162,8 +162,9 @@ class IncidentRun:
         """A failure of ours becomes a verdict too."""
         self._was_terminated = False
         state = self._known.state
-        if mode is LAST.mode and not self.case.request and not cases.may_restart(state, workflow.now()):
-            return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=cases.TOO_OFTEN)
+        requested = self.case.request is not None
+        if mode is LAST.mode and (why := cases.no_restart(state, workflow.now(), requested=requested)):
+            return Verdict(mode=mode, outcome=Outcome.GIVEN_UP, reason=why)
         self._child = Child(mode, self.case, self._number, state.job)
         self._show()
         try:

@@ -108,6 +108,11 @@ def to_remember(state: JobState, recovery: str) -> Remembered:
     )
 
 
+def last_verdict(state: JobState) -> str:
+    """How the last incident ended, for people."""
+    return f"{state.history[-1].verdict}: {state.history[-1].ladder[-1].mode}" if state.history else ""
+
+
 def _owners_word(state: JobState) -> SubHealthStrategy:
     return state.downgrade.before if state.downgrade else state.job.sub_health
 

@@ -32,6 +32,8 @@ def job_page(state: JobState, running: Mode | None, recovery: str) -> str:
     if state.job.observe:
         lines.append("- only observed: what would be done is shown, nothing is ordered")
     lines.extend(f"- cannot be recovered: {problem}" for problem in state.problems)
+    if state.job.no_restart:
+        lines.append(f"- {state.job.no_restart}")
     lines.extend(f"- on the backup link: {bounds.numbered('rank', one.ranks)} ({one.maintenance})" for one in state.links)
     lines.append(f"- sub-health policy: {state.policy}")
     if state.downgrade:

@@ -471,7 +471,12 @@ class TrainingJob:
 
     def _to_remember(self) -> RememberRequest:
         recovery = self._running()
-        return RememberRequest(job_id=self.state.job.id, memory=memory.to_remember(self.state, recovery))
+        return RememberRequest(
+            job_id=self.state.job.id,
+            memory=memory.to_remember(self.state, recovery),
+            recovering=(self.incident.mode if self.incident else None) or "",
+            last_verdict=memory.last_verdict(self.state),
+        )
 
     @workflow.signal(name=Signals.VERDICT)
     def verdict_of_a_cancelled_mode(self, verdict: Verdict) -> None:

@@ -193,6 +193,9 @@ class Scheduled(Value):
 
 class Started(Value):
     running: bool
+    waits: bool = False
+    """None has failed or is gone: the processes of some have never started."""
+
     message: Text = ""
 
 
@@ -249,6 +252,10 @@ class EndSession(Value):
 class RememberRequest(Value):
     job_id: str
     memory: Remembered
+    recovering: Text = ""
+    """The mode that runs, for people; empty: none does."""
+
+    last_verdict: Text = ""
 
 
 class SurveyRequest(Value):

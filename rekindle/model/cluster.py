@@ -91,6 +91,9 @@ class PodStatus(Resource):
     conditions: tuple[Condition, ...] = ()
     reason: str = ""
     message: str = ""
+    waiting: str = ""
+    """Why a container of it has not started, such as `ImagePullBackOff: ...`; empty: nobody says."""
+
     exit_code: int | None = None
     pid: int | None = None
     start_time: datetime | None = None
@@ -225,6 +228,9 @@ class JobObject(Resource):
     status: JobObjectStatus = JobObjectStatus()
     suspended: bool = False
     """Its owner or a queue has stopped it; a restart of ours, which does so for a moment, is none of that."""
+
+    queue: str = ""
+    """Who else decides when its pods run, in words; empty: nobody does. Such a job is not restarted."""
 
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""

@@ -6,6 +6,7 @@ from typing import NewType, Self
 from pydantic import model_validator
 
 from rekindle.model.base import Value
+from rekindle.model.bounds import Note
 from rekindle.model.limits import Limits
 from rekindle.model.sizes import size_problem
 
@@ -82,6 +83,9 @@ class Job(Value):
     standbys: int = 0
     """How many pods without a rank are to stand by on spare nodes."""
 
+    queue: Note = ""
+    """Who else decides when its pods run, in words; empty: nobody does."""
+
     observe: bool = False
     """It is decided and shown what would be done for the job; nothing is ordered and nothing is written."""
 
@@ -97,8 +101,21 @@ class Job(Value):
         """The ranks of one pod; ranks follow pod ranks."""
         return range(pod_rank * self.ranks_per_pod, (pod_rank + 1) * self.ranks_per_pod)
 
+    @property
+    def no_restart(self) -> str:
+        """Why all its pods cannot start anew, and what works; empty: they can."""
+        return no_restart(self.queue) if self.queue else ""
+
     @model_validator(mode="after")
     def _has_a_size_that_we_serve(self) -> Self:
         if problem := size_problem(self.pods, self.ranks_per_pod):
             raise ValueError(problem)
         return self
+
+
+def no_restart(queue: str) -> str:
+    """Why a job is not restarted whose pods somebody else lets run, and what works."""
+    return (
+        f"the job is not restarted: {queue} decides when its pods run, starts again by itself what a restart suspends, and may "
+        "bring the pods back where they were; a hot switch works where the quota has room for one pod more"
+    )

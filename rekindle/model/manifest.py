@@ -90,6 +90,14 @@ class Metadata(Written):
         return _unless(wrong, annotations)
 
 
+NOT_OF_A_POD = {
+    "containers": "there is one, of command and spec.kubernetes.container; others are initContainers with restartPolicy: Always",
+    "restartPolicy": "is Never: pods are started again by recoveries",
+    "nodeName": "no other pod could take over there; use nodeSelector or affinity",
+}
+"""Fields of a pod's spec that cannot be said, and why."""
+
+
 class Kubernetes(Written):
     """What the pods need on Kubernetes only."""
 
@@ -102,6 +110,11 @@ class Kubernetes(Written):
 
     container: dict[str, Any] = {}
     """Fields of each pod's container: volumeMounts, resources, ..."""
+
+    @field_validator("pod")
+    @classmethod
+    def _says_nothing_of_what_is_ours(cls, pod: dict[str, Any]) -> dict[str, Any]:
+        return _unless([f"{key}: {why}" for key, why in NOT_OF_A_POD.items() if key in pod], pod)
 
 
 class Spec(Written):
@@ -260,6 +273,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         limits=limits,
         manager_lost=manager_lost,
         standbys=spec.standbys,
+        queue=job.queue,
         observe=job.observe,
     )
 

@@ -151,10 +151,11 @@ def _sub_health(state: JobState, fault: Fault) -> Case:
     return Case(plan=ladder.for_sub_health(state, pod_rank), summary=describe(fault), pod_rank=pod_rank, faults=(fault,))
 
 
-def may_restart(state: JobState, now: datetime) -> bool:
-    """Whether the job was not restarted too often lately."""
+def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:
+    """Why the job is not restarted now; empty: it is. Nobody but a person restarts it again and again."""
     recent = [moment for moment in state.restarts if now - moment < RESTARTS_WITHIN]
-    return len(recent) < RESTARTS
+    too_often = TOO_OFTEN if len(recent) >= RESTARTS and not requested else ""
+    return state.job.no_restart or too_often
 
 
 def describe(fault: Fault) -> str:

@@ -234,9 +234,9 @@ def real_faults(state: JobState) -> list[Fault]:
     return [fault for fault in here if fault.kind is not FaultKind.SUB_HEALTH and not fault.backup]
 
 
-def always(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
-    """Nothing speaks against the last mode."""
-    return ()
+def job_rescheduling(state: JobState, pod_rank: int | None) -> tuple[str, ...]:
+    """Why the whole job cannot start anew; empty: it can."""
+    return (state.job.no_restart,) if state.job.no_restart else ()
 
 
 def provided(state: JobState, pod_rank: int) -> tuple[str, ...]:

@@ -29,11 +29,12 @@ def for_sub_health(state: JobState, pod_rank: int) -> Plan:
 
 
 def for_real_faults(state: JobState, kinds: tuple[FaultKind, ...]) -> Plan:
-    """The plan for what is broken: every mode that serves all of it and that nothing speaks against."""
+    """The plan for what is broken: every mode that serves all of it and that nothing speaks against. The last one is in it in any
+    case: where it may not run it says so, as somebody has to look."""
     rows = [row for row in LADDER if set(kinds) <= set(row.serves)]
     if blocker := blocked(state, LAST.mode):
         return Plan(refused=blocker)
-    return Plan(modes=tuple(row.mode for row in rows if not row.reasons_against(state, None)))
+    return Plan(modes=tuple(row.mode for row in rows if row is LAST or not row.reasons_against(state, None)))
 
 
 def for_what_is_faulty(state: JobState) -> Plan:

@@ -123,7 +123,7 @@ LADDER: tuple[ModeRow, ...] = (
         begins="all pods stop",
         about=About.JOB,
         serves=REAL,
-        reasons_against=eligibility.always,
+        reasons_against=eligibility.job_rescheduling,
         limits=None,  # each step has a limit but the wait for a cluster that does not answer, and nothing would come after it
     ),
 )

@@ -57,6 +57,14 @@ def test_a_job_without_a_manager_can_be_asked_for() -> None:
     assert parse(written({"manager": []})).spec.manager is None
 
 
+@pytest.mark.parametrize("field", ["containers", "restartPolicy", "nodeName"])
+def test_what_is_ours_to_say_of_a_pod_is_refused(field: str) -> None:
+    """With what to write instead; all other fields of a pod are its owner's."""
+    with pytest.raises(BadInput, match=rf"spec\.kubernetes\.pod.*{field}: "):
+        parse(written({"kubernetes": {"image": "x", "pod": {field: "any", "volumes": []}}}))
+    assert parse(written({"kubernetes": {"image": "x", "pod": {"volumes": []}}}))
+
+
 def test_a_job_object_becomes_the_job_of_recoveries() -> None:
     """Ranks follow pod ranks, labels give policy and framework, and the job's limits come before the installation's."""
     job = parse(written({"limits": {"pause": 30, "resume": "PT2M"}}))

@@ -99,6 +99,24 @@ async def test_a_job_that_means_nothing_says_so(
     assert words in await refusal(namespace, cluster)
 
 
+async def test_a_job_of_a_queue_is_told_at_its_registration_what_works(namespace: Namespace, cluster: KubernetesCluster) -> None:
+    """It is registered all the same; a restart would be undone by whoever lets it run."""
+    job = await create_job(namespace)
+    workflows = Workflows()
+    watching = asyncio.create_task(Watcher(cluster, workflows, Limits()).run())
+    try:
+        await namespace.api.patch(namespace.path("jobs", "demo"), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}})
+        event = await namespace.until_event("RestartsRefused")
+        while not (isinstance(news := await workflows.news.get(), Register) and news.registration.job.queue):
+            pass
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    assert event["involvedObject"]["uid"] == job["metadata"]["uid"]
+    assert "Kueue, queue 'gpus'" in event["message"]
+    assert "a hot switch works where the quota has room" in event["message"]
+
+
 async def test_a_word_that_means_nothing_ends_no_job(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> None:
     """Also when everything is listed again: the job is there, and what it said before holds."""
     job = await create_job(namespace)

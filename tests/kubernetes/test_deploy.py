@@ -38,7 +38,7 @@ WRITTEN_BY_HAND = {
     "api-key/temporal.env": "TEMPORAL_API_KEY=a-key",
 }
 ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-MARKS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+FLOW = ("PriorityLevelConfiguration", "FlowSchema")
 PROCESSES = ("control", "gateway", "watcher", "operator")
 OURS = {PART_OF: "rekindle"}
 
@@ -394,6 +394,19 @@ def test_pods_are_admitted_where_the_standard_is_restricted(
 def bare_pod(one: Object) -> Object:
     metadata = {"name": one["metadata"]["name"], "namespace": NAMESPACE, "labels": template(one)["metadata"]["labels"]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template(one)["spec"]}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_the_server_hears_us_apart_from_all_other_accounts(
+    process: str, cluster: Kubectl, manifests: dict[str, list[Object]]
+) -> None:
+    """What each of our processes asks has a flow and a priority of its own."""
+    objects = of_kind(manifests["standalone"], *FLOW)
+    cluster("apply", "--server-side", "--force-conflicts", "-f", "-", objects=objects)
+    flow = json.loads(cluster("get", "flowschema", "rekindle", "-o", "json"))["metadata"]["uid"]
+    account = f"--as=system:serviceaccount:{NAMESPACE}:rekindle-{process}"
+    tries = (cluster.attempt("get", "--raw", "/api/v1/pods?limit=1", account, "-v=8").stderr.lower() for _ in range(100))
+    assert any(f"x-kubernetes-pf-flowschema-uid: {flow}" in said for said in tries)  # the server takes a moment to heed it
 
 
 MAY = (

@@ -264,7 +264,9 @@ def test_five_restarts_an_hour_are_enough(restarts: int, minutes: int) -> None:
     for number in range(restarts):
         state = memory.concluded(state, case, an_incident(a_verdict(restarted_at=NOW), number=number))
         state = memory.concluded(state, case, an_incident(a_verdict(Mode.HOT_SWITCH), number=number))
-    assert cases.may_restart(state, NOW + timedelta(minutes=minutes)) is (restarts < 5 or minutes >= 60)
+    now = NOW + timedelta(minutes=minutes)
+    assert (not cases.no_restart(state, now, requested=False)) is (restarts < 5 or minutes >= 60)
+    assert not cases.no_restart(state, now, requested=True)
 
 
 def test_the_history_is_bounded() -> None:

@@ -50,6 +50,8 @@ class ScriptedCluster:
         self.backup_node = ""
         """Where a backup pod is put, whatever it should avoid."""
         self.backup_starts = True
+        self.backup_waits = ""
+        """Why a container of it has not started."""
         self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
         self.forgets_to_answer = False
         """That standbys are made."""
@@ -187,6 +189,7 @@ class ScriptedCluster:
         node = self.backup_node or (free[0] if free and self.spare else "")
         phase = PodPhase.RUNNING if node and self.backup_starts else PodPhase.PENDING
         pod = self._pod(name, rank, node, phase, old.metadata.labels[GENERATION])
+        pod = pod.model_copy(update={"status": pod.status.model_copy(update={"waiting": self.backup_waits})})
         return self._annotated(pod, {**pod.metadata.annotations, POD_TYPE: "backup", BACKUP_SOURCE: old.metadata.name})
 
     def _taken(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod | None:

@@ -49,6 +49,14 @@ def _on_a_sick_node(cluster: ScriptedCluster) -> None:
     cluster.conditions["node-2"] = (Condition(type="SubHealthy", status="True", message="links flap there too"),)
 
 
+def _whose_image_cannot_be_pulled(cluster: ScriptedCluster) -> None:
+    cluster.backup_starts, cluster.backup_waits = False, "ImagePullBackOff: Back-off pulling image training:2"
+
+
+def _that_does_not_run_in_time(cluster: ScriptedCluster) -> None:
+    cluster.backup_starts, cluster.backup_waits = False, "ContainerCreating"
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
@@ -56,14 +64,17 @@ def _on_a_sick_node(cluster: ScriptedCluster) -> None:
         (_over_quota, "exceeded quota: pods=4"),
         (_on_the_old_node, "the backup pod was put on node-1, which it is to avoid"),
         (_on_a_sick_node, "the backup pod was put on node-2, which it is to avoid"),
+        (_whose_image_cannot_be_pulled, "the backup pod does not start: "),
+        (_whose_image_cannot_be_pulled, "is Pending: ImagePullBackOff: Back-off pulling image training:2"),
+        (_that_does_not_run_in_time, "is Pending: ContainerCreating"),
     ],
-    ids=["unschedulable", "refused by the cluster", "put on the old node by others", "put on another sick node"],
 )
 async def test_without_a_spare_training_is_left_alone(
     temporal: WorkflowEnvironment, prepare: Callable[[ScriptedCluster], None], words: str
 ) -> None:
     """`stop switch` is ordered, the backup pod goes, the policy becomes ignore, and `ignored` comes with the cluster's words."""
-    job = a_job(limits=Limits(backup_scheduled=SOON))
+    stuck = "ImagePull" in words  # that is not waited for
+    job = a_job(limits=Limits(backup_scheduled=SOON, backup_start=timedelta(hours=1) if stuck else SOON))
     cluster = ScriptedCluster(job)
     prepare(cluster)
     old = cluster.holder(1)
@@ -116,14 +127,6 @@ FAILURES: dict[str, tuple[Script, Limits, bool, Scene, str, list[str]]] = {
         False,
         _fails_at_start,
         "image cannot be pulled",
-        ["hot switch", "stop switch"],
-    ),
-    "backup does not run in time": (
-        Script(),
-        Limits(backup_start=SOON),
-        False,
-        _nothing,
-        "is Pending",
         ["hot switch", "stop switch"],
     ),
     "backup dies while loading": (

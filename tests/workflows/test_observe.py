@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle import ids
 from rekindle.cli.output import console, show_status
 from rekindle.model.job import Capability, SubHealthStrategy
-from rekindle.model.keys import MEMORY
+from rekindle.model.keys import LAST_VERDICT, MEMORY, RECOVERING
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy import observing
@@ -21,6 +21,7 @@ from tests.support.harness import Harness, a_job, harness, node_fault, register,
 from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 
+NOTES = {LAST_VERDICT, MEMORY, RECOVERING}
 SOON = timedelta(seconds=0.3)
 HOT_SWITCH = "would run hot switch (pod rank 1), then job rescheduling if that fails"
 
@@ -120,7 +121,7 @@ async def test_what_was_begun_comes_to_its_end_and_lowers_no_policy(temporal: Wo
         await observes(world)
         incident = await world.restarted()
         assert [verdict.outcome for verdict in incident.ladder] == [Outcome.ESCALATE, Outcome.RECOVERED]
-        assert ((await world.status()).state.downgrade, set(world.cluster.labels)) == (None, {MEMORY})
+        assert ((await world.status()).state.downgrade, set(world.cluster.labels)) == (None, NOTES)
 
 
 async def test_a_downgrade_is_not_lifted_while_the_job_is_only_observed(temporal: WorkflowEnvironment) -> None:

@@ -69,6 +69,11 @@ class DirectDriver:
     # ---- hot switch
 
     async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+        if claim := made.shared_claim(old):
+            raise Invalid(
+                f"pod {old['metadata']['name']} uses ResourceClaim {claim} by its name, whose devices are on its node; "
+                "a pod that is to move needs a claim of its own (resourceClaimTemplateName)"
+            )
         here = old["spec"].get("nodeName")
         same, avoid = await self._topology(job, old), {*avoid_nodes, *([here] if here else [])}
         affinity = made.placed(old["spec"].get("affinity", {}), avoid, same)

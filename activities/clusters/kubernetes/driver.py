@@ -216,11 +216,12 @@ class KubernetesCluster:
 
     def _refuse(self, about: About, error: BadInput) -> None:
         """What is wrong with an object is said on the object, once."""
-        if self._refused.get(about.uid) == str(error):
+        key = f"{about.uid}/{about.word}"
+        if self._refused.get(key) == str(error):
             return
         if len(self._refused) >= MOST_REFUSED:
             self._refused.clear()
-        self._refused[about.uid] = str(error)
+        self._refused[key] = str(error)
         logger.warning("refused", extra={"object": about.uid, "object_name": about.name, "error": str(error)})
         event = ClusterEvent(name=about.name, kind=about.kind, reason=f"{about.word}Refused", message=str(error), type="Warning")
         task = asyncio.create_task(self._tell(about, event))

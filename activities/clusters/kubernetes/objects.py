@@ -11,6 +11,7 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.devices import devices_of
 from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
+from activities.clusters.kubernetes.queues import queue_of
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model import keys, manifest
 from rekindle.model.bounds import cut
@@ -34,11 +35,14 @@ from rekindle.model.cluster import (
     Taint,
 )
 from rekindle.model.job import TrainingSide
-from rekindle.model.sizes import LONGEST_NOTE, MOST_STANDBYS, size_problem
+from rekindle.model.sizes import LONGEST_NOTE, LONGEST_TEXT, MOST_STANDBYS, size_problem
 
 SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
 FAILED = ("Failed",)
+
+NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse")
+"""Fields of nodes."""
 
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
@@ -57,7 +61,8 @@ def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
     Raises:
         BadInput: a field that is read is wrong.
     """
-    node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, raw)}
+    lean = {part: _lean(value) for part, value in raw.items()}
+    node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, lean)}
     amounts = node["status"].get("allocatable", {})
     conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
@@ -72,6 +77,11 @@ def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
 def _taint(raw: Object) -> Taint:
     added = _time(raw.get("timeAdded"))
     return Taint(key=raw["key"], value=raw.get("value", ""), effect=raw.get("effect", ""), time_added=added)
+
+
+def _lean(part: Any) -> Any:
+    """Without what is large and never read: most of the time that a node costs, of which there are thousands."""
+    return {key: value for key, value in part.items() if key not in NEVER_READ} if isinstance(part, dict) else part
 
 
 def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
@@ -137,6 +147,7 @@ def _status(status: Object) -> PodStatus:
         conditions=_conditions(status.get("conditions", ())),
         reason=status.get("reason") or ended.get("reason") or "",
         message=status.get("message") or ended.get("message") or "",
+        waiting=_waiting(status),
         exit_code=ended.get("exitCode"),
         start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
         containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one))),
@@ -157,6 +168,14 @@ def _container(status: Object) -> ContainerState | None:
         restarts=restarts,
         message=cut(waits.get("message") or (ended or {}).get("message") or "", LONGEST_NOTE),
     )
+
+
+def _waiting(status: Object) -> str:
+    """Of the first container that waits; those that prepare come first. Such a message may quote an answer of a megabyte."""
+    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    waits = (container.get("state", {}).get("waiting") for container in containers)
+    first: Object = next((one for one in waits if one and one.get("reason") not in (None, "", "PodInitializing")), {})
+    return ": ".join(words for words in (first.get("reason", ""), first.get("message", "")) if words)[:LONGEST_TEXT]
 
 
 def metadata_of(thing: Object, owner_uid: str = "") -> ObjectMeta:
@@ -229,7 +248,8 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    return read.model_copy(update={"kind": job.kind.name, "status": status, "suspended": job.is_held, "observe": observe})
+    known = {"kind": job.kind.name, "status": status, "suspended": job.is_held, "queue": queue_of(job), "observe": observe}
+    return read.model_copy(update=known)
 
 
 def _training_job(job: Workload) -> JobObject:

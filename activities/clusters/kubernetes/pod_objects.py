@@ -18,6 +18,7 @@ from activities.clusters.kubernetes.kinds import (
     REPLICATED_JOB,
     Workload,
 )
+from activities.clusters.kubernetes.queues import GIVES_WAY, STAYS, unassigned
 from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
@@ -105,10 +106,13 @@ def backup_of(old: Object, job: Workload, name: str, rank: str, affinity: Object
             "name": name,
             "namespace": metadata["namespace"],
             "labels": {**labels, keys.JOB_ID: job.uid, BACKUP_OF: metadata.get("uid", "")},
-            "annotations": {**annotations, **marks},
+            "annotations": {**annotations, **STAYS, **marks},
             "ownerReferences": _uncontrolled(metadata, job) if withheld else _unblocked(metadata),
         },
-        "spec": {**_as_worker(_startable(old["spec"], metadata.get("labels", {}), withheld), metadata), "affinity": affinity},
+        "spec": {
+            **_as_worker(_startable(unassigned(old["spec"], metadata), metadata.get("labels", {}), withheld), metadata),
+            "affinity": affinity,
+        },
     }
 
 
@@ -139,7 +143,8 @@ def standby_of(model: Object, job: Workload, name: str, affinity: Object, rank_k
     ]
     metadata["labels"] = {**labels, keys.STANDBY_OF: job.uid}
     own_class = {OWN_CLASS: spec["priorityClassName"]} if spec.get("priorityClassName") else {}
-    metadata["annotations"] = {**annotations, **own_class, keys.POD_TYPE: PodRole.STANDBY.value}
+    gives_way = {key: value for key, value in annotations.items() if key not in STAYS} | dict(GIVES_WAY)
+    metadata["annotations"] = {**gives_way, **own_class, keys.POD_TYPE: PodRole.STANDBY.value}
     spec.pop("hostname", None)  # a Job's controller writes its index there
     for container in spec["containers"]:
         own = [entry for entry in container.get("env", ()) if entry["name"] not in (keys.ENV_POD_ROLE, keys.ENV_POD_RANK)]
@@ -193,13 +198,20 @@ def _startable(spec: Object, labels: dict[str, str], withheld: Sequence[str]) ->
     gone = ("nodeName", "priority", "preemptionPolicy", "ephemeralContainers", "affinity")
     clone = deepcopy({key: value for key, value in spec.items() if key not in gone})
     literal = {f"metadata.labels['{label}']": labels.get(label, "") for label in withheld}
-    for container in clone["containers"]:
+    for container in (*clone.get("initContainers", ()), *clone["containers"]):
         for entry in container.get("env", ()):
             path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
             if path in literal:
                 del entry["valueFrom"]
                 entry["value"] = literal[path]
     return clone
+
+
+def shared_claim(pod: Object) -> str:
+    """A claim of devices that pods share by its name; empty: the pod has none. Its devices are on the pod's node, and a pod
+    beside it could be nowhere else."""
+    claims = pod["spec"].get("resourceClaims", ())
+    return next((str(claim["resourceClaimName"]) for claim in claims if claim.get("resourceClaimName")), "")
 
 
 def _place(metadata: Object, withheld: Sequence[str]) -> Object:

@@ -150,8 +150,20 @@ class Toleration(Shape):
     key: str = ""
 
 
+class Gate(Shape):
+    name: str
+
+
+class Claim(Shape):
+    resource_claim_name: str = ""
+
+
 class PodSpec(Shape):
     containers: list[Container] = Field(min_length=1)
+    init_containers: list[Container] = []
+    resource_claims: list[Claim] = []
+    node_selector: dict[str, str] = {}
+    scheduling_gates: list[Gate] = []
     tolerations: list[Toleration] = []
     node_name: str = ""
     host_network: StrictBool = False
@@ -192,6 +204,7 @@ class PodStatus(Shape):
     message: str = ""
     conditions: list[Condition] = []
     container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
     pod_ip: str = Field(default="", alias="podIP")
     pod_ips: list[Address] = Field(default=[], alias="podIPs")
     host_ip: str = Field(default="", alias="hostIP")
@@ -279,6 +292,7 @@ class BatchJob(Shape):
     template: Template
     completions: Count = 1
     parallelism: Count = 1
+    managed_by: str = ""
     suspend: StrictBool = False
 
 
@@ -294,6 +308,7 @@ class Part(Shape):
 
 class JobSet(Shape):
     replicated_jobs: list[Part] = Field(min_length=1)
+    managed_by: str = ""
     suspend: StrictBool = False
 
 
@@ -309,6 +324,7 @@ class Trainer(Shape):
 
 class TrainJob(Shape):
     trainer: Trainer = Trainer()
+    managed_by: str = ""
     suspend: StrictBool = False
 
 
@@ -322,6 +338,7 @@ class AscendJob(Shape):
 
 
 class RunPolicy(Shape):
+    managed_by: str = ""
     suspend: StrictBool = False
 
 
@@ -332,6 +349,7 @@ class PyTorchJob(Shape):
 
 class OwnPod(Shape):
     affinity: Affinity = Affinity()
+    scheduling_gates: list[Gate] = []
 
 
 class OnKubernetes(Shape):

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from activities.clusters.api_server import Api, Change, Listing, Object
@@ -33,6 +33,7 @@ from activities.clusters.port import Snapshot
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
+from rekindle.model.job import no_restart
 from rekindle.model.rules import Rules
 from rekindle.settings import Settings
 
@@ -296,10 +297,13 @@ class Watch:
     def _read(self, job: Workload) -> JobObject | None:
         try:
             with reading():
-                return job_object_of(job, observe=self._observes(job.namespace))
+                read = job_object_of(job, observe=self._observes(job.namespace))
         except BadInput as error:
             self._refuse(about_job(job), error)
             return None
+        if read.queue:
+            self._refuse(replace(about_job(job), word="Restarts"), BadInput(no_restart(read.queue)))
+        return read
 
     async def _pod(self, pod: Object) -> Pod | None:
         job = self._jobs.get(await self._reader.owner_uid(pod))

@@ -1,0 +1,63 @@
+"""What a backup pod is cloned with, and what of a pod cannot be cloned."""
+
+import copy
+
+import pytest
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.kinds import BATCH_JOB, Workload
+from activities.clusters.kubernetes.objects import pod_of
+from activities.clusters.kubernetes.pod_objects import backup_of, shared_claim
+from tests.support.valid_objects import JOBS, pod
+
+JOB = Workload(BATCH_JOB, JOBS[BATCH_JOB])
+LONG = f"ErrImagePull: {'x' * 1010}"
+UID = "batch.kubernetes.io/controller-uid"
+
+
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+def test_what_refers_to_a_label_that_is_withheld_has_its_value(part: str) -> None:
+    """A Job's controller counts a pod by the label, so that a backup gets it later; its processes read it at their start."""
+    old = pod("uid-of-job", "one")
+    old["metadata"]["labels"][UID] = "the-uid"
+    reference = {"name": "TASK", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{UID}']"}}}
+    old["spec"][part] = [{"name": "main", "env": [reference]}]
+    old["spec"].setdefault("containers", [{"name": "main"}])
+    clone = backup_of(old, JOB, "spare", "0", {})
+    assert clone["spec"][part][0]["env"] == [{"name": "TASK", "value": "the-uid"}]
+    assert UID not in clone["metadata"]["labels"]
+
+
+def test_a_claim_that_pods_share_is_told_from_one_of_their_own() -> None:
+    """The devices of a shared one are on one node."""
+    one = pod("uid-of-job", "one")
+    assert shared_claim(one) == ""
+    one["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    assert shared_claim(one) == ""
+    one["spec"]["resourceClaims"].append({"name": "nic", "resourceClaimName": "nic-of-rack-7"})
+    assert shared_claim(one) == "nic-of-rack-7"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        ({}, ""),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}, ""),
+        (
+            {
+                "initContainerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}],
+                "containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}],
+            },
+            "ImagePullBackOff: no such image",
+        ),
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "x" * 9999}}}]},
+            f"ErrImagePull: {'x' * 1010}",
+        ),
+    ],
+)
+def test_why_a_container_waits_is_read(statuses: Object, words: str) -> None:
+    """Those that prepare come first; registries answer at length."""
+    waits = copy.deepcopy(pod("uid-of-job", "one"))
+    waits["status"] = {"phase": "Pending", **statuses}
+    assert pod_of(waits, JOB, ()).status.waiting == words

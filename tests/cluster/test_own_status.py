@@ -1,0 +1,51 @@
+"""The status of a TrainingJob object: what `kubectl wait` waits for."""
+
+from typing import Any
+
+from rekindle.model.cluster import JobPhase
+from workers.own_status import LONGEST_MESSAGE, in_trouble, told
+
+FIRST, LATER = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def job(status: Any = None, generation: int = 1) -> dict[str, Any]:
+    return {"metadata": {"generation": generation}, **({"status": status} if status else {})}
+
+
+def conditions(status: Any) -> dict[str, str]:
+    return {one["type"]: one["status"] for one in status["conditions"]}
+
+
+def test_a_job_that_runs_says_so() -> None:
+    """Its object means something, its pods are made, and its workers run."""
+    status = told(job(), JobPhase.RUNNING, "", FIRST)
+    assert (status["phase"], status["observedGeneration"]) == ("Running", 1)
+    assert conditions(status) == {"Accepted": "True", "PodsMade": "True", "Training": "True"}
+
+
+def test_a_condition_has_the_time_of_its_last_change() -> None:
+    """However often it is told again, and for whichever generation."""
+    before = told(job(), JobPhase.PENDING, "", FIRST)
+    after = told(job(before, generation=2), JobPhase.RUNNING, "", LATER)
+    times = {one["type"]: one["lastTransitionTime"] for one in after["conditions"]}
+    assert times == {"Accepted": FIRST, "PodsMade": FIRST, "Training": LATER}
+    assert {one["observedGeneration"] for one in after["conditions"]} == {2}
+    assert told(job(after, generation=2), JobPhase.RUNNING, "", LATER) == after
+
+
+def test_an_object_that_means_nothing_says_why() -> None:
+    """Nothing of it was made."""
+    status = told(job(), JobPhase.FAILED, "spec.pods: wrong", FIRST)
+    assert conditions(status) == {"Accepted": "False", "Training": "False"}
+    assert status["conditions"][0]["message"] == status["message"] == "spec.pods: wrong"
+
+
+def test_pods_that_are_refused_leave_the_phase_as_it_was() -> None:
+    """A job that was not begun has none; what else was said of it stays."""
+    status = in_trouble(job(), "exceeded quota " * 1000, FIRST)
+    assert "phase" not in status
+    assert conditions(status) == {"PodsMade": "False"}
+    assert len(status["conditions"][0]["message"]) == LONGEST_MESSAGE
+    running = in_trouble(job(told(job(), JobPhase.RUNNING, "", FIRST)), "a webhook does not answer", LATER)
+    assert (running["phase"], running["message"]) == ("Running", "")
+    assert conditions(running) == {"Accepted": "True", "PodsMade": "False", "Training": "True"}

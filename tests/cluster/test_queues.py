@@ -1,0 +1,117 @@
+"""Who else decides when the pods of a job run, by its object; what queues and autoscalers find on the pods that we make."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.kinds import (
+    ASCEND_JOB,
+    BATCH_JOB,
+    JOB_SET,
+    KINDS,
+    PYTORCH_JOB,
+    TRAIN_JOB,
+    TRAINING_JOB,
+    Kind,
+    Workload,
+)
+from activities.clusters.kubernetes.objects import bare_job, job_object_of
+from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
+from tests.support.valid_objects import JOBS, pod
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+GATED = {"schedulingGates": [{"name": "example.com/quota"}]}
+
+
+def job(kind: Kind, **changes: Any) -> Workload:
+    body = copy.deepcopy(JOBS[kind])
+    body["metadata"]["labels"] |= changes.pop("labels", {})
+    body["spec"] |= changes
+    return Workload(kind, body)
+
+
+def queue(one: Workload) -> str:
+    return job_object_of(one, observe=False).queue
+
+
+@pytest.mark.parametrize("kind", [BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB], ids=lambda kind: kind.name)
+def test_a_job_of_kueue_is_told_by_its_queue(kind: Kind) -> None:
+    """Whatever of its kinds."""
+    assert queue(job(kind, labels={QUEUE: "gpus"})) == "Kueue, queue 'gpus'"
+
+
+def test_pods_of_kueue_are_told_by_their_queue() -> None:
+    """Without any object but them."""
+    mine = pod("default.loose", "one")
+    mine["metadata"]["labels"][QUEUE] = "gpus"
+    assert queue(bare_job("default", "default.loose", [mine])) == "Kueue, queue 'gpus'"
+
+
+@pytest.mark.parametrize("kind", [TRAINING_JOB, ASCEND_JOB], ids=lambda kind: kind.name)
+def test_kinds_that_kueue_does_not_know_are_restarted(kind: Kind) -> None:
+    """Its label means nothing there."""
+    assert queue(job(kind, labels={QUEUE: "gpus"})) == ""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_job_of_its_own_controller_is_restarted(kind: Kind) -> None:
+    """Nobody else has a word in it."""
+    assert queue(job(kind)) == ""
+
+
+MULTI = "kueue.x-k8s.io/multikueue"
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (job(BATCH_JOB, managedBy=MULTI), f"controller '{MULTI}' (managedBy)"),
+        (job(JOB_SET, managedBy=MULTI), f"controller '{MULTI}' (managedBy)"),
+        (job(TRAIN_JOB, managedBy=MULTI), f"controller '{MULTI}' (managedBy)"),
+        (job(PYTORCH_JOB, runPolicy={"managedBy": MULTI}), f"controller '{MULTI}' (managedBy)"),
+        (job(BATCH_JOB, managedBy="kubernetes.io/job-controller"), ""),
+        (job(BATCH_JOB, managedBy="x" * 5000), f"controller '{'x' * 120}' (managedBy)"),
+    ],
+)
+def test_a_job_that_is_managed_by_somebody_else_is_told_by_that(one: Workload, words: str) -> None:
+    """Its own controller leaves it alone, and so a restart would have no pods."""
+    assert queue(one) == words
+
+
+def test_a_job_whose_pods_wait_behind_a_gate_is_told_by_that() -> None:
+    """Whoever opens it decides."""
+    body = copy.deepcopy(JOBS[BATCH_JOB])
+    body["spec"]["template"]["spec"] |= GATED
+    assert queue(Workload(BATCH_JOB, body)) == "whoever removes the scheduling gate 'example.com/quota'"
+    own = copy.deepcopy(JOBS[TRAINING_JOB])
+    own["spec"]["kubernetes"]["pod"] |= GATED
+    assert queue(Workload(TRAINING_JOB, own)) == "whoever removes the scheduling gate 'example.com/quota'"
+
+
+# ---- pods
+
+
+def backup(old: Object, kind: Kind = BATCH_JOB) -> Object:
+    return backup_of(old, Workload(kind, JOBS[kind]), "spare", "0", {})
+
+
+def test_a_backup_is_left_alone_by_whoever_makes_clusters_smaller() -> None:
+    """It has no controller that an autoscaler knows, and holds a rank in a moment; a standby holds nobody."""
+    old = pod("uid-of-job", "one")
+    assert backup(old)["metadata"]["annotations"].items() > {SAFE: "false", "karpenter.sh/do-not-disrupt": "true"}.items()
+    made = standby_of(old, Workload(BATCH_JOB, JOBS[BATCH_JOB]), "standby", {}, ())["metadata"]["annotations"]
+    assert made[SAFE] == "true"
+    assert "karpenter.sh/do-not-disrupt" not in made
+
+
+@pytest.mark.parametrize("mark", ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/workload", ""])
+def test_a_node_that_kueue_has_assigned_is_not_cloned(mark: str) -> None:
+    """The backup could be nowhere else; a host that the owner names himself stays."""
+    old = pod("uid-of-job", "one")
+    old["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-0", "gpu": "a100"}
+    old["metadata"]["annotations"] |= {mark: "x"} if mark else {}
+    kept = {"gpu": "a100"} if mark else {"kubernetes.io/hostname": "node-0", "gpu": "a100"}
+    assert backup(old)["spec"]["nodeSelector"] == kept

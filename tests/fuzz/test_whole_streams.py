@@ -1,0 +1,190 @@
+"""Objects of each kind, broken wherever, through the whole watcher and the whole operator: none ends, and what is sound behind
+them is served. Names, namespaces and UIDs are as the API server admits them, and so are the types of labels and annotations."""
+
+import asyncio
+import copy
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.clusters.api_server import Change, Listing, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import BATCH_JOB, KINDS, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.watch import NODES
+from activities.clusters.port import Snapshot
+from rekindle.errors import NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import WatchEvent
+from rekindle.settings import Settings
+from tests.fuzz.broken import broken, fuzzed, text
+from tests.support.valid_objects import JOBS, node, pod
+from workers.operator import Operator
+
+PODS = "/api/v1/pods"
+WITHIN = 20.0
+
+
+class Served:
+    """An API server in memory: what is listed at first, what changes behind it, and what was made."""
+
+    def __init__(self) -> None:
+        self.listed: dict[str, list[Object]] = {}
+        self.changes: dict[str, list[Object]] = {}
+        self.made: list[str] = []
+        self.something_made = asyncio.Event()
+
+    async def watch(self, path: str, since: str, **selectors: str) -> AsyncGenerator[Change, None]:
+        for thing in copy.deepcopy(self.changes.get(path, [])):
+            yield Change("ADDED", thing)
+            yield Change("MODIFIED", thing)
+        await asyncio.Event().wait()
+
+    async def get(self, path: str) -> Object:
+        raise NotFound(path)
+
+    async def create(self, path: str, body: Object) -> Object:
+        self.made.append(body["metadata"]["name"])
+        self.something_made.set()
+        return body
+
+    async def patch(self, path: str, body: Object) -> Object:
+        jobs = {TRAINING_JOB.path("default", one["metadata"]["name"]): one for one in self.all(TRAINING_JOB.path())}
+        return {**jobs[path.removesuffix("/status")], "status": body["status"]}
+
+    def all(self, path: str) -> list[Object]:
+        return [*self.listed.get(path, []), *self.changes.get(path, [])]
+
+    def put(self, path: str, *things: Object, later: bool) -> None:
+        (self.changes if later else self.listed).setdefault(path, []).extend(things)
+
+    async def list(self, path: str, **selectors: str) -> Listing:
+        return Listing(copy.deepcopy(self.listed.get(path, [])), "1")
+
+
+def named(thing: Object, name: str) -> Object:
+    found = copy.deepcopy(thing)
+    found["metadata"] |= {"name": name, "uid": f"uid-of-{name}"}
+    return found
+
+
+def of(job: str, kind: Kind, name: str) -> Object:
+    made = named(pod("", name), name)
+    owner = {"apiVersion": kind.api_version, "kind": kind.name, "name": job, "uid": f"uid-of-{job}", "controller": True}
+    made["metadata"] |= {"ownerReferences": [owner]}
+    return made
+
+
+words = st.dictionaries(
+    st.sampled_from((*keys.LABELS, *keys.ANNOTATIONS, keys.MEMORY, keys.RANK_INDEX, keys.JOB_ID)), text, max_size=4
+)
+
+
+@st.composite
+def hostile(draw: st.DrawFn, thing: Object) -> Object:
+    """With broken insides, and labels and annotations of any words."""
+    found = copy.deepcopy(thing)
+    inside = draw(broken({key: found[key] for key in ("spec", "status") if key in found}))
+    metadata = found["metadata"]
+    metadata["labels"] = {**metadata["labels"], **draw(words)}
+    metadata["annotations"] = {**metadata["annotations"], **draw(words)}
+    return {**found, "spec": {}, **(inside if isinstance(inside, dict) else {})}
+
+
+async def seen_behind(served: Served, wanted: str) -> None:
+    """What the watch says, until the sound object behind the hostile one is seen."""
+    cluster = KubernetesCluster(cast(Any, served), Settings(cluster="kubernetes"))
+    async with asyncio.timeout(WITHIN), aclosing(cluster.watch()) as news:
+        first = await anext(news)
+        assert isinstance(first, Snapshot)
+        there = (
+            [one.metadata for one in first.jobs] + [one.metadata for one in first.pods] + [one.metadata for one in first.nodes]
+        )
+        assert "before" in {one.name for one in there}
+        async for event in news:
+            assert isinstance(event, WatchEvent)
+            if event.object.metadata.name == wanted:
+                return
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@given(data=st.data())
+@fuzzed
+def test_no_job_ends_the_watch(kind: Kind, data: st.DataObject) -> None:
+    """Neither in the first list nor behind it."""
+
+    async def run() -> None:
+        served, sound, odd = Served(), JOBS[kind], data.draw(hostile(named(JOBS[kind], "odd")))
+        served.put(kind.path(), odd, named(sound, "before"), later=False)
+        served.put(kind.path(), odd, named(sound, "behind"), later=True)
+        await seen_behind(served, "behind")
+
+    asyncio.run(run())
+
+
+@given(data=st.data())
+@fuzzed
+def test_no_pod_ends_the_watch(data: st.DataObject) -> None:
+    """Of a job that is sound; what is behind it is told as before."""
+
+    async def run() -> None:
+        served, odd = Served(), data.draw(hostile(of("sound", BATCH_JOB, "odd")))
+        served.put(BATCH_JOB.path(), named(JOBS[BATCH_JOB], "sound"), later=False)
+        served.put(PODS, odd, of("sound", BATCH_JOB, "before"), later=False)
+        served.put(PODS, odd, of("sound", BATCH_JOB, "behind"), later=True)
+        await seen_behind(served, "behind")
+
+    asyncio.run(run())
+
+
+@given(data=st.data())
+@fuzzed
+def test_no_node_ends_the_watch(data: st.DataObject) -> None:
+    """Its conditions come from programs of others."""
+
+    async def run() -> None:
+        served, odd = Served(), data.draw(hostile(named(node("odd"), "odd")))
+        served.put(NODES, odd, named(node("x"), "before"), later=False)
+        served.put(NODES, odd, named(node("x"), "behind"), later=True)
+        await seen_behind(served, "behind")
+
+    asyncio.run(run())
+
+
+async def begun_behind(served: Served) -> None:
+    """The operator runs until the pods of the sound job behind the hostile one are made."""
+    running = asyncio.create_task(Operator(cast(Any, served), Settings(cluster="kubernetes")).run())
+    try:
+        async with asyncio.timeout(WITHIN):
+            while "behind-worker-1" not in served.made:
+                served.something_made.clear()
+                waiting = asyncio.create_task(served.something_made.wait())
+                await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                assert not running.done(), running.exception()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@given(data=st.data())
+@fuzzed
+def test_no_job_and_no_pod_ends_the_operator(data: st.DataObject) -> None:
+    """One after the other is looked at, whatever the first one says."""
+
+    async def run() -> None:
+        served = Served()
+        odd = data.draw(hostile(named(JOBS[TRAINING_JOB], "odd")))
+        served.put(TRAINING_JOB.path(), odd, later=False)
+        served.put(TRAINING_JOB.path(), odd, named(JOBS[TRAINING_JOB], "behind"), later=True)
+        mine = of("odd", TRAINING_JOB, "odd-worker-0")
+        mine["metadata"]["labels"][keys.JOB_ID] = "uid-of-odd"
+        hostile_pod = data.draw(hostile(mine))
+        hostile_pod["metadata"]["labels"].setdefault(keys.JOB_ID, "")
+        served.put(PODS, hostile_pod, later=data.draw(st.booleans()))
+        await begun_behind(served)
+
+    asyncio.run(run())

@@ -1,0 +1,166 @@
+"""Our own kind as people use it with `kubectl`: what cannot be changed, what it says of itself, what it is called."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.pods import PodActivities
+from rekindle.errors import Invalid
+from rekindle.model.activity_values import RememberRequest
+from rekindle.model.state import Remembered
+from rekindle.settings import Settings
+from tests.support.cluster import FOREVER
+from tests.support.controller import apply_crds
+from tests.support.kubernetes import RBAC, WAIT_LIMIT, Namespace, endpoint_of
+from workers.local_kubernetes.binaries import kubectl
+from workers.local_kubernetes.installation import install
+from workers.operator import Operator
+
+
+@asynccontextmanager
+async def operating(namespace: Namespace) -> AsyncIterator[None]:
+    running = asyncio.create_task(Operator(namespace.api, Settings(cluster="kubernetes", namespaces=(namespace.name,))).run())
+    try:
+        yield
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def submit(namespace: Namespace, **changes: Any) -> Object:
+    await apply_crds(namespace.api)
+    spec = {"pods": 1, "ranksPerPod": 1, "command": list(FOREVER), "manager": None, "accelerators": 0}
+    spec |= {"kubernetes": {"image": "none"}, **changes}
+    body = {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}, "spec": spec}
+    return await namespace.api.create(namespace.path("trainingjobs"), body)
+
+
+def condition(job: Object, kind: str) -> Object:
+    found: Object = next((one for one in job.get("status", {}).get("conditions", ()) if one["type"] == kind), {})
+    return found
+
+
+async def until_runs(namespace: Namespace) -> Object:
+    return await namespace.until("trainingjobs", "demo", lambda job: condition(job, "Training").get("status") == "True")
+
+
+CHANGES: list[Object] = [
+    {"pods": 2},
+    {"ranksPerPod": 2},
+    {"command": ["true"]},
+    {"env": {"A": "b"}},
+    {"accelerators": 1},
+    {"accelerators": None},
+    {"manager": ["mine"]},
+    {"trainingSide": "rekindle"},
+    {"kubernetes": {"image": "other"}},
+]
+
+
+async def test_what_a_job_is_made_of_cannot_be_changed_once_it_has_begun(namespace: Namespace) -> None:
+    """It would be accepted and ignored. What is decided anew each time may be changed."""
+    await submit(namespace)
+    path = namespace.path("trainingjobs", "demo")
+    async with operating(namespace):
+        await until_runs(namespace)
+        for change in CHANGES:
+            with pytest.raises(Invalid, match=rf"spec\.{next(iter(change))}.*cannot be changed once the job has begun"):
+                await namespace.api.patch(path, {"spec": change})
+        await namespace.api.patch(path, {"spec": {"limits": {"pause": 60}, "standbys": 1, "capabilities": ["watchdog"]}})
+        job = await namespace.until("trainingjobs", "demo", lambda job: job["status"].get("observedGeneration") == 2)
+    assert {one["observedGeneration"] for one in job["status"]["conditions"]} == {2}
+
+
+async def test_a_job_that_was_refused_is_mended_by_changing_it(namespace: Namespace) -> None:
+    """Nothing of it was made."""
+    await submit(namespace, limits={"pause": -1}, command=["false"])
+    async with operating(namespace):
+        job = await namespace.until("trainingjobs", "demo", lambda job: condition(job, "Accepted").get("status") == "False")
+        assert "spec.limits.pause" in condition(job, "Accepted")["message"]
+        change = {"limits": {"pause": 60}, "command": list(FOREVER)}
+        await namespace.api.patch(namespace.path("trainingjobs", "demo"), {"spec": change})
+        job = await until_runs(namespace)
+    assert (condition(job, "Accepted")["status"], job["status"]["message"]) == ("True", "")
+
+
+async def test_pods_that_a_quota_refuses_are_said_on_the_job_until_there_is_room(namespace: Namespace) -> None:
+    """With the words of the API server, in its status and in an event, and tried again ever more rarely."""
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    path = namespace.path("resourcequotas")
+    made = await namespace.api.create(path, quota)
+    await namespace.until("resourcequotas", "none", lambda quota: bool(quota.get("status", {}).get("hard")))
+    await submit(namespace)
+    async with operating(namespace):
+        job = await namespace.until("trainingjobs", "demo", lambda job: condition(job, "PodsMade").get("status") == "False")
+        assert "exceeded quota: none" in condition(job, "PodsMade")["message"]
+        assert "phase" not in job["status"]
+        assert "exceeded quota" in (await namespace.until_event("NotDoneYet"))["message"]
+        await namespace.api.delete(f"{path}/none", made["metadata"]["uid"])
+        job = await until_runs(namespace)
+    assert condition(job, "PodsMade")["status"] == "True"
+
+
+async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path) -> None:
+    """Phase, policy, the mode that runs and the last verdict; by the kind's name, its short name, or the category."""
+    job = await submit(namespace)
+    path = namespace.path("trainingjobs", "demo")
+    await namespace.api.patch(path, {"metadata": {"labels": {"subHealthyStrategy": "hotSwitch"}}})
+    async with operating(namespace):
+        await until_runs(namespace)
+    cluster = KubernetesCluster(Api(kubeconfig), Settings(cluster="kubernetes"))
+    request = RememberRequest(
+        job_id=job["metadata"]["uid"], memory=Remembered(), recovering="hot switch", last_verdict="recovered: online retry"
+    )
+    await ActivityEnvironment().run(PodActivities(cluster).remember, request)
+    await cluster.close()
+    for name in ("trainingjobs", "rkjob", "rekindle"):
+        shown = await asked(kubeconfig, "get", name, "-n", namespace.name)
+        head, row = (re.split(r"  +", line.strip()) for line in shown.strip().splitlines())
+        columns = dict(zip(head, row, strict=True))
+        wanted = ("PHASE", "POLICY", "RECOVERING", "LAST VERDICT")
+        assert [columns[name] for name in wanted] == ["Running", "hotSwitch", "hot switch", "recovered: online retry"]
+
+
+async def asked(kubeconfig: Path, *words: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        str(kubectl(print)), f"--kubeconfig={kubeconfig}", *words, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def test_whoever_may_see_or_edit_things_may_see_or_edit_jobs(
+    kubeconfig: Path, namespace: Namespace, tmp_path: Path
+) -> None:
+    """The roles `view`, `edit` and `admin` of Kubernetes know our kind; nobody who looks may change it."""
+    await install(namespace.api, endpoint_of(kubeconfig), tmp_path)
+    for role in ("view", "edit", "admin"):
+        binding = {
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "User", "name": role, "apiGroup": "rbac.authorization.k8s.io"}],
+        }
+        await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/rolebindings", binding)
+
+    async def may(user: str, verb: str) -> bool:
+        asked = {"verb": verb, "group": "rekindle.io", "resource": "trainingjobs", "namespace": namespace.name}
+        spec = {"user": user, "resourceAttributes": asked}
+        answer = await namespace.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+        return bool(answer["status"]["allowed"])
+
+    async with asyncio.timeout(WAIT_LIMIT):
+        while not (await may("view", "list") and await may("admin", "delete")):  # a controller puts the roles together
+            await asyncio.sleep(0.05)
+    assert await may("edit", "create")
+    assert not await may("view", "create")
+    assert not await may("stranger", "list")

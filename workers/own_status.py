@@ -1,0 +1,62 @@
+"""The status of a TrainingJob object, as `kubectl get` and `kubectl wait` read it. Pure; written by `workers.operator`."""
+
+from dataclasses import dataclass
+
+from activities.clusters.api_server import Object
+from rekindle.model.cluster import JobPhase
+
+ACCEPTED, PODS_MADE, TRAINING = "Accepted", "PodsMade", "Training"
+"""Types of conditions. None is called `Failed`: that word, on other kinds, says that a job is over for good."""
+
+LONGEST_MESSAGE = 1000
+
+
+@dataclass(frozen=True)
+class Condition:
+    type: str
+    status: bool
+    reason: str
+    message: str = ""
+
+
+def told(job: Object, phase: JobPhase, message: str, moment: str) -> Object:
+    """The status of a job that was begun, or whose object means nothing.
+
+    Args:
+        message: why its object means nothing; empty: it does.
+        moment: now, as the API server writes it.
+    """
+    means_something = not message
+    conditions = [Condition(ACCEPTED, means_something, "Understood" if means_something else "MeansNothing", message)]
+    if means_something:
+        conditions.append(Condition(PODS_MADE, True, "Made"))
+    conditions.append(Condition(TRAINING, phase is JobPhase.RUNNING, phase.value))
+    own = {"phase": phase.value, "message": message}
+    return {**own, **_seen(job), "conditions": _with(job, conditions, moment)}
+
+
+def in_trouble(job: Object, words: str, moment: str) -> Object:
+    """The status of a job for which not everything could be made: the API server, a quota or somebody's webhook has refused it.
+    What was said of its phase holds."""
+    trouble = Condition(PODS_MADE, False, "Refused", words[:LONGEST_MESSAGE])
+    return {**_before(job), **_seen(job), "conditions": _with(job, [trouble], moment)}
+
+
+def _before(job: Object) -> Object:
+    return {key: value for key, value in (job.get("status") or {}).items() if key in ("phase", "message")}
+
+
+def _seen(job: Object) -> Object:
+    return {"observedGeneration": job["metadata"].get("generation", 0)}
+
+
+def _with(job: Object, conditions: list[Condition], moment: str) -> list[Object]:
+    """Beside the others that were there, by type. One that says what it said before has the time of that."""
+    before = {one["type"]: one for one in (job.get("status") or {}).get("conditions", ())}
+    now = dict(before)
+    for one in conditions:
+        body = {"type": one.type, "status": str(one.status), "reason": one.reason, "message": one.message, **_seen(job)}
+        was = before.get(one.type, {})
+        same = was.get("status") == body["status"]
+        now[one.type] = {**body, "lastTransitionTime": was["lastTransitionTime"] if same else moment}
+    return [now[name] for name in sorted(now)]
