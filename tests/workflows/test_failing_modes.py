@@ -128,7 +128,7 @@ async def test_many_lost_nodes_with_long_names_leave_the_job_its_workflow(tempor
         await world.phase(RESUMES)
         for number in range(21):
             name = f"node-{number:03}-{'of-a-large-cluster' * 5}"
-            await world.fault(node_fault(name, name))
+            await world.fault(node_fault(name, f"lost-{number}"))
         await world.first_step("life-2")
         assert (await world.restarted(2, "life-3")).verdict is Outcome.RECOVERED
         assert (await world.entity.describe()).status is WorkflowExecutionStatus.RUNNING
