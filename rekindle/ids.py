@@ -62,6 +62,15 @@ def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
     return f"{LINK_FAILOVER}{job.namespace}.{job.name}/{short}/{job.id[:8]}"
 
 
+def dry_run_failover_workflow(job: Job, number: str) -> str:
+    """Id of a look at whose devices these are."""
+    return f"{LINK_FAILOVER}{job.namespace}.{job.name}/dry-run/{number}/{job.id[:8]}"
+
+
+def is_dry_run(maintenance: str) -> bool:
+    return maintenance.startswith(LINK_FAILOVER) and maintenance.split("/")[-3] == "dry-run"
+
+
 def upgrade_workflow(switch: str) -> str:
     """Id of the upgrade of a switch: there is one at a time."""
     return f"{SWITCH_UPGRADE}{switch}"
@@ -184,3 +193,5 @@ class ErrorTypes:
     """A recovery gave up, its workflow failed; the verdict is in the details."""
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"
+    LINKS_NOT_MOVED = "links.not_moved"
+    """It was tried."""

@@ -76,6 +76,8 @@ class LinkFailover:
             raise
 
     async def _live(self) -> Maintenance:
+        if self.request.dry_run:
+            return await self._look()
         self._show()
         if self.known.stage is Stage.FAILING_OVER:
             await self._fail_over()
@@ -100,6 +102,13 @@ class LinkFailover:
         info = workflow.info()
         is_due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
         return is_due and workflow.all_handlers_finished()
+
+    async def _look(self) -> Maintenance:
+        """What would be moved."""
+        try:
+            return self.known.with_(on_backup=await self._found(), stage=Stage.OVER)
+        except _NotMoved as error:
+            raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
 
     # ---- movements
 
@@ -145,8 +154,10 @@ class LinkFailover:
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
-        if verdict.outcome is not Outcome.RECOVERED:
+        if verdict.outcome is Outcome.REFUSED:
             raise _NotMoved(verdict.reason)
+        if verdict.outcome is not Outcome.RECOVERED:
+            raise _NotMoved(verdict.reason, ErrorTypes.LINKS_NOT_MOVED)
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
         self._show()
         return verdict
@@ -169,7 +180,8 @@ class LinkFailover:
                 said = _said(error)
                 if said.kind != ErrorTypes.JOB_BUSY or workflow.now() >= until:
                     raise said from error
-            self._note("waits for the job", None, str(said))
+            if not (self.known.moves and self.known.moves[-1].reason == bounds.reason(str(said))):
+                self._note("waits for the job", None, str(said))
             await workflow.sleep(BUSY, summary="the job is being recovered")
 
     async def _is_asked(self, asked: AskRequest) -> None:

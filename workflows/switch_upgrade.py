@@ -108,6 +108,8 @@ class SwitchUpgrade:
     async def _check(self) -> None:
         self._forecast = await self._look_ahead()
         if self._forecast.refused and not self.request.dry_run:
+            self._note(f"refused: {'; '.join(self._forecast.refused)}")
+            self._becomes(Stage.REFUSED)
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise _refusal(self._forecast)
         self.known = plans.begun(self.plan, self.known)
@@ -242,7 +244,7 @@ class SwitchUpgrade:
 
     @control.validator
     def _may_be_told(self, control: Control) -> None:
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control.word, control.leaf):
             raise ApplicationError(problem, type=ErrorTypes.REQUEST_REFUSED)
 
     @workflow.signal(name=Signals.CONTROL)
@@ -252,7 +254,7 @@ class SwitchUpgrade:
 
     def _tell(self, control: Control) -> None:
         by = f" by {control.requested_by}" if control.requested_by else ""
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control.word, control.leaf):
             self._note(f"{control.word}{by} was refused: {problem}")
             return
         self.known = plans.told(self.known, control.word)

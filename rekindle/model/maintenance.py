@@ -83,6 +83,9 @@ class FailoverRequest(Value):
     """The job's, as it is shown; empty: as it was given."""
 
     links: tuple[NodeLinks, ...] = ()
+    dry_run: bool = False
+    """Only look whose devices these are: they are the result, as if they had been moved."""
+
     requested_by: Text = ""
     known: Maintenance | None = None
     """What an earlier run of it knew; None: it begins."""

@@ -78,9 +78,12 @@ class Stage(StrEnum):
     ROLLING_BACK = "rolling back"
     DONE = "done"
     ROLLED_BACK = "rolled back"
+    REFUSED = "refused"
+    TERMINATED = "terminated"
+    """Somebody has ended its workflow by force; its maintenances stand."""
 
 
-ENDS = (Stage.DONE, Stage.ROLLED_BACK)
+ENDS = (Stage.DONE, Stage.ROLLED_BACK, Stage.REFUSED, Stage.TERMINATED)
 
 
 class Where(StrEnum):
@@ -115,6 +118,9 @@ class Control(Value):
     """Update and signal `control`."""
 
     word: Word
+    leaf: Brief = ""
+    """Of `proceed`: the leaf that is meant, so that a second one comes too late for it and not too early for the next; empty: the
+    one that is free."""
     requested_by: Note = ""
 
 

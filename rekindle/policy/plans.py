@@ -243,15 +243,19 @@ def leaf_done(known: Upgrade) -> Upgrade:
 # ---- what a person tells it
 
 
-def may_not(known: Upgrade, word: Word) -> str:
-    """Why it cannot be told this now; empty: it can."""
+def may_not(known: Upgrade, word: Word, leaf: str = "") -> str:
+    """Why it cannot be told this now; empty: it can.
+
+    Args:
+        leaf: of a `proceed`, the one that is meant.
+    """
     if known.stage in ENDS:
         return f"the upgrade is over: {known.stage}"
     if known.stage is Stage.CHECKING and word in (Word.PROCEED, Word.RETRY, Word.SKIP):
         return "the plan is being checked"
     match word:
         case Word.PROCEED:
-            return _may_not_proceed(known)
+            return _may_not_proceed(known, leaf)
         case Word.RETRY | Word.SKIP:
             return _may_not_decide(known, word)
     already = {
@@ -262,7 +266,9 @@ def may_not(known: Upgrade, word: Word) -> str:
     return already[word] or ""
 
 
-def _may_not_proceed(known: Upgrade) -> str:
+def _may_not_proceed(known: Upgrade, leaf: str) -> str:
+    if leaf and leaf != known.leaf_name:
+        return f"leaf {leaf} does not wait for that: the upgrade is at leaf {known.leaf_name}"
     if known.stopped:
         return "it is stopped: resume it first"
     if known.asking:

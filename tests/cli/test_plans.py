@@ -1,5 +1,6 @@
 """What a person sees of the upgrade of a switch: typed beside a real control plane and scripted peers."""
 
+import asyncio
 import json
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from rekindle.cli.output import console, problems
 from rekindle.model.plan import Stage
 from tests.cli.test_recover import ended
 from tests.cli.test_recover import typed as any_command
-from tests.support.fleet import Two, two_jobs
+from tests.support.fleet import FIRST, Two, two_jobs
 
 typed = partial(any_command, counted=True)
 
@@ -70,6 +71,50 @@ async def test_a_check_decides_in_place_of_a_person(temporal: WorkflowEnvironmen
         code, said = await ended(await typed(this.first, "plan", "run", this.switch, "--check", check))
         assert (code, f"{this.switch}: done" in said) == (0, True), said
         assert (this.one.on_backup, this.two.on_backup) == (set(), set())
+
+
+async def test_a_check_that_ends_late_says_nothing_of_the_next_leaf(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """Two people check the same leaf. When the slower one has ended, the next leaf is free, and stays so until its own check."""
+    async with two_jobs(temporal) as this:
+        file, late = written(this, tmp_path), tmp_path / "late"
+        check = f'test "$REKINDLE_LEAF" = a && : > {tmp_path}/begun && until test -e {late}; do sleep 0.1; done'
+        slow = await typed(this.first, "plan", "start", file, "--check", check)
+        async with asyncio.timeout(40):
+            while not (tmp_path / "begun").exists():
+                await asyncio.sleep(0.05)
+        code, said = await ended(await typed(this.first, "plan", "proceed", this.switch, "--leaf", "a"))
+        assert code == 0, said
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch))
+        assert (code, this.two.on_backup) == (0, {2, 3}), said
+        late.touch()
+        code, said = await ended(slow)
+        assert (code, "leaf b: runs" in said, "failed: proceed or roll back by hand" in said) == (1, True, True), said
+        assert this.two.on_backup == {2, 3}
+        code, said = await ended(await typed(this.first, "plan", "proceed", this.switch, "--leaf", "a"))
+        assert (code, "leaf a does not wait for that: the upgrade is at leaf b" in said) == (4, True), said
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch, "--check", "false", "--output", "json"))
+        assert (code, json.loads(next(line for line in said.splitlines() if line.startswith("{")))["stage"]) == (1, Stage.FREE)
+
+
+async def test_an_upgrade_that_is_no_more_is_followed_to_its_end(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """One that was refused says why, and one that somebody has terminated that it is: nobody waits for either."""
+    async with two_jobs(temporal, second_trains=False) as this:
+        file = written(this, tmp_path)
+        code, said = await ended(await typed(this.first, "plan", "start", file))
+        assert (code, "no training step was completed" in said) == (4, True), said
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch))
+        assert (code, f"{this.switch}: refused" in said, "no training step was completed" in said) == (1, True, True), said
+        await this.plans.start(this.plan([FIRST]))
+        await ended(await typed(this.first, "plan", "run", this.switch))
+        await this.handle.terminate("by mistake")
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch))
+        assert (code, f"{this.switch}: terminated" in said) == (1, True), said
+        assert f"  {this.first.job.name}: on the backup link" in said
+        async with asyncio.timeout(20):
+            while "terminated" not in (said := (await ended(await typed(this.first, "plan", "show")))[1]):
+                await asyncio.sleep(0.1)
+        (link,) = (await this.first.status()).state.links
+        await this.maintenances.switch_back(link.maintenance)
 
 
 GOOD = (
