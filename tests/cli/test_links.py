@@ -181,6 +181,7 @@ async def test_ctrl_c_ends_the_command_and_not_what_has_begun(temporal: Workflow
         command.send_signal(signal.SIGINT)
         code, said = await ended(command)
         assert (code, said.strip()) == (130, "what has begun goes on. Look at it with: rekindle maintenances")
+        peer.script.switches = True
         await peer.report_switched()
         code, said = await ended(await typed(world, "switchback", world.job.name))
         assert code == 0, said
