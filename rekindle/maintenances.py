@@ -8,8 +8,9 @@
 Imports no workflow. Errors are those of `rekindle.errors`.
 """
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from temporalio.client import (
@@ -19,6 +20,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy
@@ -144,7 +146,7 @@ class Maintenances:
                 update = await handle.start_update(
                     ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
                 )
-                return str((await update.result()).info) if wait else "accepted"
+            return str((await _answer(update.result)).info) if wait else "accepted"
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -160,8 +162,9 @@ class Maintenances:
         """
         handle = self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance)
         try:
-            with cancellable():
-                found: Maintenance = await handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            found: Maintenance = await _answer(
+                lambda: handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            )
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -194,7 +197,7 @@ class Maintenances:
         Raises:
             BadInput: there is none, or there are several.
         """
-        if await self.is_known(maintenance):
+        if await self.run(maintenance):
             return maintenance
         if maintenance.startswith(ids.LINK_FAILOVER):
             raise BadInput(f"maintenance: {maintenance!r} is not known; what there is shows: rekindle maintenances --all")
@@ -205,28 +208,26 @@ class Maintenances:
             raise BadInput(f"maintenance: job {maintenance} has several, name one: {', '.join(sorted(running))}")
         return running[0]
 
-    async def is_known(self, maintenance: str) -> bool:
-        """Whether this is the id of a maintenance, whoever has begun it."""
+    async def of(self, job: str) -> list[WorkflowExecution]:
+        """Those of one job, by its id or name, newest first; those that a client has begun under an id of its own if they have
+        moved links."""
+        job_id = await self._rekindle.find(job)
+        state = (await self._rekindle.status(job_id)).state
+        found = {run.id: run for run in await self.list(state.job.name) if run.id.endswith(f"/{job_id[:8]}")}
+        for name in {one.maintenance for one in state.links} - found.keys():
+            if run := await self.run(name):
+                found[name] = run
+        return sorted(found.values(), key=lambda run: run.start_time, reverse=True)
+
+    async def run(self, workflow_id: str) -> WorkflowExecution | None:
+        """The maintenance of this id; None: it is none."""
         try:
-            found = await self._rekindle.temporal.get_workflow_handle(maintenance).describe()
+            found = await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
-                return False
+                return None
             raise self._rekindle.unanswered(error) from error
-        return found.workflow_type == ids.Workflows.LINK_FAILOVER
-
-    async def of(self, job: str) -> list[WorkflowExecution]:
-        """Those of one job, by its id or name, newest first."""
-        job_id = await self._rekindle.find(job)
-        name = (await self._rekindle.status(job_id)).state.job.name
-        found = [run for named in (name, job_id) for run in await self.list(named) if await self._is_of(run, job_id)]
-        return sorted(found, key=lambda run: run.start_time, reverse=True)
-
-    async def _is_of(self, run: WorkflowExecution, job_id: str) -> bool:
-        """Our ids say so; a client of Temporal may have used another id, and the job's id for its name."""
-        if run.id.startswith(ids.LINK_FAILOVER):
-            return run.id.endswith(f"/{job_id[:8]}")
-        return (await self.status(run.id)).job_id == job_id
+        return found if found.workflow_type == ids.Workflows.LINK_FAILOVER else None
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
         """Newest first: those that run, and those that are over as long as the server keeps them.
@@ -246,6 +247,18 @@ class Maintenances:
 
 def _known(maintenance: str) -> Busy:
     return Busy(f"these links are failed over already, by {maintenance}")
+
+
+async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
+    """Of an update, however long it takes: the SDK gives up where the server does not answer in time, and has the same error for
+    a cancellation of ours."""
+    while True:
+        try:
+            return await wait()
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise asyncio.CancelledError from None
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused | NotMoved:

@@ -88,7 +88,7 @@ class Plans:
         """Says how an upgrade goes on; returns what it does now.
 
         Args:
-            leaf: with `proceed`, the leaf that is upgraded: another one is not gone on from.
+            leaf: of `proceed`, which one is upgraded: another one that is free by now stays so; empty: whichever is free.
 
         Raises:
             BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.

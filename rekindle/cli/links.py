@@ -93,7 +93,7 @@ async def switchback(
         raise BadInput("--node: missing, the devices are those of a node")
     rekindle = await control_plane()
     maintenances = Maintenances(rekindle)
-    is_one = bool(name and not selector) and (name.startswith(LINK_FAILOVER) or await maintenances.is_known(name))
+    is_one = bool(name and not selector) and (name.startswith(LINK_FAILOVER) or await maintenances.run(name) is not None)
     chosen = {name: name} if is_one else await _jobs(rekindle, name, selector)
 
     async def move(job_or_maintenance: str) -> Maintenance:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +29,7 @@ LOOK = 0.5
 
 File = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
 Wait = Annotated[bool, Parameter(negative="", help="Show each job, until somebody has to do something.")]
+Leaf = Annotated[str, Parameter(help="The leaf that is upgraded: refused if another one is free by now.")]
 Check = Annotated[str, Parameter(help="Command that is run while a leaf is free; if it succeeds, the leaf is switched back.")]
 
 
@@ -117,11 +118,7 @@ def _state(run: WorkflowExecution) -> str:
 
 
 @plan_app.command
-async def proceed(
-    name: str,
-    *,
-    leaf: Annotated[str, Parameter(help="The leaf that is upgraded; refused where another one is free by now.")] = "",
-) -> None:
+async def proceed(name: str, *, leaf: Leaf = "") -> None:
     """The free leaf of switch NAME is upgraded: its jobs are switched back, and the next leaf follows."""
     await _tell(name, Word.PROCEED, leaf)
 
@@ -229,9 +226,8 @@ async def _follow(plans: Plans, switch: str, command: str, output: Format) -> in
             if known.stage is Stage.FREE and command and not policy.stands(known):
                 if await _run(command, known):
                     return _end(known, output, f"{command} failed: proceed or roll back by hand")
-                with suppress(Refused, BadInput):  # somebody else has said meanwhile how it goes on
-                    checked = f"{user()}, by the success of a check"
-                    await plans.tell(switch, Word.PROCEED, leaf=known.leaf_name, requested_by=checked)
+                by = f"{user()}, by the success of a check"
+                await plans.tell(switch, Word.PROCEED, leaf=known.leaf_name, requested_by=by)
             elif known.stage in (*ENDS, Stage.FREE) or policy.stands(known):
                 return _end(known, output)
             await asyncio.sleep(LOOK)

@@ -119,8 +119,8 @@ class Control(Value):
 
     word: Word
     leaf: Brief = ""
-    """Of `proceed`: the leaf that is meant, so that a second one comes too late for it and not too early for the next; empty: the
-    one that is free."""
+    """Of `proceed`: it is refused where another leaf is free; empty: whichever is."""
+
     requested_by: Note = ""
 
 
