@@ -162,6 +162,8 @@ class Signals:
     """To `LinkFailover`, from anybody: the maintenance is over."""
     CONTROL = "control"
     """To `SwitchUpgrade`, from anybody."""
+    RETURNED = "returned"
+    """To `SwitchUpgrade`, from a maintenance that it has begun: devices use their first links again."""
 
 
 class Queries:

@@ -96,5 +96,8 @@ class FailoverRequest(Value):
     """Only look whose devices these are: they are the result, as if they had been moved."""
 
     requested_by: Text = ""
+    upgrade: Text = ""
+    """Workflow id of the upgrade that is told when devices return; empty: none is."""
+
     known: Maintenance | None = None
     """What an earlier run of it knew; None: it begins."""
