@@ -13,7 +13,7 @@ from activities.heartbeat import heartbeating
 from activities.translation import translating_errors
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.errors import BadInput, Busy, NotFound, Refused, Unavailable
+from rekindle.errors import BadInput, Busy, NotFound, NotMoved, Refused, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.cluster import JobView
 from rekindle.model.job import JobId
@@ -103,7 +103,7 @@ class PlanActivities:
                 ours = await self._begin(wanted)
                 try:
                     known = await self._maintenances.settled(wanted.maintenance)
-                except (BadInput, Refused) as error:
+                except (BadInput, Refused, NotMoved) as error:
                     return Moved(problem=str(error), busy=isinstance(error, Busy) or not ours)
         if not ours:
             return Moved(problem=f"these links were failed over by somebody else, {wanted.maintenance}")
@@ -142,7 +142,7 @@ class PlanActivities:
                         return Moved(info=done)
                     except Busy:  # somebody else has asked for the same: `settled` waits for its end
                         continue
-                    except (BadInput, Refused) as error:
+                    except (BadInput, Refused, NotMoved) as error:
                         return await self._not_back(request.maintenance, str(error))
 
     async def _not_back(self, maintenance: str, problem: str) -> Moved:
@@ -152,7 +152,7 @@ class PlanActivities:
             known = await self._maintenances.settled(maintenance)
         except BadInput as error:
             return Moved(info=f"nothing is to be moved back: {error}")
-        except Refused as error:
+        except (Refused, NotMoved) as error:
             known = await self._maintenances.status(maintenance)
             if not known.on_backup:
                 return Moved(info=f"nothing is to be moved back: {error}")

@@ -6,15 +6,18 @@
 Jobs are named by their id (UID) or, where it is unique, by their name. Errors are those of `rekindle.errors`.
 """
 
+import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Self
 
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import (
     Client,
+    RPCTimeoutOrCancelledError,
     WorkflowExecution,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -169,7 +172,8 @@ class Rekindle:
             return await self._cancel_unheard(job_id)
         entity = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
         try:
-            await entity.execute_update(ids.Updates.WITHDRAW, status.request, result_type=Receipt)
+            with cancellable():
+                await entity.execute_update(ids.Updates.WITHDRAW, status.request, result_type=Receipt)
         except RPCError as error:
             raise self.unanswered(error) from error
         return [status.request]
@@ -306,7 +310,8 @@ class Rekindle:
     async def _update(self, job_id: str, update: str, *arguments: Value) -> Receipt:
         handle = self.temporal.get_workflow_handle(ids.job_workflow(job_id))
         try:
-            receipt: Receipt = await handle.execute_update(update, args=list(arguments), result_type=Receipt)
+            with cancellable():
+                receipt: Receipt = await handle.execute_update(update, args=list(arguments), result_type=Receipt)
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             kind = cause.type if isinstance(cause, ApplicationError) else None
@@ -314,6 +319,17 @@ class Rekindle:
         except RPCError as error:
             raise self.unanswered(error) from error
         return receipt
+
+
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """Around an update: temporalio makes an error of the cancellation of who waits for it, which no task takes for its end."""
+    try:
+        yield
+    except RPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, asyncio.CancelledError):
+            raise error.__cause__ from None
+        raise Unavailable(f"Temporal did not answer in time: {error.__cause__}") from error
 
 
 def _begun(verdict: Verdict) -> Verdict:

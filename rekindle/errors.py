@@ -4,6 +4,7 @@
     |-- BadInput             a value that somebody wrote or sent; names the field. Who sent it must change it.
     |-- Refused              a request that cannot be served now; the reason says when it can. Nothing was touched.
     |   `-- Busy             something else has to end first
+    |-- NotMoved             links could not be moved; training was paused for it, and the reason says how it is now
     |-- Unavailable          Temporal, the cluster or the gateway did not answer. Trying again may help.
     |-- NotAttached          the job's stream is not at this gateway. Trying again may help.
     `-- ClusterError         the cluster's answer to one request
@@ -42,6 +43,12 @@ class Busy(Refused):
     """Something else has to end first: the same request may be served then."""
 
     type = "request.busy"
+
+
+class NotMoved(RekindleError):
+    """It was tried. The reason says why, and how training goes on."""
+
+    type = "links.not_moved"
 
 
 class Unavailable(RekindleError):

@@ -62,6 +62,15 @@ def failover_workflow(job: Job, links: Sequence[NodeLinks]) -> str:
     return f"{LINK_FAILOVER}{job.namespace}.{job.name}/{short}/{job.id[:8]}"
 
 
+def dry_run_failover_workflow(job: Job, number: str) -> str:
+    """Id of a look at whose devices these are."""
+    return f"{LINK_FAILOVER}{job.namespace}.{job.name}/dry-run/{number}/{job.id[:8]}"
+
+
+def is_dry_run(maintenance: str) -> bool:
+    return maintenance.startswith(LINK_FAILOVER) and maintenance.split("/")[-3] == "dry-run"
+
+
 def upgrade_workflow(switch: str) -> str:
     """Id of the upgrade of a switch: there is one at a time."""
     return f"{SWITCH_UPGRADE}{switch}"
@@ -159,6 +168,8 @@ class Signals:
     """To `LinkFailover`, from anybody: the maintenance is over."""
     CONTROL = "control"
     """To `SwitchUpgrade`, from anybody."""
+    RETURNED = "returned"
+    """To `SwitchUpgrade`, from a maintenance that it has begun: devices use their first links again."""
 
 
 class Queries:
@@ -192,3 +203,5 @@ class ErrorTypes:
     """The server's, not ours: a workflow has ended, or was terminated, before it had answered an update."""
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"
+    LINKS_NOT_MOVED = "links.not_moved"
+    """It was tried."""

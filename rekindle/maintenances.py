@@ -1,13 +1,15 @@
 """Maintenances of links, for platforms: fail a job's devices over to their backup links, and switch them back days later.
 
     maintenances = Maintenances(await Rekindle.connect())
-    maintenance = await maintenances.fail_over("gpt", (NodeLinks(node="node-1", devices=("0", "8"), backup=True),))
+    maintenance = await maintenances.fail_over("gpt", [NodeLinks(node="node-1", devices=("0", "8"), backup=True)])
+    await maintenances.settled(maintenance)
     await maintenances.switch_back(maintenance)
 
 Imports no workflow. Errors are those of `rekindle.errors`.
 """
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -26,11 +28,13 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.client import INVALID, Rekindle
-from rekindle.errors import BadInput, Busy, Refused, Unavailable
+from rekindle.client import INVALID, Rekindle, cancellable
+from rekindle.errors import BadInput, Busy, NotMoved, Refused, Unavailable
+from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, describe
 from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
-from rekindle.model.recovery import Receipt
+from rekindle.model.recovery import Mode, ModeRequest, Receipt
+from rekindle.policy import links as policy
 from rekindle.policy import requests
 from rekindle.temporal import TASK_TIMEOUT, Attributes
 
@@ -39,7 +43,7 @@ LISTED = 1_000
 
 
 class Maintenances:
-    """They are named by the id of their workflow, `link-failover/...`; a job that has one only, by its id or name as well."""
+    """They are named by the id of their workflow; where a job has one only, by the job's id or name as well."""
 
     def __init__(self, rekindle: Rekindle) -> None:
         self._rekindle = rekindle
@@ -67,16 +71,59 @@ class Maintenances:
         )
         temporal = self._rekindle.temporal
         try:
-            await temporal.execute_update_with_start_workflow(
-                ids.FailoverUpdates.BEGUN, start_workflow_operation=begin, result_type=Receipt
-            )
+            with cancellable():
+                await temporal.execute_update_with_start_workflow(
+                    ids.FailoverUpdates.BEGUN, start_workflow_operation=begin, result_type=Receipt
+                )
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except WorkflowAlreadyStartedError as error:
-            raise Busy(f"these links are failed over already, by {workflow_id}") from error
+            raise _known(workflow_id) from error
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
         return workflow_id
+
+    async def check(self, job: str, links: Sequence[NodeLinks]) -> None:
+        """Raises what `fail_over` would raise now; nothing is touched."""
+        if problem := requests.links_problem(links):
+            raise BadInput(problem)
+        status = await self._rekindle.status(job)
+        known = status.state.job
+        workflow_id = ids.failover_workflow(known, links)
+        if await self._runs(workflow_id):
+            raise _known(workflow_id)
+        placed = (await self._placed(known, links)).on_backup
+        if status.running:
+            raise Busy(f"job {known.id} is busy with {status.running}")
+        refused = requests.refused(status.state, ModeRequest(mode=Mode.LINK_SWITCH, links=tuple(links)))
+        if refused := refused or policy.taken(status.state.links, policy.ranks_of(placed), workflow_id):
+            raise Refused(refused)
+
+    async def _runs(self, maintenance: str) -> bool:
+        try:
+            found = await self._rekindle.temporal.get_workflow_handle(maintenance).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise self._rekindle.unanswered(error) from error
+        return found.status is WorkflowExecutionStatus.RUNNING
+
+    async def _placed(self, job: Job, links: Sequence[NodeLinks]) -> Maintenance:
+        """The devices with their ranks, as the control plane sees them."""
+        try:
+            found: Maintenance = await self._rekindle.temporal.execute_workflow(
+                ids.Workflows.LINK_FAILOVER,
+                FailoverRequest(job=job.id, name=job.name, links=tuple(links), dry_run=True),
+                id=ids.dry_run_failover_workflow(job, uuid.uuid4().hex[:8]),
+                task_queue=ids.CONTROL_QUEUE,
+                task_timeout=TASK_TIMEOUT,
+                result_type=Maintenance,
+            )
+        except WorkflowFailureError as error:
+            raise _said(error.cause) from error
+        except RPCError as error:
+            raise self._rekindle.unanswered(error) from error
+        return found
 
     async def switch_back(
         self, maintenance: str, links: Sequence[NodeLinks] = (), *, requested_by: str = "", wait: bool = True
@@ -90,14 +137,15 @@ class Maintenances:
 
         Raises:
             BadInput: no such maintenance, or a device that is not on its backup link by it. Busy: it is failing over, or
-            switching back already. Refused: it is over, or the devices could not be moved: the reason says why.
+            switching back already. Refused: it is over. NotMoved: the devices could not be moved; the reason says why.
         """
         handle = self._rekindle.temporal.get_workflow_handle(await self.find(maintenance))
         wanted = SwitchBack(links=tuple(links), requested_by=requested_by)
         try:
-            update = await handle.start_update(
-                ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
-            )
+            with cancellable():
+                update = await handle.start_update(
+                    ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
+                )
             return str((await _answer(update.result)).info) if wait else "accepted"
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
@@ -110,7 +158,7 @@ class Maintenances:
         """Waits until nothing is being moved.
 
         Raises:
-            Refused: its links could not be failed over; the reason says why.
+            Refused: its links are not failed over. NotMoved: they could not be. The reason says why.
         """
         handle = self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance)
         try:
@@ -149,8 +197,10 @@ class Maintenances:
         Raises:
             BadInput: there is none, or there are several.
         """
-        if maintenance.startswith(ids.LINK_FAILOVER) or await self.run(maintenance):
+        if await self.run(maintenance):
             return maintenance
+        if maintenance.startswith(ids.LINK_FAILOVER):
+            raise BadInput(f"maintenance: {maintenance!r} is not known; what there is shows: rekindle maintenances --all")
         running = [run.id for run in await self.of(maintenance) if run.status is WorkflowExecutionStatus.RUNNING]
         if not running:
             raise BadInput(f"maintenance: job {maintenance} has none: no device of it is on its backup link by a maintenance")
@@ -189,9 +239,14 @@ class Maintenances:
         if job:
             query += f" AND {Attributes.JOB.name} = '{job}'"
         try:
-            return [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
+            found = [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
+        return [run for run in found if not ids.is_dry_run(run.id)]
+
+
+def _known(maintenance: str) -> Busy:
+    return Busy(f"these links are failed over already, by {maintenance}")
 
 
 async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
@@ -206,10 +261,12 @@ async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
                 raise asyncio.CancelledError from None
 
 
-def _said(cause: BaseException | None) -> BadInput | Refused:
+def _said(cause: BaseException | None) -> BadInput | Refused | NotMoved:
     """What a maintenance, or the job, answered."""
     kind = cause.type if isinstance(cause, ApplicationError) else None
     words = cause.message if isinstance(cause, ApplicationError) else str(cause)
     if kind in INVALID:
         return BadInput(words)
+    if kind == ids.ErrorTypes.LINKS_NOT_MOVED:
+        return NotMoved(words)
     return Busy(words) if kind == ids.ErrorTypes.JOB_BUSY else Refused(words)

@@ -14,6 +14,7 @@ from typing import Any
 from temporalio.client import (
     WithStartWorkflowOperation,
     WorkflowExecution,
+    WorkflowExecutionStatus,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
 )
@@ -22,15 +23,17 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
-from rekindle.client import Rekindle
+from rekindle.client import Rekindle, cancellable
 from rekindle.errors import BadInput, Busy, Refused, Unavailable
-from rekindle.model.plan import Control, Forecast, SwitchPlan, Upgrade, UpgradeRequest, Word
+from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
 from rekindle.model.recovery import Receipt
 from rekindle.policy import plans
 from rekindle.temporal import TASK_TIMEOUT
 
 LISTED = 200
 """Upgrades that a list names, the newest."""
+
+ENDED_BY_FORCE = (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT, WorkflowExecutionStatus.FAILED)
 
 
 class Plans:
@@ -69,9 +72,10 @@ class Plans:
             static_summary=f"upgrade of switch {plan.switch}, {len(plan.leaves)} leaves",
         )
         try:
-            forecast: Forecast = await self._rekindle.temporal.execute_update_with_start_workflow(
-                ids.PlanUpdates.CHECKED, start_workflow_operation=begin, result_type=Forecast
-            )
+            with cancellable():
+                forecast: Forecast = await self._rekindle.temporal.execute_update_with_start_workflow(
+                    ids.PlanUpdates.CHECKED, start_workflow_operation=begin, result_type=Forecast
+                )
         except WorkflowUpdateFailedError as error:
             raise Refused(_words(error.cause)) from error
         except WorkflowAlreadyStartedError as error:
@@ -92,7 +96,8 @@ class Plans:
         handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
         control = Control(word=word, leaf=leaf, requested_by=requested_by)
         try:
-            receipt: Receipt = await handle.execute_update(ids.PlanUpdates.CONTROL, control, result_type=Receipt)
+            with cancellable():
+                receipt: Receipt = await handle.execute_update(ids.PlanUpdates.CONTROL, control, result_type=Receipt)
         except WorkflowUpdateFailedError as error:
             raise Refused(_words(error.cause)) from error
         except RPCError as error:
@@ -108,11 +113,12 @@ class Plans:
         handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
         try:
             found: Upgrade = await handle.query(ids.Queries.STATUS, result_type=Upgrade)
+            ended = found.stage not in ENDS and (await handle.describe()).status in ENDED_BY_FORCE
         except WorkflowQueryFailedError as error:
             raise Unavailable(f"no control worker answered: {error}") from error
         except RPCError as error:
             raise self._unknown(switch, error) from error
-        return found
+        return found.with_(stage=Stage.TERMINATED, stopped=False) if ended else found
 
     def _unknown(self, switch: str, error: RPCError) -> BadInput | Unavailable:
         if error.status is RPCStatusCode.NOT_FOUND:

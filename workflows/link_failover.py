@@ -6,10 +6,11 @@ code while it waits.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
@@ -71,6 +72,8 @@ class LinkFailover:
         self._wanted: list[SwitchBack] = []
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
+        self._returned = False
+        """Devices have, and the upgrade that is about them was not told."""
         self._reset: set[int] = set()
         """Ranks that other pods have, told since the job was asked last: its verdict may come later, and be older."""
 
@@ -86,32 +89,56 @@ class LinkFailover:
         return await finished(self._live(), lambda: self._wanted.append(cancelled))
 
     async def _live(self) -> Maintenance:
+        if self.request.dry_run:
+            return await self._look()
         self._show()
         if self.known.stage is Stage.FAILING_OVER:
             await self._fail_over()
         while self.known.on_backup and not self._job_is_over:
             await workflow.wait_condition(
-                lambda: bool(self._wanted or self._job_is_over) or not self.known.on_backup or self._may_move_on()
+                lambda: (
+                    bool(self._wanted or self._job_is_over or self._returned) or not self.known.on_backup or self._may_move_on()
+                )
             )
-            if self._wanted:
+            if self._returned:
+                await self._tell_upgrade()
+            elif self._wanted:
                 await self._switch_back(self._wanted[0])
             elif self.known.on_backup and not self._job_is_over:
                 workflow.continue_as_new(
                     self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
                 )
+        return await self._over()
+
+    async def _over(self) -> Maintenance:
         if self._job_is_over:
             self.known = self.known.with_(on_backup=())
         self._becomes(Stage.OVER)
+        if self._returned:
+            await self._tell_upgrade()
         self._wanted.clear()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self.known
+
+    async def _tell_upgrade(self) -> None:
+        """Who waits at the leaf believes that nobody uses it."""
+        self._returned = False
+        with suppress(FailureError):  # it is over
+            await workflow.get_external_workflow_handle(self.request.upgrade).signal(Signals.RETURNED)
 
     @staticmethod
     def _may_move_on() -> bool:
         info = workflow.info()
         is_due = info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
         return is_due and workflow.all_handlers_finished()
+
+    async def _look(self) -> Maintenance:
+        """What would be moved."""
+        try:
+            return self.known.with_(on_backup=await self._found(), stage=Stage.OVER)
+        except _NotMoved as error:
+            raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
 
     # ---- movements
 
@@ -158,10 +185,13 @@ class LinkFailover:
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
-        if verdict.outcome is not Outcome.RECOVERED:
+        if verdict.outcome is Outcome.REFUSED:
             raise _NotMoved(verdict.reason)
+        if verdict.outcome is not Outcome.RECOVERED:
+            raise _NotMoved(verdict.reason, ErrorTypes.LINKS_NOT_MOVED)
         on_backup = links.after(self.known.on_backup, moves)
         self.known = self.known.with_(on_backup=links.after(on_backup, links.of_ranks(on_backup, self._reset)))
+        self._returned = bool(self.request.upgrade) and not all(one.backup for one in moves)
         self._show()
         return verdict
 
@@ -291,6 +321,7 @@ class LinkFailover:
         if not gone:
             return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
+        self._returned = bool(self.request.upgrade)
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
 

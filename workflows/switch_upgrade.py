@@ -49,6 +49,9 @@ PATIENCE = timedelta(hours=1)
 LOOK_AGAIN = timedelta(minutes=30)
 """While a leaf is free: between two looks whether a job has come to it, or has come back with new pods."""
 
+SOON = timedelta(minutes=1)
+"""The same, while a job that was moved off the leaf is on it again and cannot leave it."""
+
 Thing = TypeVar("Thing")
 
 
@@ -65,6 +68,10 @@ class SwitchUpgrade:
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
         """None: it is not known yet."""
+        self._returned = False
+        """Devices have that were moved, since somebody looked at the leaf last."""
+        self._soon = False
+        """A job that was moved is on the leaf again, and cannot leave it now."""
 
     @workflow.run
     async def run(self, given: object = None) -> Upgrade:
@@ -111,6 +118,8 @@ class SwitchUpgrade:
     async def _check(self) -> None:
         self._forecast = await self._look_ahead()
         if self._forecast.refused and not self.request.dry_run:
+            self._note(f"refused: {'; '.join(self._forecast.refused)}")
+            self._becomes(Stage.REFUSED)
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise _refusal(self._forecast)
         self.known = plans.begun(self.plan, self.known)
@@ -128,6 +137,7 @@ class SwitchUpgrade:
 
     async def _survey(self) -> LeafView | None:
         """Who is on the leaf; None: that cannot be seen, and the upgrade is stopped until somebody resumes it."""
+        self._returned = False
         try:
             return await steps.survey_leaf(self.plan.leaves[self.known.leaf], self.plan.jobs)
         except ActivityError as error:
@@ -150,16 +160,24 @@ class SwitchUpgrade:
     async def _wait_for_a_person(self) -> None:
         try:
             await workflow.wait_condition(
-                lambda: not self._goes_on(Stage.FREE) or self._moves_on(),
-                timeout=LOOK_AGAIN,
+                lambda: not self._goes_on(Stage.FREE) or self._moves_on() or self._returned,
+                timeout=SOON if self._soon else LOOK_AGAIN,
                 timeout_summary="look whether a job has come",
             )
         except TimeoutError:
-            seen = await self._survey()
-            come = plans.newcomers(seen, self.known) if seen else []
-            if come and self.known.stage is Stage.FREE:
-                self._note(f"back to failing over, {bounds.few([job.job for job in come])} on the leaf")
-                self._becomes(Stage.FAILING_OVER)
+            await self._look_again()
+        else:
+            if self._returned and self._goes_on(Stage.FREE):
+                await self._look_again()
+
+    async def _look_again(self) -> None:
+        seen = await self._survey()
+        come = plans.newcomers(seen, self.known) if seen else []
+        self._soon = bool(seen and not come and plans.came_back(seen, self.known))
+        if come and self.known.stage is Stage.FREE:
+            self._note(f"back to failing over, {bounds.few([job.job for job in come])} on the leaf")
+            self._becomes(Stage.FAILING_OVER)
+        self._show()
 
     async def _switch_back(self) -> None:
         here = plans.to_return(self.known)
@@ -218,8 +236,11 @@ class SwitchUpgrade:
 
     async def _failed_over(self, job: JobOnLeaf) -> Moved:
         to_backup = tuple(NodeLinks(node=one.node, devices=one.devices, backup=True) for one in job.move)
-        request = FailoverRequest(job=job.job_id, name=job.job, links=to_backup, requested_by=self._whom())
-        return await steps.fail_over(job.maintenance, request, workflow.info().first_execution_run_id)
+        info = workflow.info()
+        request = FailoverRequest(
+            job=job.job_id, name=job.job, links=to_backup, requested_by=self._whom(), upgrade=info.workflow_id
+        )
+        return await steps.fail_over(job.maintenance, request, info.first_execution_run_id)
 
     async def _move_back(self, move: JobMove) -> None:
         self._put(move, Where.RETURNING)
@@ -263,6 +284,11 @@ class SwitchUpgrade:
             return
         self.known = plans.told(self.known, control.word)
         self._note(f"{control.word}{by}")
+
+    @workflow.signal(name=Signals.RETURNED)
+    def returned(self) -> None:
+        """Whoever switched them back, or gave them other pods: they may be on the leaf."""
+        self._returned = True
 
     @workflow.signal(name=Signals.UPGRADED)
     def upgraded(self) -> None:

@@ -15,12 +15,12 @@ from rekindle.cli.explain import check, explain
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
 from rekindle.cli.logs import logs
-from rekindle.cli.output import complain, problems
+from rekindle.cli.output import complain, exit_code, problems
 from rekindle.cli.plans import plan_app
 from rekindle.cli.recover import cancel, hot_switch, policy_app, recover, reschedule
 from rekindle.cli.stress import stress_test
 from rekindle.cli.versions import versions_app
-from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
+from rekindle.errors import RekindleError
 from rekindle.interpreter import run_and_end
 
 EXIT_CODES = """Exit codes: 0 done (a recovery: recovered as asked) · 1 the recovery ended otherwise · 2 bad input ·
@@ -59,15 +59,6 @@ for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app
     app.command(group)
 demo_app.command(stress_demo.stress_test, name="stress-test")
 app.register_install_completion_command()
-
-
-def exit_code(error: RekindleError) -> int:
-    """What a script may branch on."""
-    if isinstance(error, BadInput | NotFound | Invalid):
-        return 2
-    if isinstance(error, Unavailable | ClusterUnavailable):
-        return 3
-    return 4 if isinstance(error, Refused | Conflict) else 1
 
 
 def main() -> NoReturn:

@@ -1,7 +1,8 @@
 """Commands about links: fail devices of jobs over to their backup links, switch them back, and show who is where."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
@@ -12,19 +13,17 @@ from rich.text import Text
 from temporalio.client import WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
-from rekindle.cli.output import Format, console, print_columns, print_json, when
+from rekindle.cli.output import Format, console, exit_code, print_columns, print_json, when
 from rekindle.cli.output import problems as said
 from rekindle.cli.recover import DryRun, Output, user
 from rekindle.client import JobRow, Rekindle
-from rekindle.errors import BadInput, Refused, RekindleError
+from rekindle.errors import BadInput, NotMoved, Refused, RekindleError
 from rekindle.ids import LINK_FAILOVER
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks, describe, named
 from rekindle.model.maintenance import Maintenance, Move, Stage
 from rekindle.model.problems import problems
-from rekindle.model.recovery import Mode, ModeRequest, Outcome
-from rekindle.model.state import JobState
-from rekindle.policy import requests
+from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
 
 Thing = TypeVar("Thing")
@@ -94,7 +93,8 @@ async def switchback(
         raise BadInput("--node: missing, the devices are those of a node")
     rekindle = await control_plane()
     maintenances = Maintenances(rekindle)
-    chosen = {name: name} if name.startswith(LINK_FAILOVER) else await _jobs(rekindle, name, selector)
+    is_one = bool(name and not selector) and (name.startswith(LINK_FAILOVER) or await maintenances.run(name) is not None)
+    chosen = {name: name} if is_one else await _jobs(rekindle, name, selector)
 
     async def move(job_or_maintenance: str) -> Maintenance:
         try:
@@ -117,7 +117,7 @@ async def _is_on_backup(rekindle: Rekindle, job: str) -> bool:
 async def _moved_by_nobody(rekindle: Rekindle, job: str, links: tuple[NodeLinks, ...]) -> Maintenance:
     verdict = await rekindle.move_links(job, links, requested_by=user())
     if verdict.outcome is not Outcome.RECOVERED:
-        raise Refused(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
+        raise NotMoved(f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
     move = Move(at=datetime.now(UTC), what=describe(links), outcome=verdict.outcome, reason=verdict.reason)
     return Maintenance(job=job, stage=Stage.OVER, moves=(move,))
 
@@ -222,26 +222,47 @@ async def _each(jobs: dict[str, str], move: Callable[[str], Awaitable[Maintenanc
     """A line a job as soon as it is done. One that cannot be moved does not keep the others from it."""
     if len(jobs) == 1 and output is Format.TEXT:
         (job_id,) = jobs
-        _say(jobs[job_id], await move(job_id))
+        with _going_on():
+            known = await move(job_id)
+        _say(jobs[job_id], known)
         return 0
     answers: dict[str, Any] = {}
+    codes: set[int] = set()
 
     async def one(job_id: str) -> None:
         try:
             known = await move(job_id)
         except RekindleError as error:
+            codes.add(exit_code(error))
             answers[job_id] = {"job": jobs[job_id], "moved": False, "reason": str(error), "refused": isinstance(error, Refused)}
             if output is Format.TEXT:
                 console.print(Text(f"{jobs[job_id]}: ").append("not moved", style="red").append(f", {error}"), soft_wrap=True)
         else:
+            codes.add(0)
             answers[job_id] = {"job": jobs[job_id], "moved": True, **known.model_dump(mode="json")}
             if output is Format.TEXT:
                 _say(jobs[job_id], known)
 
-    await _in_turn(list(jobs), one)
+    with _going_on():
+        await _in_turn(list(jobs), one)
     if output is Format.JSON:
         print_json([answers[job_id] for job_id in jobs])
-    return 0 if all(answer["moved"] for answer in answers.values()) else 4
+    return _of_all(codes)
+
+
+def _of_all(codes: set[int]) -> int:
+    """The exit code of several jobs: where they ended differently, something was done and something was not."""
+    return codes.pop() if len(codes) == 1 else 1
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Ctrl-C ends the command alone, and it says so."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        said.print(Text("what has begun goes on. Look at it with: rekindle maintenances"), soft_wrap=True)
+        raise
 
 
 def _say(job: str, known: Maintenance) -> None:
@@ -254,20 +275,24 @@ def _say(job: str, known: Maintenance) -> None:
 
 
 async def _judge(rekindle: Rekindle, jobs: dict[str, str], links: tuple[NodeLinks, ...], output: Format) -> int:
-    """What would be answered, as far as it is known without a look at the cluster, which says whose the devices are."""
-    if problem := requests.links_problem(links):
-        raise BadInput(problem)
+    """What would be answered."""
     refusals: dict[str, str] = {}
-    for job_id in jobs:
-        status = await rekindle.status(job_id)
-        refusals[job_id] = f"busy with {status.running}" if status.running else _refused(status.state, links)
+    codes: set[int] = set()
+
+    async def one(job_id: str) -> None:
+        try:
+            await Maintenances(rekindle).check(job_id, links)
+        except RekindleError as error:
+            codes.add(exit_code(error))
+            refusals[job_id] = str(error)
+        else:
+            codes.add(0)
+            refusals[job_id] = ""
+
+    await _in_turn(list(jobs), one)
     if output is Format.JSON:
         print_json([{"job": jobs[job_id], "accepted": not why, "reason": why} for job_id, why in refusals.items()])
-    for job_id, why in refusals.items() if output is Format.TEXT else ():
+    for job_id, why in sorted(refusals.items()) if output is Format.TEXT else ():
         words = f"would be refused: {why}" if why else f"would be accepted: {describe(links)}"
         console.print(f"{jobs[job_id]}: {words}", highlight=False, soft_wrap=True, markup=False)
-    return 4 if any(refusals.values()) else 0
-
-
-def _refused(state: JobState, links: tuple[NodeLinks, ...]) -> str:
-    return requests.refused(state, ModeRequest(mode=Mode.LINK_SWITCH, links=links))
+    return _of_all(codes)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
 from rekindle.client import RecoveryRow
+from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, NotFound, Refused, RekindleError, Unavailable
 from rekindle.model.bounds import numbered
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
@@ -192,6 +193,15 @@ def _fault(one: Standing) -> str:
 
 def _line(markup: str) -> None:
     console.print(markup, highlight=False, soft_wrap=True)
+
+
+def exit_code(error: RekindleError) -> int:
+    """What a script may branch on."""
+    if isinstance(error, BadInput | NotFound | Invalid):
+        return 2
+    if isinstance(error, Unavailable | ClusterUnavailable):
+        return 3
+    return 4 if isinstance(error, Refused | Conflict) else 1
 
 
 def when(time: datetime) -> str:

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.text import Text
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, console, print_columns, print_json, problems, when
@@ -16,7 +18,7 @@ from rekindle.cli.recover import DryRun, Output, user
 from rekindle.errors import BadInput, Refused
 from rekindle.model.plan import ENDS, Forecast, Stage, SwitchPlan, Upgrade, Where, Word
 from rekindle.model.plan_file import parse
-from rekindle.plans import Plans
+from rekindle.plans import ENDED_BY_FORCE, Plans
 from rekindle.policy import plans as policy
 from rekindle.temporal import Attributes
 
@@ -53,9 +55,10 @@ async def start(
     """
     plan = _read(file)
     plans = Plans(await control_plane())
-    forecast = await (plans.forecast(plan) if dry_run else plans.start(plan, requested_by=user()))
     if dry_run:
-        return _show_forecast(plan, forecast, output)
+        return _show_forecast(plan, await plans.forecast(plan), output)
+    with _going_on(plan.switch):
+        forecast = await plans.start(plan, requested_by=user())
     if wait or check:
         return await _follow(plans, plan.switch, check, output)
     if output is Format.JSON:
@@ -90,13 +93,14 @@ async def show(name: str = "", *, output: Output = Format.TEXT) -> None:
         return
     rows = [(switch, run) async for switch, run in plans.list()]
     if output is Format.JSON:
-        print_json([{"switch": switch, "running": _runs(run.status), "since": run.start_time} for switch, run in rows])
+        print_json(
+            [
+                {"switch": switch, "running": _runs(run.status), "state": _state(run), "since": run.start_time}
+                for switch, run in rows
+            ]
+        )
     elif rows:
-        cells = [
-            (name, _state(run.status, run.typed_search_attributes.get(Attributes.PHASE) or ""), when(run.start_time))
-            for name, run in rows
-        ]
-        print_columns(("switch", "state", "since"), cells)
+        print_columns(("switch", "state", "since"), [(name, _state(run), when(run.start_time)) for name, run in rows])
     else:
         console.print("no switch is being upgraded; begin with: rekindle plan start plan.yaml --dry-run", soft_wrap=True)
 
@@ -105,8 +109,12 @@ def _runs(status: WorkflowExecutionStatus | None) -> bool:
     return status is WorkflowExecutionStatus.RUNNING
 
 
-def _state(status: WorkflowExecutionStatus | None, stage: str) -> str:
-    return "refused" if status is WorkflowExecutionStatus.FAILED else stage
+def _state(run: WorkflowExecution) -> str:
+    if run.status is WorkflowExecutionStatus.FAILED:
+        return Stage.REFUSED
+    if run.status in ENDED_BY_FORCE:
+        return Stage.TERMINATED
+    return run.typed_search_attributes.get(Attributes.PHASE) or ""
 
 
 @plan_app.command
@@ -211,17 +219,28 @@ async def _follow(plans: Plans, switch: str, command: str, output: Format) -> in
         0 where it has come to its end, or waits for `proceed`; 1 where it was rolled back, waits for a decision or is stopped.
     """
     said: set[str] = set()
-    while True:
-        known = await plans.status(switch)
-        _tell_news(known, said)
-        if known.stage is Stage.FREE and command and not policy.stands(known):
-            if await _run(command, known):
-                return _end(known, output, f"{command} failed: proceed or roll back by hand")
-            by = f"{user()}, by the success of a check"
-            await plans.tell(switch, Word.PROCEED, leaf=known.leaf_name, requested_by=by)
-        elif known.stage in (*ENDS, Stage.FREE) or policy.stands(known):
-            return _end(known, output)
-        await asyncio.sleep(LOOK)
+    with _going_on(switch):
+        while True:
+            known = await plans.status(switch)
+            _tell_news(known, said)
+            if known.stage is Stage.FREE and command and not policy.stands(known):
+                if await _run(command, known):
+                    return _end(known, output, f"{command} failed: proceed or roll back by hand")
+                by = f"{user()}, by the success of a check"
+                await plans.tell(switch, Word.PROCEED, leaf=known.leaf_name, requested_by=by)
+            elif known.stage in (*ENDS, Stage.FREE) or policy.stands(known):
+                return _end(known, output)
+            await asyncio.sleep(LOOK)
+
+
+@contextmanager
+def _going_on(switch: str) -> Iterator[None]:
+    """Ctrl-C ends the command alone, and it says so."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        problems.print(Text(f"what has begun goes on. Look at it with: rekindle plan show {switch}"), soft_wrap=True)
+        raise
 
 
 def _tell_news(known: Upgrade, said: set[str]) -> None:
@@ -250,7 +269,7 @@ async def _run(command: str, known: Upgrade) -> int:
 def _end(known: Upgrade, output: Format, problem: str = "") -> int:
     _show(known, output)
     if problem:
-        _say(problem)
+        problems.print(Text(problem), soft_wrap=True)
     well = known.stage in (Stage.DONE, Stage.FREE) and not policy.stands(known) and not problem
     return 0 if well and all(move.where is not Where.LEFT for move in known.moves) else 1
 

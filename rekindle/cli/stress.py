@@ -32,7 +32,10 @@ async def stress_test(
 
 def _wanted(nodes: Sequence[str], ops: str) -> StressRequest:
     named = [name.strip() for name in ops.split(",")]
-    if wrong := next((name for name in named if name not in OPS), None):
+    wrong = next((name for name in named if name not in OPS), None)
+    if wrong is not None:
         raise BadInput(f"--ops: {wrong!r} is no check, accepted are {', '.join(OPS)}")
     numbers = tuple(int(OPS[name]) for name in dict.fromkeys(named))
+    if "" in nodes:
+        raise BadInput("--node: empty, accepted are names of nodes, as in: rekindle nodes")
     return StressRequest(nodes=dict.fromkeys(nodes, numbers)) if nodes else StressRequest(all_nodes=numbers)

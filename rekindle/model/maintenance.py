@@ -92,6 +92,12 @@ class FailoverRequest(Value):
     """The job's, as it is shown; empty: as it was given."""
 
     links: tuple[NodeLinks, ...] = ()
+    dry_run: bool = False
+    """Only look whose devices these are: they are the result, as if they had been moved."""
+
     requested_by: Text = ""
+    upgrade: Text = ""
+    """Workflow id of the upgrade that is told when devices return; empty: none is."""
+
     known: Maintenance | None = None
     """What an earlier run of it knew; None: it begins."""

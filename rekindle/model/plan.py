@@ -78,9 +78,12 @@ class Stage(StrEnum):
     ROLLING_BACK = "rolling back"
     DONE = "done"
     ROLLED_BACK = "rolled back"
+    REFUSED = "refused"
+    TERMINATED = "terminated"
+    """Somebody has ended its workflow by force; its maintenances stand."""
 
 
-ENDS = (Stage.DONE, Stage.ROLLED_BACK)
+ENDS = (Stage.DONE, Stage.ROLLED_BACK, Stage.REFUSED, Stage.TERMINATED)
 
 
 class Where(StrEnum):

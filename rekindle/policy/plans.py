@@ -205,6 +205,12 @@ def newcomers(seen: LeafView, known: Upgrade) -> list[JobOnLeaf]:
     return come[: max(0, MOST_JOBS + MOST_LEFT - len(known.moves))]
 
 
+def came_back(seen: LeafView, known: Upgrade) -> bool:
+    """Whether a job that has left the leaf uses it."""
+    left = {move.job_id for move in known.moves if move.where is Where.ON_BACKUP}
+    return any(job.job_id in left for job in to_move(seen, known))
+
+
 def first_move(job: JobOnLeaf, leaf: int) -> JobMove:
     return JobMove(job_id=job.job_id, job=job.job, leaf=leaf, maintenance=job.maintenance, what=describe(job.move))
 

@@ -11,8 +11,8 @@ from typing import Protocol
 import pytest
 
 from rekindle.cli import app
-from rekindle.cli.output import problems
-from rekindle.errors import Conflict, Invalid, Refused, RekindleError
+from rekindle.cli.output import exit_code, problems
+from rekindle.errors import Conflict, Invalid, NotMoved, Refused, RekindleError
 
 PLAIN = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
 
@@ -213,14 +213,20 @@ def test_what_does_not_say_where_a_stack_is_is_named(rekindle: Rekindle, short_p
     assert "dev.json does not say where `rekindle dev` is" in done.stderr
 
 
-@pytest.mark.parametrize(("error", "code"), [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(Invalid("spec"), 2), (Conflict("the name is taken"), 4), (Refused("busy"), 4), (NotMoved("eth1 is down"), 1)],
+)
 def test_what_the_cluster_refuses_has_its_exit_code(error: RekindleError, code: int) -> None:
-    """An object that it does not take is bad input, one that is there already a refusal; 1 is for recoveries."""
-    assert app.exit_code(error) == code
+    """An object that it does not take is bad input, one that is there already a refusal; 1 is for what was tried."""
+    assert exit_code(error) == code
 
 
 def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:
     """Of a stress test, with those that are accepted, and before anybody is asked."""
-    done = rekindle("stress-test", "gpt", "--ops", "compute,fire")
-    assert done.returncode == 2, done.stderr
-    assert "--ops: 'fire' is no check, accepted are compute, p2p, memory" in done.stderr
+    for ops, wrong in (("compute,fire", "'fire'"), ("", "''"), ("compute,", "''")):
+        done = rekindle("stress-test", "gpt", "--ops", ops)
+        assert done.returncode == 2, done.stderr
+        assert f"--ops: {wrong} is no check, accepted are compute, p2p, memory" in done.stderr
+    done = rekindle("stress-test", "gpt", "--node", "")
+    assert (done.returncode, "--node: empty" in done.stderr) == (2, True), done.stderr

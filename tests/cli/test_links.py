@@ -1,11 +1,14 @@
 """What a person sees of links that are failed over and switched back: typed beside a real control plane and a scripted peer."""
 
+import asyncio
 import json
+import signal
 from functools import partial
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle import ids
 from tests.cli.test_recover import ended
 from tests.cli.test_recover import typed as any_command
 from tests.support.harness import a_job, training
@@ -109,4 +112,76 @@ async def test_a_switch_that_fails_is_said_with_its_reason(temporal: WorkflowEnv
     async with training(temporal, a_job(), Script(switch_results=[False])) as (world, peer):
         await peer.with_links()
         code, said = await ended(await typed(world, "failover", world.job.name, *NODE, "--devices", "0,1"))
-        assert (code, "rank 3: eth1 is down" in said) == (4, True), said
+        assert (code, "rank 3: eth1 is down" in said) == (1, True), said
+
+
+@pytest.mark.parametrize(
+    ("devices", "code", "words"),
+    [
+        (("--node", "node-7", "--devices", "0"), 2, "node: node-7 has no pod of the job"),
+        ((*NODE, "--devices", "0,7"), 2, "device: 7 of node-1 is none of the job's, accepted are 0, 1"),
+        ((*NODE, "--devices", "0,1"), 4, "these links are failed over already, by link-failover/"),
+        ((*NODE, "--devices", "1"), 4, "on the backup link already: rank 3, moved by link-failover/"),
+    ],
+)
+async def test_a_dry_run_says_what_the_command_says(
+    temporal: WorkflowEnvironment, devices: tuple[str, ...], code: int, words: str
+) -> None:
+    """The same words and the same exit code, also of what only the cluster knows; it leaves no maintenance in the list."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.with_links()
+        name = world.job.name
+        await ended(await typed(world, "failover", name, *NODE, "--devices", "0,1"))
+        there = await ended(await typed(world, "maintenances", "--all"))
+        found, said = await ended(await typed(world, "failover", name, *devices, "--dry-run"))
+        assert (found, f"{name}: would be refused: {words}" in said) == (code, True), said
+        assert await ended(await typed(world, "maintenances", "--all")) == there
+        found, really = await ended(await typed(world, "failover", name, *devices))
+        assert (found, really.strip().removeprefix("error: ")) == (code, said.strip().partition("refused: ")[2])
+
+
+async def test_a_machine_is_told_the_same_exit_codes(temporal: WorkflowEnvironment) -> None:
+    """As a person is."""
+    async with training(temporal, a_job(), Script(switch_results=[False])) as (world, peer):
+        await peer.with_links()
+        name, json_too = world.job.name, ("--output", "json")
+        for node, expected in (("node-7", 2), ("node-1", 1)):
+            code, said = await ended(await typed(world, "failover", name, "--node", node, "--devices", "0", *json_too))
+            assert (code, json.loads(said)[0]["moved"]) == (expected, False), said
+        code, said = await ended(await typed(world, "switchback", name, *json_too))
+        assert (code, json.loads(said)[0]["moved"]) == (2, False), said
+
+
+async def test_a_maintenance_of_any_client_is_found_whatever_its_id(temporal: WorkflowEnvironment) -> None:
+    """By its job, and by its id; one that is not there is not called over."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.with_links()
+        name, links = world.job.name, [{"node": "node-1", "devices": ["0", "1"], "backup": True}]
+        for job, switched_back in ((name, name), (world.job.id, name), (name, f"mine/{name}")):
+            begun = await world.client.start_workflow(
+                ids.Workflows.LINK_FAILOVER, {"job": job, "links": links}, id=f"mine/{name}", task_queue=ids.CONTROL_QUEUE
+            )
+            await begun.execute_update(ids.FailoverUpdates.SETTLED)
+            assert peer.on_backup == {2, 3}
+            async with asyncio.timeout(10):
+                while begun.id not in (await ended(await typed(world, "maintenances")))[1]:
+                    await asyncio.sleep(0.1)
+            code, said = await ended(await typed(world, "switchback", switched_back))
+            assert (code, peer.on_backup) == (0, set()), said
+        code, said = await ended(await typed(world, "switchback", "link-failover/none"))
+        assert (code, "maintenance: 'link-failover/none' is not known" in said) == (2, True), said
+
+
+async def test_ctrl_c_ends_the_command_and_not_what_has_begun(temporal: WorkflowEnvironment) -> None:
+    """It says so, and no traceback."""
+    async with training(temporal, a_job(), Script(switches=False)) as (world, peer):
+        await peer.with_links()
+        command = await typed(world, "failover", world.job.name, *NODE, "--devices", "0,1")
+        await peer.until(lambda: bool(peer.lists))
+        command.send_signal(signal.SIGINT)
+        code, said = await ended(command)
+        assert (code, said.strip()) == (130, "what has begun goes on. Look at it with: rekindle maintenances")
+        peer.script.switches = True
+        await peer.report_switched()
+        code, said = await ended(await typed(world, "switchback", world.job.name))
+        assert code == 0, said

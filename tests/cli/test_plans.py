@@ -15,7 +15,7 @@ from rekindle.cli.output import console, problems
 from rekindle.model.plan import Stage, Word
 from tests.cli.test_recover import ended
 from tests.cli.test_recover import typed as any_command
-from tests.support.fleet import Two, two_jobs
+from tests.support.fleet import FIRST, Two, two_jobs
 
 typed = partial(any_command, counted=True)
 
@@ -68,6 +68,9 @@ async def test_a_check_decides_in_place_of_a_person(temporal: WorkflowEnvironmen
         code, said = await ended(await typed(this.first, "plan", "start", file, "--check", check))
         assert (code, "failed: proceed or roll back by hand" in said) == (1, True), said
         assert ((tmp_path / "asked").read_text().split(), this.two.on_backup) == (["a", "b"], {2, 3})
+        machine = ("plan", "run", this.switch, "--check", "false", "--output", "json")
+        output, _ = await (following := await typed(this.first, *machine)).communicate()
+        assert (following.returncode, json.loads(output)["stage"]) == (1, Stage.FREE), output
         (tmp_path / "up").touch()
         code, said = await ended(await typed(this.first, "plan", "run", this.switch, "--check", check))
         assert (code, f"{this.switch}: done" in said) == (0, True), said
@@ -88,6 +91,27 @@ async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(tempor
         said_so.close()
         code, said = await ended(following)
         assert (code, "leaf a is not free, leaf b is" in said, this.two.on_backup) == (4, True, {2, 3}), said
+
+
+async def test_an_upgrade_that_is_no_more_is_followed_to_its_end(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """One that was refused says why, and one that somebody has terminated that it is: nobody waits for either."""
+    async with two_jobs(temporal, second_trains=False) as this:
+        file = written(this, tmp_path)
+        code, said = await ended(await typed(this.first, "plan", "start", file))
+        assert (code, "no training step was completed" in said) == (4, True), said
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch))
+        assert (code, f"{this.switch}: refused" in said, "no training step was completed" in said) == (1, True, True), said
+        await this.plans.start(this.plan([FIRST]))
+        await ended(await typed(this.first, "plan", "run", this.switch))
+        await this.handle.terminate("by mistake")
+        code, said = await ended(await typed(this.first, "plan", "run", this.switch))
+        assert (code, f"{this.switch}: terminated" in said) == (1, True), said
+        assert f"  {this.first.job.name}: on the backup link" in said
+        async with asyncio.timeout(20):
+            while "terminated" not in (said := (await ended(await typed(this.first, "plan", "show")))[1]):
+                await asyncio.sleep(0.1)
+        (link,) = (await this.first.status()).state.links
+        await this.maintenances.switch_back(link.maintenance)
 
 
 GOOD = (

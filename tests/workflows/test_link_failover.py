@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.errors import BadInput, Busy, Refused
+from rekindle.errors import BadInput, Busy, NotMoved, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
 from rekindle.model.links import NodeLinks, OnBackup
@@ -154,7 +154,7 @@ async def test_a_maintenance_whose_links_cannot_be_moved_has_failed_with_the_rea
     """Training goes on, on the links of before."""
     async with linked(temporal, a_job(), Script(switch_results=[False])) as (world, _):
         maintenance = await of(world).fail_over(world.job.id, OVER)
-        with pytest.raises(Refused, match="rank 3: eth1 is down"):
+        with pytest.raises(NotMoved, match="rank 3: eth1 is down"):
             await of(world).settled(maintenance)
         with pytest.raises(WorkflowFailureError):
             await world.client.get_workflow_handle(maintenance).result()
@@ -178,7 +178,7 @@ async def test_a_switchback_that_fails_can_be_asked_for_again(temporal: Workflow
     async with linked(temporal, a_job(), Script(switch_results=[True, False])) as (world, peer):
         maintenance = await of(world).fail_over(world.job.id, OVER)
         await of(world).settled(maintenance)
-        with pytest.raises(Refused, match="eth1 is down"):
+        with pytest.raises(NotMoved, match="eth1 is down"):
             await of(world).switch_back(maintenance)
         assert peer.on_backup == {2, 3}
         await of(world).switch_back(maintenance)

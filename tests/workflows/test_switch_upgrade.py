@@ -277,6 +277,19 @@ async def test_a_job_that_begins_meanwhile_leaves_the_leaf_as_soon_as_it_can(tem
         assert this.two.on_backup == {2, 3}
 
 
+async def test_a_job_that_somebody_switched_back_leaves_the_free_leaf_again_at_once(temporal: WorkflowEnvironment) -> None:
+    """A leaf of which it is said that no job uses it is used by none: nobody waits half an hour for the next look."""
+    async with two_jobs(temporal) as this:
+        await this.plans.start(this.plan([FIRST]))
+        (move,) = (await free(this, "a")).moves
+        await this.maintenances.switch_back(move.maintenance)
+        known = await until(this, lambda known: known.stage is Stage.FREE and len(this.one.lists) == 3)
+        assert this.one.on_backup == {2, 3}
+        assert f"back to failing over, {this.first.job.name} on the leaf" in known.notes[-1].what
+        await this.plans.tell(this.switch, Word.PROCEED)
+        assert ((await this.handle.result()).stage, this.one.on_backup) == (Stage.DONE, set())
+
+
 async def test_a_leaf_that_cannot_be_looked_at_stops_the_upgrade(temporal: WorkflowEnvironment) -> None:
     """What it has moved stays where it is, until somebody resumes it; before the begin it is a refusal."""
     async with two_jobs(temporal) as this:

@@ -11,7 +11,7 @@ import grpc
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.client import Rekindle
-from rekindle.errors import BadInput, Busy, Refused, RekindleError, Unavailable
+from rekindle.errors import BadInput, Busy, NotMoved, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
 from rekindle.model.maintenance import Stage
@@ -96,7 +96,7 @@ class Operations:
             return await ask()
         except Busy as error:
             return Receipt(code=OM_IS_RUNNING, info=str(error))
-        except (BadInput, Refused) as error:
+        except (BadInput, Refused, NotMoved) as error:
             return Receipt(code=PARAMETERS, info=str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -119,7 +119,7 @@ class Operations:
                 known = [await self._maintenances.settled(maintenance) for maintenance in maintenances]
         except TimeoutError:
             return "report switch nic result timeout, please check manually"
-        except (BadInput, Refused) as error:
+        except (BadInput, Refused, NotMoved) as error:
             return f"switch nic failed, {error}"
         except RekindleError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
