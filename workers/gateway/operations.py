@@ -48,7 +48,7 @@ class Operations:
         """The last test of each job that was asked for here."""
         self._moved: dict[str, str] = {}
         """The maintenance of each job that was asked here to move links last."""
-        self._everybody = settings.cluster == "local" or not settings.check_senders
+        self._everybody = settings.cluster == "local" or settings.senders == "anybody"
         self._platforms = settings.platforms
 
     async def switch_links(self, context: Context, job_id: str, read: Callable[[], Sequence[NodeLinks]]) -> Receipt:
