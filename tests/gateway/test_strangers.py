@@ -12,6 +12,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import BadInput, ClusterUnavailable, Forbidden, NotFound, Refused, Unavailable
+from rekindle.model.cluster import ClusterEvent
 from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Proof, Speakers
 from rekindle.settings import Settings
@@ -41,12 +42,15 @@ class Pods:
         self.problem: Exception | None = None
         self.on_look: Callable[[], Any] = lambda: None
 
-    async def __call__(self, job_id: str) -> Speakers:
+    async def speakers(self, job_id: str) -> Speakers:
         self.asked.append(asyncio.get_running_loop().time())
         self.on_look()
         if self.problem:
             raise self.problem
         return Speakers(TrainingSide.MINDIO, frozenset(), frozenset(self.addresses))
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        raise AssertionError("a stranger is no news of the job")
 
 
 async def no_token(token: str) -> str:

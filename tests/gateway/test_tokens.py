@@ -12,6 +12,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import ClusterUnavailable, Refused, Unavailable
+from rekindle.model.cluster import ClusterEvent
 from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Proof, Speakers
 from rekindle.settings import Settings
@@ -53,6 +54,9 @@ class ApiServer:
             raise self.problem
         return Speakers(TrainingSide.REKINDLE, frozenset({POD}), frozenset())
 
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        raise AssertionError("a stranger is no news of the job")
+
     async def review(self, token: str) -> str:
         self.reviews.append(token)
         self.times.append(asyncio.get_running_loop().time())
@@ -66,7 +70,7 @@ class ApiServer:
 
 @asynccontextmanager
 async def remembering(server: ApiServer, times: TokenTimes = HOURS) -> AsyncIterator[Senders]:
-    who = Senders(server.speakers, Tokens(server.review, times), RULES, QUICK)
+    who = Senders(server, Tokens(server.review, times), RULES, QUICK)
     yield who
     await who.close()
 

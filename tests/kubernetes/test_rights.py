@@ -200,7 +200,8 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         await look_and_remember(clusters["control"], job)
         await clusters["control"].ensure_stopped(job, 0)
         await clusters["gateway"].speakers(job)
-        await clusters["watcher"].record(job, EVENT)
+        for account in ("watcher", "gateway"):
+            await clusters[account].record(job, EVENT)
     for account in ("gateway", "control"):
         with pytest.raises(NotFound):
             await clusters[account].speakers("unknown")

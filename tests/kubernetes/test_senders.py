@@ -37,7 +37,7 @@ async def a_job(namespace: Namespace, *, suspend: bool = False) -> Object:
 
 def senders_of(namespace: Namespace, patience: float) -> Senders:
     cluster = KubernetesCluster(namespace.api, Settings())
-    return Senders(cluster.speakers, Tokens(cluster.pod_of_token), rules_of(Settings()), Times(gap=0.1, patience=patience))
+    return Senders(cluster, Tokens(cluster.pod_of_token), rules_of(Settings()), Times(gap=0.1, patience=patience))
 
 
 @pytest.fixture

@@ -1,19 +1,24 @@
 """Who may speak for a job of our training side on Kubernetes: who has a token of its pods, which the API server confirms."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from rekindle.errors import Refused, Unavailable
+from activities.clusters.kubernetes.tokens import TOKEN_REVIEWS, pod_of_token
+from rekindle.errors import ClusterUnavailable, Refused, Unavailable
 from rekindle.settings import Settings
+from rekindle_training import names
 from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.kubernetes import Namespace
+from tests.support.scripted_api import scripted_api
 from tests.support.service_account_tokens import claims_in, new_key, signed, token_of, unsigned
 from workers.gateway.senders import Senders, Times, rules_of
 from workers.gateway.tokens import Times as TokenTimes
@@ -22,7 +27,7 @@ from workers.gateway.tokens import Tokens
 HERE = "ipv4:127.0.0.1:5"
 """The address of all pods of our kubelets: it proves nothing here."""
 
-REVIEW = ("POST", "/apis/authentication.k8s.io/v1/tokenreviews")
+REVIEW = ("POST", TOKEN_REVIEWS)
 QUICK = Times(gap=0.05, patience=1, fresh=0)
 
 
@@ -52,11 +57,15 @@ async def a_job(namespace: Namespace, name: str) -> tuple[str, Object]:
     template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
     spec = {"completions": 1, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
     job = await namespace.api.create(namespace.path("jobs"), {"metadata": {"name": name}, "spec": spec})
-    pods, selector = namespace.path("pods"), f"job-name={name}"
+    return job["metadata"]["uid"], await running_pod(namespace, name)
+
+
+async def running_pod(namespace: Namespace, job: str) -> Object:
+    pods, selector = namespace.path("pods"), f"job-name={job}"
     async with aclosing(namespace.api.watch(pods, "0", labelSelector=selector)) as changes:
         async for change in changes:
             if change.object["status"].get("phase") == "Running":
-                return job["metadata"]["uid"], change.object
+                return change.object
     raise AssertionError("a watch has no end")
 
 
@@ -67,7 +76,7 @@ async def scene(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> Async
     async with api_proxy(kubeconfig, tmp_path) as proxy, Api(proxy.kubeconfig) as api:
         cluster = KubernetesCluster(api, Settings())
         tokens = Tokens(cluster.pod_of_token, TokenTimes(fresh=0, denied=0, gap=0))
-        senders = Senders(cluster.speakers, tokens, rules_of(Settings()), QUICK)
+        senders = Senders(cluster, tokens, rules_of(Settings()), QUICK)
         yield Scene(namespace, proxy, senders, tmp_path, kubeconfig.parent / "service-accounts.key", job_id, pod, other)
         await senders.close()
 
@@ -129,6 +138,20 @@ async def test_nobody_else_speaks_for_it(attempt: str, scene: Scene) -> None:
     assert scene.proxy.requests.count(REVIEW) == reviews
 
 
+async def test_an_event_of_the_job_says_what_its_manager_lacks(scene: Scene) -> None:
+    """Once an hour: its client calls again every second. It is not said of who calls from elsewhere."""
+    with pytest.raises(Refused):
+        await scene.senders.check(scene.job_id, "ipv4:10.9.9.9:5", "")
+    for _ in range(3):
+        with pytest.raises(Refused):
+            await scene.check("")
+    event = await scene.namespace.until_event("SenderRefused")
+    assert (event["type"], event["involvedObject"]["uid"]) == ("Warning", scene.job_id)
+    assert "needs a projected service account token with the audience rekindle-gateway" in event["message"]
+    assert "10.9.9.9" not in event["message"]
+    assert len([path for method, path in scene.proxy.requests if method == "POST" and path.endswith("/events")]) == 1
+
+
 async def test_a_pod_that_is_gone_speaks_no_more(scene: Scene) -> None:
     """Its tokens would be good for longer: neither one that was heard before nor another one."""
     heard, other = [await token_of(scene.namespace, scene.pod) for _ in range(2)]
@@ -159,7 +182,7 @@ async def test_without_the_right_to_ask_nobody_is_refused_or_let_in(scene: Scene
     async with Api(await scene.namespace.kubeconfig_of("nothing", kubeconfig, tmp_path)) as api:
         tokens = Tokens(KubernetesCluster(api, Settings()).pod_of_token)
         administrator = KubernetesCluster(scene.namespace.api, Settings())
-        senders = Senders(administrator.speakers, tokens, rules_of(Settings()), QUICK)
+        senders = Senders(administrator, tokens, rules_of(Settings()), QUICK)
         with pytest.raises(Unavailable, match='cannot create resource "tokenreviews"'):
             await senders.check(scene.job_id, HERE, await token_of(scene.namespace, scene.pod))
         await senders.close()
@@ -180,3 +203,41 @@ async def test_the_manager_of_our_kind_of_job_finds_its_token(scene: Scene, kube
     await scene.senders.check(job_id, HERE, token)
     with pytest.raises(Refused, match="none of this job"):
         await scene.check(token)
+
+
+async def test_the_template_of_the_page_gives_a_token(scene: Scene, kubeconfig: Path) -> None:
+    """A pod of somebody else's kind, with the volume that docs/kubernetes.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(volumes:.*?)```", page, re.DOTALL)
+    spec = yaml.safe_load(shown)
+    spec["containers"][0] |= {"image": "none", "command": ["sleep", "1000"]}
+    template = {"spec": {**spec, "restartPolicy": "Never"}}
+    body = {"metadata": {"name": "shown"}, "spec": {"completions": 1, "completionMode": "Indexed", "template": template}}
+    job = await scene.namespace.api.create(scene.namespace.path("jobs"), body)
+    pod = await running_pod(scene.namespace, "shown")
+    (mount,) = [one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["name"] == "rekindle-token"]
+    assert Path(mount["mountPath"]) / "token" == Path(names.DEFAULT_TOKEN_FILE)
+    token = (kubeconfig.parent / "pods" / pod["metadata"]["uid"] / "rekindle-token" / "token").read_text()
+    await scene.senders.check(job["metadata"]["uid"], HERE, token)
+
+
+async def test_a_server_that_is_not_ready_denies_nobody(tmp_path: Path) -> None:
+    """Started a moment ago, or without its store, it confirms no token: who asks is told to come again."""
+    async with scripted_api(tmp_path) as (server, api):
+        for code, error in ((503, ClusterUnavailable), (200, Refused)):
+            server.answers = {("GET", "/readyz"): (code, {}), REVIEW: (201, {"status": {"error": "invalidated"}})}
+            with pytest.raises(error):
+                await pod_of_token(api, "a token")
+
+
+async def test_a_server_that_knows_no_audience_confirms_nothing(tmp_path: Path) -> None:
+    """Or names no pod: who says yes to everything says nothing about us."""
+    uid = {"authentication.kubernetes.io/pod-uid": ["a-uid"]}
+    good = {"authenticated": True, "user": {"extra": uid}, "audiences": ["rekindle-gateway"]}
+    async with scripted_api(tmp_path) as (server, api):
+        for status in (good | {"audiences": []}, good | {"user": {}}, {**good, "audiences": ["another"]}):
+            server.answers = {REVIEW: (201, {"status": status})}
+            with pytest.raises(Refused, match="not one of a pod for the audience"):
+                await pod_of_token(api, "a token")
+        server.answers = {REVIEW: (201, {"status": good})}
+        assert await pod_of_token(api, "a token") == "a-uid"

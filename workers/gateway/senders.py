@@ -8,12 +8,14 @@ import asyncio
 import ipaddress
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 from urllib.parse import unquote
 
 from rekindle.errors import NotFound, Refused, RekindleError, Unavailable
+from rekindle.model.cluster import ClusterEvent
 from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Caller, Problem, Proof, Speakers
 from rekindle.policy.senders import caller_of, problem_of
@@ -29,8 +31,21 @@ MAX_JOBS = 10_000
 SAY_AGAIN = 60.0
 """Seconds between two lines of the log about one address and one job."""
 
-Lookup = Callable[[str], Awaitable[Speakers]]
+TELL_AGAIN = 3600.0
+"""Seconds between two events of one job."""
+
 Rules = Mapping[TrainingSide, Proof]
+
+
+class Directory(Protocol):
+    """What is asked of the cluster."""
+
+    async def speakers(self, job_id: str) -> Speakers:
+        """NotFound: there is no such job."""
+        ...
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None: ...
+
 
 logger = logging.getLogger("gateway")
 
@@ -63,6 +78,8 @@ class _Known:
     """When the last look-up began."""
     told: float = float("-inf")
     """When the last one that was answered began."""
+    event: float = float("-inf")
+    """When an event of the job said last that a caller was refused."""
     problem: str = "the cluster does not answer"
     looking: asyncio.Task[None] | None = None
 
@@ -70,14 +87,11 @@ class _Known:
 class Senders:
     """Remembers the pods of each job. A caller that is known needs no look-up, and no API server."""
 
-    def __init__(self, lookup: Lookup, tokens: Tokens, rules: Rules, times: Times = USUAL) -> None:
-        """Args:
-        lookup: the job's pods; NotFound when there is no such job.
-        """
-        self._lookup, self._tokens, self._rules = lookup, tokens, rules
+    def __init__(self, cluster: Directory, tokens: Tokens, rules: Rules, times: Times = USUAL) -> None:
+        self._cluster, self._tokens, self._rules = cluster, tokens, rules
         self._times = times
         self._jobs: OrderedDict[str, _Known] = OrderedDict()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[None]] = set()
         self._few = asyncio.Semaphore(LOOKUPS)
         self._said: dict[tuple[str, str], float] = {}
         self._held: Counter[tuple[str, str]] = Counter()
@@ -101,10 +115,32 @@ class Senders:
             if self._may_say(job_id, caller.address):
                 said = {"job": job_id, "address": caller.address, "reason": str(error)}
                 logger.warning("refused: no pod of the job calls", extra=said)
+            self._tell(job_id, caller.address, str(error))
             raise Refused(f"jobId={job_id}: {error}") from error
         except Unavailable as error:
             if not self._held[job_id, peer]:  # a stream that was admitted proves its connection, whatever token comes on it
                 raise Unavailable(f"jobId={job_id}: whether {caller.address} is one of its pods is not known: {error}") from error
+
+    def _tell(self, job_id: str, address: str, reason: str) -> None:
+        """Who owns the job looks at its events, and not into our log. A stranger's call is no news of the job."""
+        job = self._known(job_id)
+        is_own = job.speakers is not None and address in job.speakers.addresses
+        if not is_own or _now() - job.event < TELL_AGAIN:
+            return
+        job.event = _now()
+        message = f"what calls from {address}, the address of a pod of this job, may not speak for it: {reason}"
+        event = ClusterEvent(name=job_id, kind="Job", reason="SenderRefused", message=message, type="Warning")
+        self._keep(asyncio.create_task(self._record(job_id, event)))
+
+    async def _record(self, job_id: str, event: ClusterEvent) -> None:
+        try:
+            await self._cluster.record(job_id, event)
+        except RekindleError as error:
+            logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
 
     @contextmanager
     def holding(self, job_id: str, peer: str) -> Iterator[None]:
@@ -142,10 +178,10 @@ class Senders:
         return self._rules[speakers.training_side] if speakers else Proof.ADDRESS
 
     async def close(self) -> None:
-        looking = list(self._looking)
-        for task in looking:
+        work = list(self._work)
+        for task in work:
             task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
 
     def _known(self, job_id: str) -> _Known:
         job = self._jobs.setdefault(job_id, _Known())
@@ -158,8 +194,7 @@ class Senders:
         """The next look-up of a job, which all share who wait for it."""
         if job.looking is None or job.looking.done():
             job.looking = asyncio.create_task(self._look_up(job_id, job))
-            self._looking.add(job.looking)
-            job.looking.add_done_callback(self._looking.discard)
+            self._keep(job.looking)
         return job.looking
 
     async def _look_up(self, job_id: str, job: _Known) -> None:
@@ -168,7 +203,7 @@ class Senders:
         async with self._few:
             job.asked = asked = _now()
             try:
-                found = await self._lookup(job_id)
+                found = await self._cluster.speakers(job_id)
             except NotFound:
                 found = None
             except RekindleError as error:
@@ -241,7 +276,7 @@ async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
 
     async with Api(settings.kubeconfig) as api:
         cluster = KubernetesCluster(api, settings)
-        senders = Senders(cluster.speakers, Tokens(cluster.pod_of_token), rules)
+        senders = Senders(cluster, Tokens(cluster.pod_of_token), rules)
         try:
             yield senders
         finally:
