@@ -146,11 +146,17 @@ class PlanActivities:
                         return await self._not_back(request.maintenance, str(error))
 
     async def _not_back(self, maintenance: str, problem: str) -> Moved:
-        """What is over meanwhile has nothing on its backup link; what could not be failed over never had."""
+        """What is over meanwhile has nothing on its backup link; what could not be failed over never had. What somebody has
+        terminated moves nothing any more."""
         try:
             known = await self._maintenances.settled(maintenance)
-        except (BadInput, Refused) as error:
+        except BadInput as error:
             return Moved(info=f"nothing is to be moved back: {error}")
+        except Refused as error:
+            known = await self._maintenances.status(maintenance)
+            if not known.on_backup:
+                return Moved(info=f"nothing is to be moved back: {error}")
+            problem = f"{maintenance} was ended before it had moved its links back; fail the same devices over again"
         return Moved(problem=problem) if known.on_backup else Moved(info=problem)
 
 

@@ -182,5 +182,7 @@ class ErrorTypes:
     ATTACHMENT_OVER = "attachment.over"
     GIVEN_UP = "recovery.given_up"
     """A recovery gave up, its workflow failed; the verdict is in the details."""
+    WORKFLOW_LOST = "AcceptedUpdateCompletedWorkflow"
+    """The server's, not ours: a workflow has ended, or was terminated, before it had answered an update."""
     REQUEST_INVALID = "request.invalid"
     REQUEST_REFUSED = "request.refused"

@@ -7,7 +7,8 @@
 Imports no workflow. Errors are those of `rekindle.errors`.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from temporalio.client import (
@@ -17,6 +18,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy
@@ -96,7 +98,7 @@ class Maintenances:
             update = await handle.start_update(
                 ids.FailoverUpdates.SWITCH_BACK, wanted, wait_for_stage=WorkflowUpdateStage.ACCEPTED, result_type=Receipt
             )
-            return str((await update.result()).info) if wait else "accepted"
+            return str((await _answer(update.result)).info) if wait else "accepted"
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -112,7 +114,9 @@ class Maintenances:
         """
         handle = self._rekindle.temporal.get_workflow_handle(maintenance, result_type=Maintenance)
         try:
-            found: Maintenance = await handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            found: Maintenance = await _answer(
+                lambda: handle.execute_update(ids.FailoverUpdates.SETTLED, result_type=Maintenance)
+            )
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except RPCError as error:
@@ -145,7 +149,7 @@ class Maintenances:
         Raises:
             BadInput: there is none, or there are several.
         """
-        if maintenance.startswith(ids.LINK_FAILOVER):
+        if maintenance.startswith(ids.LINK_FAILOVER) or await self.run(maintenance):
             return maintenance
         running = [run.id for run in await self.of(maintenance) if run.status is WorkflowExecutionStatus.RUNNING]
         if not running:
@@ -155,10 +159,25 @@ class Maintenances:
         return running[0]
 
     async def of(self, job: str) -> list[WorkflowExecution]:
-        """Those of one job, by its id or name, newest first."""
+        """Those of one job, by its id or name, newest first; those that a client has begun under an id of its own if they have
+        moved links."""
         job_id = await self._rekindle.find(job)
-        name = (await self._rekindle.status(job_id)).state.job.name
-        return [run for run in await self.list(name) if run.id.endswith(f"/{job_id[:8]}")]
+        state = (await self._rekindle.status(job_id)).state
+        found = {run.id: run for run in await self.list(state.job.name) if run.id.endswith(f"/{job_id[:8]}")}
+        for name in {one.maintenance for one in state.links} - found.keys():
+            if run := await self.run(name):
+                found[name] = run
+        return sorted(found.values(), key=lambda run: run.start_time, reverse=True)
+
+    async def run(self, workflow_id: str) -> WorkflowExecution | None:
+        """The maintenance of this id; None: it is none."""
+        try:
+            found = await self._rekindle.temporal.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+                return None
+            raise self._rekindle.unanswered(error) from error
+        return found if found.workflow_type == ids.Workflows.LINK_FAILOVER else None
 
     async def list(self, job: str = "") -> list[WorkflowExecution]:
         """Newest first: those that run, and those that are over as long as the server keeps them.
@@ -173,6 +192,18 @@ class Maintenances:
             return [run async for run in self._rekindle.temporal.list_workflows(query, limit=LISTED)]
         except RPCError as error:
             raise self._rekindle.unanswered(error) from error
+
+
+async def _answer(wait: Callable[[], Awaitable[Any]]) -> Any:
+    """Of an update, however long it takes: the SDK gives up where the server does not answer in time, and has the same error for
+    a cancellation of ours."""
+    while True:
+        try:
+            return await wait()
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise asyncio.CancelledError from None
 
 
 def _said(cause: BaseException | None) -> BadInput | Refused:

@@ -80,14 +80,17 @@ class Plans:
             raise self._rekindle.unanswered(error) from error
         return forecast
 
-    async def tell(self, switch: str, word: Word, *, requested_by: str = "") -> str:
+    async def tell(self, switch: str, word: Word, *, leaf: str = "", requested_by: str = "") -> str:
         """Says how an upgrade goes on; returns what it does now.
+
+        Args:
+            leaf: of `proceed`, which one is upgraded: another one that is free by now stays so; empty: whichever is free.
 
         Raises:
             BadInput: the switch is not being upgraded. Refused: it cannot be told that now; the reason says why.
         """
         handle = self._rekindle.temporal.get_workflow_handle(ids.upgrade_workflow(switch))
-        control = Control(word=word, requested_by=requested_by)
+        control = Control(word=word, leaf=leaf, requested_by=requested_by)
         try:
             receipt: Receipt = await handle.execute_update(ids.PlanUpdates.CONTROL, control, result_type=Receipt)
         except WorkflowUpdateFailedError as error:

@@ -59,20 +59,25 @@ class StressTests:
         handle: WorkflowHandle[object, Verdict] = self._rekindle.temporal.get_workflow_handle(test, result_type=Verdict)
         return await self._rekindle.verdict(handle)
 
-    async def newest(self, job_id: str) -> str:
+    async def newest(self, job_id: str, begun: str = "") -> str:
         """The workflow id of the job's test that runs, or of the last one; empty: there is none that the server knows.
 
         A new one is listed within about a second.
+
+        Args:
+            begun: one that is known.
         """
         fronts = f"WorkflowType = '{ids.Workflows.STRESS_TEST}' AND WorkflowId STARTS_WITH '{ids.request_workflow(job_id, '')}'"
         try:
             found = [run async for run in self._rekindle.temporal.list_workflows(fronts, limit=100)]
+            if begun and begun not in {run.id for run in found}:
+                found.append(await self._rekindle.temporal.get_workflow_handle(begun).describe())
         except RPCError as error:
-            if error.status is RPCStatusCode.INVALID_ARGUMENT:
-                return ""
+            if error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.NOT_FOUND):
+                return begun
             raise self._rekindle.unanswered(error) from error
-        running = [run for run in found if _runs(run)]
-        return next((run.id for run in (running or found)), "")
+        last = max(found, key=lambda run: (_runs(run), run.start_time), default=None)
+        return last.id if last else ""
 
 
 def _runs(run: WorkflowExecution) -> bool:

@@ -12,10 +12,11 @@ from temporalio.exceptions import ActivityError, FailureError
 from rekindle.ids import Signals
 from rekindle.model.base import Value
 from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, ManagerGone, not_among
+from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, ladder, nodes, standbys
+from rekindle.policy import cases, ladder, links, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -58,6 +59,8 @@ class IncidentRun:
         self._met: tuple[Fault, ...] = ()
         self._began, self._attachment = workflow.now(), known.state.attachment
         self._stood_by = {one.uid for one in known.state.standbys}
+        self.taken_over: tuple[OnBackup, ...] = ()
+        """Ranks that were moved in place of the maintenance that had moved them, which waits for them."""
         self._ending = False
         self._was_terminated = False
         """By somebody, the last mode that ran: that says nothing about the faults, which are judged anew."""
@@ -222,8 +225,10 @@ class IncidentRun:
             policy_after=self._known.state.policy,
             faults=self.case.faults,
         )
-        known = self._known
+        known, before = self._known, self._known.state.links
         known.state = memory.concluded(known.state, self.case, incident, self._met)
+        mover = self.case.request.request.front if self.case.request else ""
+        self.taken_over = links.taken_over(before, known.state.links, mover)
         if any(moved.after.uid in self._stood_by for verdict in verdicts for moved in verdict.switched):
             known.state = known.state.with_(upkeep=standbys.taken(known.state.upkeep))
         self._show()

@@ -5,14 +5,13 @@ link switch, as any client does, so that a fault in the days between is recovere
 code while it waits.
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from rekindle.errors import BadInput
+from rekindle.errors import BadInput, NotFound
 from rekindle.ids import ErrorTypes, FailoverUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.activity_values import AskRequest, ResolveLinksRequest
@@ -23,7 +22,7 @@ from rekindle.policy import links, requests
 from rekindle.policy.modes import LAST
 from rekindle.temporal import Attributes
 from workflows import steps
-from workflows.mode import shielded
+from workflows.mode import finished
 
 EXAMPLE = '{"job": "gpt", "links": [{"node": "node-1", "devices": ["0"], "backup": true}]}'
 
@@ -35,6 +34,20 @@ BUSY = timedelta(seconds=5)
 
 PATIENCE = timedelta(hours=1)
 """How long such a job is waited for."""
+
+ABSENT = timedelta(seconds=1)
+"""Before a job is asked again that cannot be paused now."""
+
+ABSENCE = timedelta(minutes=1)
+"""How long such a job is waited for: its manager, or the gateway, may just have started again."""
+
+WAITS = "waits for the job"
+
+WAITED_FOR = {
+    Stage.FAILING_OVER: "the job, which moves them to the backup link",
+    Stage.ON_BACKUP: "the switchback: `rekindle switchback`, or the signal `switchback`",
+    Stage.SWITCHING_BACK: "the job, which moves them to the first link",
+}
 
 
 class _NotMoved(Exception):
@@ -48,7 +61,7 @@ class _NotMoved(Exception):
 @workflow.defn(name=Workflows.LINK_FAILOVER, failure_exception_types=[Exception])
 class LinkFailover:
     @workflow.init
-    def __init__(self, given: object) -> None:
+    def __init__(self, given: object = None) -> None:
         self.request, self._misread = _read(given)
         request = self.request
         self.known = request.known or Maintenance(job=request.name or request.job)
@@ -58,22 +71,19 @@ class LinkFailover:
         self._wanted: list[SwitchBack] = []
         self._answers: list[Receipt | _NotMoved] = []
         self._job_is_over = ""
+        self._reset: set[int] = set()
+        """Ranks that other pods have, told since the job was asked last: its verdict may come later, and be older."""
 
     @workflow.run
-    async def run(self, given: object) -> Maintenance:
+    async def run(self, given: object = None) -> Maintenance:
         """Args:
             given: a `FailoverRequest` as the client wrote it.
 
         Raises:
             ApplicationError: nothing was moved; says why.
         """
-        living = asyncio.create_task(self._live())
-        try:
-            return await asyncio.shield(living)
-        except asyncio.CancelledError:
-            self._wanted.append(SwitchBack(requested_by="a cancellation of the maintenance"))
-            await shielded(workflow.wait_condition(living.done))
-            raise
+        cancelled = SwitchBack(requested_by="a cancellation of the maintenance")
+        return await finished(self._live(), lambda: self._wanted.append(cancelled))
 
     async def _live(self) -> Maintenance:
         self._show()
@@ -90,6 +100,8 @@ class LinkFailover:
                     self.request.model_copy(update={"known": self.known}),
                     initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
                 )
+        if self._job_is_over:
+            self.known = self.known.with_(on_backup=())
         self._becomes(Stage.OVER)
         self._wanted.clear()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -110,6 +122,7 @@ class LinkFailover:
             self._refusal = error
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise ApplicationError(str(error), type=error.kind, non_retryable=True) from error
+        self.known = self.known.with_(since=workflow.now())
         self._becomes(Stage.ON_BACKUP)
 
     async def _found(self) -> tuple[Placed, ...]:
@@ -132,7 +145,7 @@ class LinkFailover:
         """Asks the job to move these devices, again where a fault of the job came first.
 
         Args:
-            patience: how long a job is waited for that is busy.
+            patience: how long a job is waited for that is busy; of this at most `ABSENCE` where it cannot be paused.
 
         Raises:
             _NotMoved: it did not, and goes on as before, or was restarted.
@@ -147,13 +160,17 @@ class LinkFailover:
         self._note(describe(moves), verdict.outcome, verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason)
-        self.known = self.known.with_(on_backup=links.after(self.known.on_backup, moves))
+        on_backup = links.after(self.known.on_backup, moves)
+        self.known = self.known.with_(on_backup=links.after(on_backup, links.of_ranks(on_backup, self._reset)))
         self._show()
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        info, until = workflow.info(), workflow.now() + patience
+        info, began = workflow.info(), workflow.now()
         while True:
+            if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
+                raise _NotMoved("a switchback was asked for before they were moved")
+            self._reset.clear()
             self.known = self.known.with_(asked=self.known.asked + 1)
             request = ModeRequest(
                 mode=Mode.LINK_SWITCH,
@@ -164,13 +181,29 @@ class LinkFailover:
             asked = AskRequest(job_id=self.known.job_id, request=request, request_id=f"{info.run_id}/{self.known.asked}")
             try:
                 await self._is_asked(asked)
+                began, patience = workflow.now(), PATIENCE
                 return await steps.hold_request(asked)
             except ActivityError as error:
-                said = _said(error)
-                if said.kind != ErrorTypes.JOB_BUSY or workflow.now() >= until:
+                said = await self._heard(_said(error), moves)
+                gap, limit = {
+                    ErrorTypes.JOB_BUSY: (BUSY, patience),
+                    ErrorTypes.REQUEST_REFUSED: (ABSENT, min(patience, ABSENCE)),
+                }.get(said.kind, (BUSY, timedelta(0)))
+                if workflow.now() - began >= limit:
                     raise said from error
-            self._note("waits for the job", None, str(said))
-            await workflow.sleep(BUSY, summary="the job is being recovered")
+            self._waits(str(said))
+            await workflow.sleep(gap, summary=bounds.summary(str(said)))
+
+    async def _heard(self, said: _NotMoved, moves: Sequence[Placed]) -> _NotMoved:
+        """A job whose workflow was lost is registered again, as long as the cluster has it: it is as one that is busy."""
+        if said.kind not in (ErrorTypes.JOB_UNKNOWN, ErrorTypes.WORKFLOW_LOST):
+            return said
+        try:
+            await steps.resolve_links(ResolveLinksRequest(job_id=self.known.job_id, links=tuple(moves)))
+        except ActivityError as error:
+            if _said(error).kind == NotFound.type:
+                return _NotMoved(str(said), ErrorTypes.JOB_UNKNOWN)
+        return _NotMoved(f"{said}; the cluster still has it", ErrorTypes.JOB_BUSY)
 
     async def _is_asked(self, asked: AskRequest) -> None:
         """Returns when the job will do it, or may have taken the request in an outage: who waits for its verdict asks again."""
@@ -245,13 +278,18 @@ class LinkFailover:
         wanted = wanted or SwitchBack()
         if problem := links.back_problem(self.known.on_backup, wanted.links):
             self._note("a switchback was refused", None, problem)
-        elif not self._wanted:
+        elif wanted not in self._wanted:
             self._wanted.append(wanted)
 
     @workflow.signal(name=Signals.LINKS_RESET)
     def links_reset(self, reset: LinksReset) -> None:
         """Devices are on their backup links no more, and there is nothing to move back."""
         gone = links.of_ranks(self.known.on_backup, reset.ranks)
+        if reset.job_id not in ("", self.known.job_id):
+            return
+        self._reset.update(reset.ranks)
+        if not gone:
+            return
         self.known = self.known.with_(on_backup=links.after(self.known.on_backup, gone))
         self._note(f"{reset.why}: {'; '.join(map(named, gone))}", None, "")
         self._show()
@@ -270,20 +308,33 @@ class LinkFailover:
         self.known = self.known.with_(stage=stage)
         self._show()
 
+    def _waits(self, why: str) -> None:
+        """Said once, with the last reason, however often the job is asked."""
+        last = self.known.moves[-1:]
+        if last and last[0].what == WAITS:
+            if last[0].reason == why:
+                return
+            self.known = self.known.with_(moves=self.known.moves[:-1])
+        self._note(WAITS, None, why)
+
     def _note(self, what: str, outcome: Outcome | None, reason: str) -> None:
         move = Move(at=workflow.now(), what=what, outcome=outcome, reason=reason)
         self.known = self.known.with_(moves=(*self.known.moves, move)[-KEPT_MOVES:])
         self._show()
 
     def _show(self) -> None:
-        row = {Attributes.JOB: self.known.job, Attributes.PHASE: self.known.stage.value}
+        row = {Attributes.JOB: bounds.keyword(self.known.job), Attributes.PHASE: self.known.stage.value}
         known = workflow.info().typed_search_attributes
         changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
         if changes:
             workflow.upsert_search_attributes(changes)
-        lines = [f"**{self.known.job}**: {self.known.stage}", f"- asked for: {describe(self.request.links)}"]
+        lines = [f"**{self.known.job}**: {self.known.stage}"]
         if self.known.on_backup:
-            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}")
+            since = f", since {self.known.since:%Y-%m-%d %H:%M:%S}" if self.known.since else ""
+            lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}{since}")
+        if waited := WAITED_FOR.get(self.known.stage):
+            lines.append(f"- waits for {waited}")
+        lines.append(f"- asked for: {describe(self.request.links)}")
         lines += [
             f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
             for one in reversed(self.known.moves)

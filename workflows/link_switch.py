@@ -83,4 +83,11 @@ class LinkSwitch(Operation):
         return why
 
     def recovered(self, reason: str) -> Verdict:
-        return Verdict(mode=self.MODE, outcome=Outcome.RECOVERED, reason=reason, steps_lost=0, moved_links=self.move)
+        return Verdict(
+            mode=self.MODE,
+            outcome=Outcome.RECOVERED,
+            reason=reason,
+            steps_lost=0,
+            moved_links=self.move,
+            moved_by=self.context.front,
+        )

@@ -330,7 +330,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
         left_behind=_left_behind(state, incident.ladder),
-        links=_links(state, case, incident.ladder),
+        links=_links(state, incident.ladder),
         manager_lost="" if restarts else state.manager_lost,
         faults=tuple(faults.left(state, case, incident)),
     )
@@ -359,11 +359,11 @@ def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:
     return tuple(holders)
 
 
-def _links(state: JobState, case: Case, verdicts: Iterable[Verdict]) -> tuple[OnBackup, ...]:
-    now, maintenance = state.links, case.request.request.front if case.request else ""
+def _links(state: JobState, verdicts: Iterable[Verdict]) -> tuple[OnBackup, ...]:
+    now = state.links
     for verdict in verdicts:
         if verdict.moved_links:
-            now = links.moved(now, verdict.moved_links, maintenance)
+            now = links.moved(now, verdict.moved_links, verdict.moved_by)
     return now
 
 
@@ -389,7 +389,7 @@ def _bounded(incident: Incident) -> Incident:
 def _brief(verdict: Verdict) -> Verdict:
     """Its phases with the beginning of what went wrong in them: the reason says all of it."""
     phases = tuple(phase.model_copy(update={"note": bounds.cut(phase.note, SHORT)}) for phase in verdict.phases)
-    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, tested=None, found=())
+    return verdict.with_(phases=phases, unread=(), situation=None, moved_links=None, moved_by="", tested=None, found=())
 
 
 def _outline(incident: Incident) -> Incident:
@@ -409,6 +409,7 @@ def _short(verdict: Verdict, most: int) -> Verdict:
         handled=(),
         switched=(),
         moved_links=None,
+        moved_by="",
         tested=None,
         found=(),
     )

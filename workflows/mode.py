@@ -192,6 +192,25 @@ def _real(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     return tuple(fault for fault in faults if fault.kind is not FaultKind.SUB_HEALTH)
 
 
+async def finished(work: Coroutine[object, object, T], cancelled: Callable[[], None]) -> T:
+    """Work that a cancellation changes, and does not end: it is told of each one, and the workflow is cancelled behind it. Where
+    it goes on as another run, it has been told.
+
+    Args:
+        cancelled: tells it.
+    """
+    task, was_cancelled = asyncio.create_task(work), False
+    while not task.done():
+        try:
+            await workflow.wait_condition(task.done)
+        except asyncio.CancelledError:
+            was_cancelled = True
+            cancelled()
+    if was_cancelled and not isinstance(task.exception(), workflow.ContinueAsNewError):
+        raise asyncio.CancelledError
+    return task.result()
+
+
 async def shielded(work: Coroutine[object, object, T]) -> T:
     """Finishes what must not stop half-way: a cancellation is looked at when it is done."""
     task = asyncio.create_task(work)

@@ -117,6 +117,7 @@ class StressTest(Operation):
                 self.found = Found(faults=(suspects,))
                 words = f"{suspects.message}; no node was isolated, the cluster does not answer: {error.cause}"
                 raise Ends(Outcome.ESCALATE, words, next_mode=Mode.PROCESS_RESCHEDULING) from error
+            self.found = Found(tested=stress.tested(results, stress.by_rank(self.targets), stress.untold(results)))
         self.failed = ""
         if self.found.faults:
             raise self.cannot_go_on(stress.in_words(self.found.tested))

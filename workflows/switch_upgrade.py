@@ -12,6 +12,7 @@ from typing import TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from rekindle.errors import BadInput
 from rekindle.ids import ErrorTypes, PlanUpdates, Queries, Signals, Workflows
 from rekindle.model import bounds
 from rekindle.model.links import NodeLinks
@@ -25,16 +26,19 @@ from rekindle.model.plan import (
     LeafView,
     Moved,
     Stage,
+    SwitchPlan,
     Upgrade,
     UpgradeRequest,
     Where,
     Word,
 )
 from rekindle.model.recovery import Receipt
-from rekindle.policy import plans
+from rekindle.policy import plans, requests
 from rekindle.temporal import Attributes
 from workflows import steps
-from workflows.mode import shielded
+from workflows.mode import finished
+
+EXAMPLE = '{"plan": {"switch": "tor-7", "carries": [...], "leaves": [{"name": "leaf-1", "links": [...]}]}}'
 
 BUSY = timedelta(seconds=15)
 """Before a job is asked again that is being recovered."""
@@ -51,22 +55,21 @@ Thing = TypeVar("Thing")
 @workflow.defn(name=Workflows.SWITCH_UPGRADE, failure_exception_types=[Exception])
 class SwitchUpgrade:
     @workflow.init
-    def __init__(self, request: UpgradeRequest) -> None:
-        self.request, self.plan = request, request.plan
+    def __init__(self, given: object = None) -> None:
+        """Args:
+        given: an `UpgradeRequest` as the client wrote it.
+        """
+        self.request, self._misread = _read(given)
+        request = self.request
+        self.plan = request.plan
         self.known = request.known or Upgrade(switch=request.plan.switch)
         self._forecast = Forecast(leaves=self.known.leaves) if request.known else None
         """None: it is not known yet."""
 
     @workflow.run
-    async def run(self, request: UpgradeRequest) -> Upgrade:
+    async def run(self, given: object = None) -> Upgrade:
         """Raises ApplicationError with all reasons where nothing was begun. A cancellation rolls it back."""
-        living = asyncio.create_task(self._live())
-        try:
-            return await asyncio.shield(living)
-        except asyncio.CancelledError:
-            self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation"))
-            await shielded(workflow.wait_condition(living.done))
-            raise
+        return await finished(self._live(), lambda: self._tell(Control(word=Word.ROLLBACK, requested_by="a cancellation")))
 
     async def _live(self) -> Upgrade:
         self._show()
@@ -113,7 +116,7 @@ class SwitchUpgrade:
         self.known = plans.begun(self.plan, self.known)
 
     async def _look_ahead(self) -> Forecast:
-        if wrong := plans.problems(self.plan):
+        if wrong := (self._misread,) if self._misread else plans.problems(self.plan):
             return Forecast(refused=wrong)
         try:
             views = [await steps.survey_leaf(leaf, self.plan.jobs) for leaf in self.plan.leaves]
@@ -137,7 +140,7 @@ class SwitchUpgrade:
         if (seen := await self._survey()) is None:
             return
         here = plans.to_move(seen, self.known)
-        await self._each(here, self._move)
+        await self._each(here, self._move, Stage.FAILING_OVER)
         if self.known.asking:
             seen = await self._survey()
             self.known = plans.without_gone(self.known, seen) if seen else self.known
@@ -160,7 +163,7 @@ class SwitchUpgrade:
 
     async def _switch_back(self) -> None:
         here = plans.to_return(self.known)
-        await self._each(here, self._move_back)
+        await self._each(here, self._move_back, self.known.stage)
         if plans.stands(self.known) or plans.to_return(self.known):
             return
         if self.known.stage is Stage.ROLLING_BACK:
@@ -170,9 +173,9 @@ class SwitchUpgrade:
 
     # ---- one job
 
-    async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]]) -> None:
+    async def _each(self, things: Sequence[Thing], work: Callable[[Thing], Awaitable[None]], stage: Stage) -> None:
         """Some at once. Where the upgrade is stopped or rolled back no more are begun, and those that run are awaited."""
-        places, stage = asyncio.Semaphore(self.plan.at_once), self.known.stage
+        places = asyncio.Semaphore(self.plan.at_once)
 
         async def one(thing: Thing) -> None:
             async with places:
@@ -185,7 +188,7 @@ class SwitchUpgrade:
         return self.known.stage is stage and not self.known.stopped
 
     async def _move(self, job: JobOnLeaf) -> None:
-        move, stage, until = plans.first_move(job, self.known.leaf), self.known.stage, workflow.now() + PATIENCE
+        move, stage, until = plans.first_move(job, self.known.leaf), Stage.FAILING_OVER, workflow.now() + PATIENCE
         moved = Moved(problem=job.problem)
         while not job.problem:
             self._put(move, Where.MOVING, moved.problem)
@@ -198,6 +201,9 @@ class SwitchUpgrade:
                 break
         if not moved.problem:
             self._put(move, Where.ON_BACKUP, moved.info)
+        elif self.known.stage is not stage or (self.known.stopped and moved.busy):
+            self.known = plans.without(self.known, move)
+            self._show()
         else:
             self._put(move, Where.SKIPPED if self.plan.skip_unmovable else Where.NOT_MOVED, moved.problem)
 
@@ -242,7 +248,7 @@ class SwitchUpgrade:
 
     @control.validator
     def _may_be_told(self, control: Control) -> None:
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control):
             raise ApplicationError(problem, type=ErrorTypes.REQUEST_REFUSED)
 
     @workflow.signal(name=Signals.CONTROL)
@@ -252,7 +258,7 @@ class SwitchUpgrade:
 
     def _tell(self, control: Control) -> None:
         by = f" by {control.requested_by}" if control.requested_by else ""
-        if problem := plans.may_not(self.known, control.word):
+        if problem := plans.may_not(self.known, control):
             self._note(f"{control.word}{by} was refused: {problem}")
             return
         self.known = plans.told(self.known, control.word)
@@ -291,6 +297,14 @@ class SwitchUpgrade:
         lines += [f"- {one.job} ({self.known.leaves[one.leaf]}): {one.where} {one.reason}".rstrip() for one in self.known.moves]
         lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what}" for one in reversed(self.known.notes)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _read(given: object) -> tuple[UpgradeRequest, str]:
+    """And what is wrong with it."""
+    try:
+        return requests.read_as(UpgradeRequest, given, EXAMPLE), ""
+    except BadInput as error:
+        return UpgradeRequest(plan=SwitchPlan(switch="unknown")), str(error)
 
 
 def _words(error: ActivityError) -> str:

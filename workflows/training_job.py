@@ -195,14 +195,15 @@ class TrainingJob:
 
     async def _recover(self, case: Case) -> None:
         """One incident. What was begun goes to its end, also if the job is only observed from now on: it would stay half done."""
-        self.incident = IncidentRun(case, self.known, self.journal, self._show)
+        incident = self.incident = IncidentRun(case, self.known, self.journal, self._show)
         before, telling = self.state, asyncio.create_task(self._tell_what_comes_due())
         try:
-            await self.incident.run()
+            await incident.run()
         finally:
             telling.cancel()
             self.incident = None
             self._tell_reset_links(before)
+        self._tell_maintenances(incident.taken_over, "moved by another request")
         self._show()
 
     async def _tell_what_comes_due(self) -> None:
@@ -393,7 +394,7 @@ class TrainingJob:
     def _tell_maintenances(self, over: tuple[OnBackup, ...], why: str) -> None:
         for one in over:
             if one.maintenance:
-                reset = LinksReset(ranks=one.ranks, why=why)
+                reset = LinksReset(job_id=self.state.job.id, ranks=one.ranks, why=why)
                 self.journal.soon(_signalled(one.maintenance, Signals.LINKS_RESET, reset))
 
     # ---- people and platforms

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -22,9 +22,11 @@ from rekindle.cli.stack import Machine, Stack, running
 from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
 from rekindle.client import Rekindle
 from rekindle.cluster_client import ClusterClient
+from rekindle.maintenances import Maintenances
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, SubHealthStrategy
 from rekindle.model.keys import CAPABILITIES, RANK_INDEX, SUB_HEALTHY_STRATEGY
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Mode, Outcome, Progress, Receipt
 from tests.support.peer import Script, ScriptedPeer
 
@@ -100,6 +102,19 @@ class Stories:
         return "recovery/default.bert/1-job-rescheduling/"
 
     @asynccontextmanager
+    async def maintained(self) -> AsyncIterator[dict[str, str]]:
+        """The devices of a job are on their backup links, until the block ends."""
+        async with self._job("mixtral", 2, Script()) as (job_id, peer):
+            await peer.with_links()
+            pods = [pod for pod in await self._cluster.pods(job_id) if RANK_INDEX in pod.metadata.annotations]
+            links = [NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True) for pod in pods]
+            maintenances = Maintenances(self._rekindle)
+            maintenance = await maintenances.fail_over(job_id, links, requested_by="ada")
+            await maintenances.settled(maintenance)
+            run = await self._rekindle.temporal.get_workflow_handle(maintenance).describe()
+            yield {"workflow_id": maintenance, "run_id": run.run_id}
+
+    @asynccontextmanager
     async def _job(self, name: str, pods: int, script: Script, **limits: float) -> AsyncIterator[tuple[str, ScriptedPeer]]:
         wanted = JobObject(
             metadata=ObjectMeta(
@@ -147,8 +162,11 @@ async def main() -> None:
             scenario = HotSwitchScenario(SubHealth(), started, Path(directory), lambda _: None)
             switched = await scenario.run()
             assert switched["verdict"] == "recovered"
+            others += [one["workflow_id"] for one in struck]
             ui = f"{started.addresses.ui}/namespaces/default/workflows"
-            await asyncio.to_thread(pictures, ui, switched, struck[-1], [*others, *(one["workflow_id"] for one in struck)])
+            async with stories.maintained() as maintenance:
+                told = (switched, struck[-1], maintenance)
+                await asyncio.to_thread(pictures, ui, told, [*others, maintenance["workflow_id"]])
 
 
 STRUCK = (
@@ -167,17 +185,20 @@ async def of_processes(stack: Stack, directory: Path, mode: Mode, fault: Strike,
     return result
 
 
-def pictures(ui: str, switched: dict[str, str], rescheduled: dict[str, str], others: list[str]) -> None:
-    recovery, other = (f"{ui}/{quote(one['workflow_id'], safe='')}/{one['run_id']}" for one in (switched, rescheduled))
+def pictures(ui: str, told: Sequence[dict[str, str]], others: list[str]) -> None:
+    """Of a hot switch, a process rescheduling and a maintenance, and of them all in a list."""
+    recovery, other, maintenance = (f"{ui}/{quote(one['workflow_id'], safe='')}/{one['run_id']}" for one in told)
     summaries = ["order hot switch", "start backup pod for pod rank 1", "wait for the report of the pause", "order migration"]
     story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
     loss = ["process rescheduling of gpt", "training stops", "new pods start", "new pods take over the ranks"]
+    links = ["on the backup link: ", ", since 2", "waits for the switchback"]
     modes = ["OnlineRetry", "InPlaceRecovery", "ProcessRescheduling", "HotSwitch", "JobRescheduling", "TrainingJob"]
-    ends = ["Completed", "Failed", "Canceled", switched["workflow_id"], *others]
+    ends = ["Completed", "Failed", "Canceled", told[0]["workflow_id"], *others]
     shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *modes, *ends)
     shot(f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
     shot(f"{recovery}/user-metadata", "story.png", *story)
     shot(f"{other}/user-metadata", "rescheduling.png", *loss)
+    shot(f"{maintenance}/user-metadata", "maintenance.png", *links)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ LOOK = 0.5
 
 File = Annotated[Path, Parameter(allow_leading_hyphen=True, help="YAML; - reads standard input.")]
 Wait = Annotated[bool, Parameter(negative="", help="Show each job, until somebody has to do something.")]
+Leaf = Annotated[str, Parameter(help="The leaf that is upgraded: refused if another one is free by now.")]
 Check = Annotated[str, Parameter(help="Command that is run while a leaf is free; if it succeeds, the leaf is switched back.")]
 
 
@@ -109,9 +110,9 @@ def _state(status: WorkflowExecutionStatus | None, stage: str) -> str:
 
 
 @plan_app.command
-async def proceed(name: str) -> None:
+async def proceed(name: str, *, leaf: Leaf = "") -> None:
     """The free leaf of switch NAME is upgraded: its jobs are switched back, and the next leaf follows."""
-    await _tell(name, Word.PROCEED)
+    await _tell(name, Word.PROCEED, leaf)
 
 
 @plan_app.command
@@ -144,8 +145,8 @@ async def skip(name: str) -> None:
     await _tell(name, Word.SKIP)
 
 
-async def _tell(name: str, word: Word) -> None:
-    info = await Plans(await control_plane()).tell(name, word, requested_by=user())
+async def _tell(name: str, word: Word, leaf: str = "") -> None:
+    info = await Plans(await control_plane()).tell(name, word, leaf=leaf, requested_by=user())
     console.print(f"{name}: {info}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -216,7 +217,8 @@ async def _follow(plans: Plans, switch: str, command: str, output: Format) -> in
         if known.stage is Stage.FREE and command and not policy.stands(known):
             if await _run(command, known):
                 return _end(known, output, f"{command} failed: proceed or roll back by hand")
-            await plans.tell(switch, Word.PROCEED, requested_by=f"{user()}, by the success of a check")
+            by = f"{user()}, by the success of a check"
+            await plans.tell(switch, Word.PROCEED, leaf=known.leaf_name, requested_by=by)
         elif known.stage in (*ENDS, Stage.FREE) or policy.stands(known):
             return _end(known, output)
         await asyncio.sleep(LOOK)

@@ -51,6 +51,9 @@ class OnBackup(Value):
 class LinksReset(Value):
     """Signal `links_reset` to a maintenance: these ranks are on their backup links no more."""
 
+    job_id: str = ""
+    """Whose ranks. A job's memory may name any maintenance: a tenant writes there."""
+
     ranks: Ranks
     why: Text
 

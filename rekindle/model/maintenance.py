@@ -49,6 +49,7 @@ class MaintenanceChanges(TypedDict, total=False):
     job_id: str
     stage: Stage
     on_backup: tuple[Placed, ...]
+    since: datetime
     asked: int
     moves: tuple[Move, ...]
 
@@ -62,11 +63,19 @@ class Maintenance(Value):
     on_backup: tuple[Placed, ...] = ()
     """Devices that it has moved, and that have not returned."""
 
+    since: datetime | None = None
+    """When it had moved them."""
+
     asked: int = 0
     """So many movements were asked for."""
 
     moves: tuple[Move, ...] = ()
     """The last ones."""
+
+    @property
+    def last(self) -> Move | None:
+        """Its last movement of links."""
+        return next((move for move in reversed(self.moves) if move.outcome), None)
 
     def with_(self, **changes: Unpack[MaintenanceChanges]) -> Self:
         """It with these fields changed."""

@@ -4,6 +4,7 @@ Called by the command line (`parse`), by the local cluster, which refuses a job 
 watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
@@ -152,7 +153,8 @@ class Manifest(Written):
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses what is nested deeper than any manifest; what it would take to read that grows with the cube of the levels."""
+    """Refuses what is nested deeper than any manifest, as what it would take to read it grows with the cube of the levels, and a
+    key that is there twice, of which YAML would take the last."""
 
     level = 0
 
@@ -162,6 +164,13 @@ class Loader(yaml.SafeLoader):
             raise BadInput(f"the manifest is nested more than {DEEPEST} levels deep, which no job needs")
         node: yaml.Node | None = super().compose_node(parent, index)
         self.level -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = Counter((key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := next((key for (_, key), count in keys.items() if count > 1), None):
+            raise BadInput(f"line {node.start_mark.line + 1}: {cut(twice, QUOTED)!r} is there twice, accepted is each key once")
         return node
 
 

@@ -115,6 +115,9 @@ class Control(Value):
     """Update and signal `control`."""
 
     word: Word
+    leaf: Brief = ""
+    """Of `proceed`: it is refused where another leaf is free; empty: whichever is."""
+
     requested_by: Note = ""
 
 

@@ -23,7 +23,9 @@ class Unmovable(StrEnum):
 
 
 def _as_text(value: object) -> object:
-    """Ids of devices are mostly written as numbers."""
+    """Ids of devices are mostly written as numbers. `08` is none to YAML, and no device: its job would stay on the leaf."""
+    if isinstance(value, str) and value.isdecimal() and value != str(int(value)):
+        raise ValueError(f"is not accepted, write {int(value)}")
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

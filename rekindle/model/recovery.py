@@ -311,6 +311,7 @@ class VerdictChanges(TypedDict, total=False):
     switched: tuple[Switched, ...]
     handled: tuple[Handled, ...]
     moved_links: RankLinks | None
+    moved_by: str
     tested: Tested | None
     found: tuple[Fault, ...]
     left_behind: tuple[PodRef, ...]
@@ -318,7 +319,7 @@ class VerdictChanges(TypedDict, total=False):
     situation: Situation | None
 
 
-FEW = ("moved_links", "tested", "found", "handled", "left_behind", "unread", "situation")
+FEW = ("moved_links", "moved_by", "tested", "found", "handled", "left_behind", "unread", "situation")
 """Fields of a verdict that are written only where there is something in them."""
 
 
@@ -341,6 +342,9 @@ class Verdict(Value):
     switched: tuple[Switched, ...] = ()
     moved_links: RankLinks | None = None
     """Ranks that use another link than before."""
+
+    moved_by: Text = ""
+    """Workflow id of who asked for that, and moves them back."""
 
     tested: Tested | None = None
     """Stress test: what it found. Not kept in the job's history."""

@@ -73,6 +73,13 @@ def reset(before: JobState, after: JobState) -> tuple[OnBackup, ...]:
     return among(after.links, (rank for pod_rank in new for rank in after.job.ranks_of(pod_rank)))
 
 
+def taken_over(before: Sequence[OnBackup], after: Sequence[OnBackup], mover: str) -> tuple[OnBackup, ...]:
+    """Ranks that another one (`mover`) has moved than the maintenance by which they were on their backup links."""
+    kept = {one.maintenance: one.ranks for one in after}
+    lost = ((one, set(one.ranks).difference(kept.get(one.maintenance, ()))) for one in before if one.maintenance != mover)
+    return _of({one.maintenance: ranks for one, ranks in lost})
+
+
 def _is_another(before: str, now: str) -> bool:
     if before in (now, EXPECTED_HOLDER):
         return False
@@ -97,7 +104,9 @@ def described(links: Iterable[OnBackup]) -> str:
 
 
 def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ...]:
-    """Which devices are on the backup link, behind these movements."""
+    """Which devices are on the backup link, behind these movements. A rank is moved with all devices that it has."""
+    moves = list(moves)
+    first = set(ranks_of(moves).first)
     here = {one.node: dict(zip(one.devices, one.ranks, strict=True)) for one in before}
     for move in moves:
         devices = here.setdefault(move.node, {})
@@ -106,7 +115,8 @@ def after(before: Sequence[Placed], moves: Iterable[Placed]) -> tuple[Placed, ..
                 devices[device] = ranks
             else:
                 devices.pop(device, None)
-    return tuple(_placed(node, devices) for node, devices in here.items() if devices)
+    left = {node: {device: of for device, of in devices.items() if not first & set(of)} for node, devices in here.items()}
+    return tuple(_placed(node, devices) for node, devices in left.items() if devices)
 
 
 def of_ranks(on_backup: Sequence[Placed], ranks: Iterable[int]) -> tuple[Placed, ...]:

@@ -15,6 +15,7 @@ from rekindle.model.plan import (
     MOST_LEAVES,
     MOST_LEFT,
     MOST_LINKS,
+    Control,
     Forecast,
     ForecastRow,
     JobMove,
@@ -210,8 +211,17 @@ def first_move(job: JobOnLeaf, leaf: int) -> JobMove:
 
 def put(known: Upgrade, move: JobMove) -> Upgrade:
     """It with this of a job; the same links are remembered once."""
-    others = tuple(one for one in known.moves if (one.job_id, one.maintenance) != (move.job_id, move.maintenance))
-    return known.with_(moves=(*others, move))
+    return known.with_(moves=(*without(known, move).moves, move))
+
+
+def without(known: Upgrade, move: JobMove) -> Upgrade:
+    """It without a job that is still on the leaf, and about which nobody has to decide: no job leaves it any more, or it is found
+    there again when the upgrade is resumed."""
+    return known.with_(moves=tuple(one for one in known.moves if _key(one) != _key(move)))
+
+
+def _key(move: JobMove) -> tuple[str, str]:
+    return move.job_id, move.maintenance
 
 
 def without_gone(known: Upgrade, seen: LeafView) -> Upgrade:
@@ -243,15 +253,16 @@ def leaf_done(known: Upgrade) -> Upgrade:
 # ---- what a person tells it
 
 
-def may_not(known: Upgrade, word: Word) -> str:
+def may_not(known: Upgrade, control: Control) -> str:
     """Why it cannot be told this now; empty: it can."""
+    word = control.word
     if known.stage in ENDS:
         return f"the upgrade is over: {known.stage}"
     if known.stage is Stage.CHECKING and word in (Word.PROCEED, Word.RETRY, Word.SKIP):
         return "the plan is being checked"
     match word:
         case Word.PROCEED:
-            return _may_not_proceed(known)
+            return _may_not_proceed(known, control.leaf)
         case Word.RETRY | Word.SKIP:
             return _may_not_decide(known, word)
     already = {
@@ -262,12 +273,14 @@ def may_not(known: Upgrade, word: Word) -> str:
     return already[word] or ""
 
 
-def _may_not_proceed(known: Upgrade) -> str:
+def _may_not_proceed(known: Upgrade, leaf: str) -> str:
     if known.stopped:
         return "it is stopped: resume it first"
     if known.asking:
         return f"job {known.asking[0].job} stands in the way: {known.asking[0].reason}: retry, skip or roll back"
-    return "" if known.stage is Stage.FREE else f"it does not wait for that: {known.stage}"
+    if known.stage is not Stage.FREE:
+        return f"it does not wait for that: {known.stage}"
+    return f"leaf {leaf} is not free, leaf {known.leaf_name} is" if leaf not in ("", known.leaf_name) else ""
 
 
 def _may_not_decide(known: Upgrade, word: Word) -> str:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rekindle.errors import BadInput
 from rekindle.model.base import Value
-from rekindle.model.bounds import cut
+from rekindle.model.bounds import cut, few
 from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Job
 from rekindle.model.links import MOST_NODES, NodeLinks
@@ -26,6 +26,9 @@ LONGEST_ID = 1_000
 
 MOST_OPS = 16
 """Operations of one node in a request; there are three."""
+
+MOST_VALUES = 20_000
+"""Values in an input; the largest that are accepted have some thousands. To judge a million takes longer than a workflow may."""
 
 QUOTED = 80
 """Bytes of a wrong input that a refusal quotes."""
@@ -51,10 +54,22 @@ def read_as(kind: type[Input], given: object, example: str) -> Input:
     """
     if not isinstance(given, Mapping | kind):
         raise BadInput(f"the input must be one JSON object, such as {example} (got {cut(repr(given), QUOTED)})")
+    if isinstance(given, Mapping) and not _is_small(given):
+        raise BadInput(f"the input has more than {MOST_VALUES} values, which is more than any {kind.__name__} needs")
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise BadInput("; ".join(problems(error, kind))) from error
+        raise BadInput(few(problems(error, kind), between="; ")) from error
+
+
+def _is_small(given: Mapping[object, object]) -> bool:
+    todo: list[object] = [given]
+    count = 0
+    while todo and count <= MOST_VALUES:
+        inside = todo.pop()
+        count += len(inside) if isinstance(inside, Mapping | list) else 0
+        todo.extend(inside.values() if isinstance(inside, Mapping) else inside if isinstance(inside, list) else ())
+    return count <= MOST_VALUES
 
 
 def invalid(state: JobState, given: object) -> str:

@@ -234,6 +234,11 @@ def _of_pods(name: str, nodes: Sequence[str], found: Tested, each: int, here: De
     )
 
 
+def untold(results: StressResults) -> list[DeviceOfRank]:
+    """The devices of a table where the cluster does not say which they are."""
+    return [DeviceOfRank(rank, pod_rank=0, node="", device="", holder="") for rank in results.by_rank()]
+
+
 def suspects(results: StressResults) -> Fault:
     """The same where the cluster does not say on which nodes the ranks are."""
     codes = {rank: {one.code for one in of_rank.values()} for rank, of_rank in results.by_rank().items()}

@@ -1,6 +1,8 @@
 """What a person sees of the upgrade of a switch: typed beside a real control plane and scripted peers."""
 
+import asyncio
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from rekindle.cli import app
 from rekindle.cli.output import console, problems
-from rekindle.model.plan import Stage
+from rekindle.model.plan import Stage, Word
 from tests.cli.test_recover import ended
 from tests.cli.test_recover import typed as any_command
 from tests.support.fleet import Two, two_jobs
@@ -70,6 +72,22 @@ async def test_a_check_decides_in_place_of_a_person(temporal: WorkflowEnvironmen
         code, said = await ended(await typed(this.first, "plan", "run", this.switch, "--check", check))
         assert (code, f"{this.switch}: done" in said) == (0, True), said
         assert (this.one.on_backup, this.two.on_backup) == (set(), set())
+
+
+async def test_a_check_releases_the_leaf_that_it_was_run_for_and_no_other(temporal: WorkflowEnvironment, tmp_path: Path) -> None:
+    """A person was faster: the next leaf, which is free by then, is not upgraded."""
+    async with two_jobs(temporal) as this:
+        os.mkfifo(tmp_path / "upgraded")
+        file = written(this, tmp_path)
+        following = await typed(this.first, "plan", "start", file, "--check", f"cat {tmp_path}/upgraded")
+        said_so = await asyncio.to_thread((tmp_path / "upgraded").open, "w")  # when somebody reads it
+        await this.plans.tell(this.switch, Word.PROCEED)
+        async with asyncio.timeout(30):
+            while (await this.plans.status(this.switch)).stage is not Stage.FREE or not this.two.on_backup:
+                await asyncio.sleep(0.03)
+        said_so.close()
+        code, said = await ended(following)
+        assert (code, "leaf a is not free, leaf b is" in said, this.two.on_backup) == (4, True, {2, 3}), said
 
 
 GOOD = (

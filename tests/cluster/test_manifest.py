@@ -104,6 +104,7 @@ def test_a_job_object_becomes_the_job_of_recoveries() -> None:
         (written(kind="Job"), ["kind", "TrainingJob"]),
         (written(status={}), ["status: unknown field", "apiVersion, kind, metadata, spec"]),
         ("- a\n", ["not a mapping"]),
+        ("spec: {pods: 2}\nspec: {pods: 4}\n", ["line 1: 'spec' is there twice"]),
         ("a: [\n", ["not YAML"]),
     ],
 )

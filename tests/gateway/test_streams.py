@@ -1,7 +1,7 @@
 """The stream of a job: keep-alives, take-overs, cuts, order by order, and the gateway's own end."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -18,7 +18,9 @@ from tests.support.harness import Harness, a_job, harness, sub_health, training
 from tests.support.peer import Script
 from tests.support.sampling import ALL
 from workers.gateway import streams as gateway_streams
+from workers.gateway.desk import Context, Desk
 from workers.gateway.server import Gateway
+from workers.gateway.side_streams import Side, SideStreams
 from workers.gateway.streams import GAP, KEEP_ALIVE, Stream, Streams
 
 RECOVERY = "recovery/of-the-test"
@@ -65,6 +67,44 @@ async def test_a_client_that_reads_orders_as_they_come_is_sent_them_without_a_ga
     stream.end("the test is over")
     await serving
     assert len(writer.written) == 3
+
+
+async def test_what_nobody_waits_for_any_more_is_not_written_on_a_side_stream() -> None:
+    """Behind a client that reads slowly: ranks would be told to switch links for a pause that is over."""
+    streams, slow = SideStreams(Desk(None)), _SlowContext()
+    holding = asyncio.create_task(streams.hold(cast(Context, slow), "job", Side.LINKS))
+    await slow.begun.wait()
+    first = asyncio.create_task(streams.deliver("job", Side.LINKS, wire.SwitchRankList(jobId="job", rankID=["0"])))
+    await slow.writes.wait()
+    late = asyncio.create_task(streams.deliver("job", Side.LINKS, wire.SwitchRankList(jobId="job", rankID=["1"])))
+    await asyncio.sleep(0)
+    late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
+    slow.reads.set()
+    await first
+    await streams.deliver("job", Side.LINKS, wire.SwitchRankList(jobId="job", rankID=["2"]))
+    assert [list(message.rankID) for message in slow.written] == [["0"], ["2"]]
+    streams.end_all("the test is over")
+    await holding
+
+
+class _SlowContext:
+    """Of a client that reads when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.writes, self.reads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.written: list[wire.SwitchRankList] = []
+
+    async def send_initial_metadata(self, _: tuple[()]) -> None:
+        self.begun.set()
+
+    async def write(self, message: wire.SwitchRankList) -> None:
+        self.writes.set()
+        await self.reads.wait()
+        self.written.append(message)
+
+    async def abort(self, *_: object) -> None:
+        """The stream has ended."""
 
 
 class _Writer:

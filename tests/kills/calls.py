@@ -31,7 +31,7 @@ UPDATE = "UpdateWorkflowExecution"
 
 ENDS = {
     CommandType.COMMAND_TYPE_START_CHILD_WORKFLOW_EXECUTION: "starts the recovery",
-    CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION: "ends with its verdict",
+    CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION: "ends with its result",
     CommandType.COMMAND_TYPE_CONTINUE_AS_NEW_WORKFLOW_EXECUTION: "continues as new",
 }
 """Commands of a decision that are named."""
@@ -51,7 +51,7 @@ class Call:
     caller: str
     method: str
     workflow: str
-    """`job` or `recovery`."""
+    """`job`, `recovery` or `maintenance`."""
     number: int
 
     def __str__(self) -> str:
@@ -202,7 +202,9 @@ class Journal:
     def _workflow(self, workflow_id: str) -> str:
         if workflow_id == ids.job_workflow(self._job):
             return "job"
-        return "recovery" if workflow_id.startswith(f"recovery/default.{self._name}/") else ""
+        of_it = f"default.{self._name}/"
+        begins = {"recovery": f"recovery/{of_it}", "maintenance": f"{ids.LINK_FAILOVER}{of_it}"}
+        return next((what for what, start in begins.items() if workflow_id.startswith(start)), "")
 
     def _read_request(self, caller: str, method: str, request: bytes) -> Noted | None:
         if method == DECIDED:
@@ -269,7 +271,8 @@ class Journal:
     def _roles(self, words: str) -> str:
         """Without the names of this very job."""
         old = f"{self._name}-worker-1"
-        return words.replace(f"{old}-hot-0001", "the backup pod").replace(old, "the old pod")
+        told = words.replace(f"{old}-hot-0001", "the backup pod").replace(old, "the old pod")
+        return told.replace(self._job, "the job")
 
     def _summary(self, task: _Task) -> str:
         return self._summaries.get((task.workflow, task.activity), "activity")

@@ -45,10 +45,17 @@ class Struck:
     allowed: str = ""
     """What the owner of a job of ours allows; empty: the owner says nothing, and all is allowed."""
 
+    name: str = ""
+    """Of a section of the table; empty: the mode's."""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.mode
+
     @property
     def word(self) -> str:
         """As it is asked for: `in-place`."""
-        return self.mode.removesuffix(" recovery").replace(" ", "-")
+        return self.title.removesuffix(" recovery").replace(" ", "-")
 
     def is_opened(self, side: TrainingSide) -> bool:
         return bool(self.faulty) and (self.asks_ours or side is TrainingSide.MINDIO)
@@ -130,3 +137,14 @@ STRESS_TEST = Struck(
     own_phases=5,
 )
 MODES = (HOT_SWITCH, ONLINE_RETRY, IN_PLACE, PROCESS_RESCHEDULING, LINK_SWITCH, STRESS_TEST)
+LINK_FAILOVER = Struck(
+    mode=Mode.LINK_SWITCH,
+    strikes="""a client fails the devices of pod rank 1 over, and switches them back when that is done. Numbers are ids of events
+in the history of the maintenance, which asks the job for two link switches""",
+    carries_out=("pause_train", "continue"),
+    own_phases=4,
+    name="link failover",
+)
+"""A maintenance, whose own workflow is killed at: the job's and the switches' are those of `LINK_SWITCH`."""
+
+SECTIONS = (*MODES, LINK_FAILOVER)

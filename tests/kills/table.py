@@ -10,7 +10,7 @@ from rekindle.model.job import TrainingSide
 from rekindle.model.recovery import Mode
 from tests.kills.calls import DECIDED, DONE, POLL_ACTIVITY, POLL_WORKFLOW, UPDATE, Side
 from tests.kills.events import Place
-from tests.kills.modes import MODES, Struck
+from tests.kills.modes import SECTIONS, Struck
 
 PAGE = Path(__file__).parents[2] / "docs" / "kills.md"
 
@@ -89,10 +89,10 @@ def write(table: Table) -> None:
     """The sections of modes that were not run stay as they are."""
     sections = _sections(PAGE.read_text()) | {
         _title(mode): _section(mode, [row for row in table.rows if row.struck is mode])
-        for mode in MODES
+        for mode in SECTIONS
         if any(row.struck is mode for row in table.rows)
     }
-    known = [sections[_title(mode)] for mode in MODES if _title(mode) in sections]
+    known = [sections[_title(mode)] for mode in SECTIONS if _title(mode) in sections]
     PAGE.write_text("\n\n".join([HEAD, *known]) + "\n")
 
 
@@ -103,7 +103,7 @@ def _sections(page: str) -> dict[str, str]:
 
 
 def _title(struck: Struck) -> str:
-    return f"## {struck.mode.capitalize()}"
+    return f"## {struck.title.capitalize()}"
 
 
 def _section(struck: Struck, rows: Sequence[Row]) -> str:

@@ -17,20 +17,24 @@ import pytest_asyncio
 from rekindle.model.cluster import Pod
 from rekindle.model.job import TrainingSide
 from rekindle.model.keys import POD_TYPE, RANK_INDEX
+from rekindle.model.maintenance import Stage
 from rekindle.model.recovery import Mode, Outcome
 from tests.kills.calls import DONE, POLL_ACTIVITY, Journal, Side
 from tests.kills.events import Happened, Place, happened, places
+from tests.kills.maintaining import SWITCHES, Maintained, maintain
 from tests.kills.managers import MANAGER
-from tests.kills.modes import HOT_SWITCH, IN_PLACE, MODES, ONLINE_RETRY, Struck
+from tests.kills.modes import HOT_SWITCH, IN_PLACE, LINK_FAILOVER, MODES, ONLINE_RETRY, SECTIONS, Struck
 from tests.kills.table import Row, Table, does, where, write
 from tests.kills.trial import Kill, Result, Trials
+from tests.support.peer import name_of
 from tests.support.processes import CONTROL, GATEWAY, SERVER, processes
 from tests.support.sampling import commit
 
 ASKED = os.environ.get("REKINDLE_KILLS", "")
 ALL = bool(ASKED)
 CHOSEN = [struck for struck in MODES if ASKED in ("", "all") or struck.word in ASKED.split(",")]
-assert CHOSEN, f"REKINDLE_KILLS={ASKED}: it is `all`, or some of {', '.join(struck.word for struck in MODES)}"
+MAINTAINED = ASKED in ("", "all") or LINK_FAILOVER.word in ASKED.split(",")
+assert CHOSEN or MAINTAINED, f"REKINDLE_KILLS={ASKED}: it is `all`, or some of {', '.join(one.word for one in SECTIONS)}"
 SAMPLE = 2
 """Kills of each mode."""
 
@@ -181,6 +185,34 @@ async def test_a_report_that_is_given_up_ends_in_its_rules_fallback(
                 _fallen_back(result, struck)
 
 
+@pytest.mark.skipif(not MAINTAINED, reason="other kills are asked for")
+async def test_a_killed_process_neither_loses_a_maintenance_nor_repeats_what_it_does(
+    trials: Trials, table: Table, subtests: pytest.Subtests
+) -> None:
+    """The same at every event of a maintenance, which moves devices to their backup link and back."""
+    undisturbed = [await maintain(trials, None) for _ in range(UNDISTURBED)]
+    events = [happened("maintenance", one.history) for one in undisturbed]
+    assert all(one == events[-1] for one in events)
+    kills = [
+        (place, victims)
+        for place in places("maintenance", undisturbed[-1].history, undisturbed[-1].calls)
+        for victims in _victims_at(place)
+    ]
+    assert [event for place in dict.fromkeys(place for place, _ in kills) for event in place.events] == events[-1]
+    seconds = statistics.median(one.seconds for one in undisturbed)
+    for place, victims in _chosen(kills, LINK_FAILOVER):
+        with subtests.test(f"{' and '.join(victims)} at {where(place)}: {does(place)}"):
+            result = await maintain(trials, Kill(place.point, victims))
+            added = result.seconds - seconds
+            outcome = "refused, asked again" if result.refused else "recovered"
+            _add(table, Row(LINK_FAILOVER, OURS, place, victims, outcome, added, result.start, seconds))
+            assert MANAGER in victims or not result.refused
+            assert result.met == place.words
+            _same_until(place, happened("maintenance", result.history), events[-1])
+            _moved_once(result, victims)
+            assert added - max(0.0, result.start - START) < BOUND
+
+
 # ---- which kills
 
 
@@ -195,7 +227,7 @@ def _victims_at(place: Place) -> list[Victims]:
         whom.append((CONTROL, GATEWAY))
     if place.events:
         whom.append((SERVER,))
-        if place.point.call.workflow == "recovery":
+        if place.point.call.workflow != "job":
             whom.append((MANAGER,))
     return whom
 
@@ -215,11 +247,16 @@ def _met(result: Result, place: Place, reference: Reference) -> None:
     """It was killed where it should be: the history up to there is that of an undisturbed run."""
     assert result.met == place.words
     workflow = place.point.call.workflow
-    undisturbed = [event for event in reference.events if event.workflow == workflow and event.id <= place.earlier]
+    _same_until(
+        place, *([event for event in events if event.workflow == workflow] for events in (_events(result), reference.events))
+    )
+
+
+def _same_until(place: Place, events: Sequence[Happened], reference: Sequence[Happened]) -> None:
+    undisturbed = [event for event in reference if event.id <= place.earlier]
     while undisturbed and undisturbed[-1].name in WRITTEN_LATER:
         undisturbed.pop()
-    same = [event for event in _events(result) if event.workflow == workflow][: len(undisturbed)]
-    assert [event.name for event in same] == [event.name for event in undisturbed]
+    assert [event.name for event in events[: len(undisturbed)]] == [event.name for event in undisturbed]
 
 
 def _once(result: Result, reference: Reference, victims: Victims = ()) -> None:
@@ -263,6 +300,21 @@ def _soon(result: Result, reference: Reference) -> None:
     assert result.seconds - reference.seconds - max(0.0, result.start - START) < BOUND
 
 
+def _moved_once(result: Maintained, victims: Victims) -> None:
+    """To the backup link and back, each by one switch of links; every order carried out once, and nothing left behind."""
+    assert (result.known.stage, result.known.on_backup) == (Stage.OVER, ())
+    assert [move.outcome for move in result.known.moves if move.outcome] == [Outcome.RECOVERED for _ in SWITCHES]
+    ladders = [[(verdict.mode, verdict.outcome) for verdict in incident.ladder] for incident in result.job.history]
+    assert ladders == [[(Mode.LINK_SWITCH, Outcome.RECOVERED)] for _ in SWITCHES]
+    assert (result.job.incidents, result.job.faults, result.job.links) == (len(SWITCHES), (), ())
+    assert len(result.peer.lives) == 1 + victims.count(MANAGER)
+    ordered = dict.fromkeys((order.uuid, name_of(order)) for order in result.peer.received)
+    assert [name for _, name in ordered] == [name for _ in SWITCHES for name in LINK_FAILOVER.carries_out]
+    assert len({attempt for attempt, _ in ordered}) == len(SWITCHES)
+    assert not result.peer.on_backup
+    assert not result.peer.exited
+
+
 def _fallen_back(result: Result, struck: Struck) -> None:
     """A report was lost, and its rule led further down: to the next mode, or to a restart of the job, all of its pods once."""
     first, last = result.incident.ladder[0], result.incident.ladder[-1]
@@ -292,7 +344,12 @@ def _note(table: Table, place: Place, victims: Victims, result: Result, referenc
     outcomes = [verdict.outcome for verdict in result.incident.ladder]
     outcome = "recovered" if outcomes == [Outcome.RECOVERED] else f"then {result.incident.ladder[-1].mode}"
     added = result.seconds - reference.seconds
-    table.rows.append(Row(reference.struck, reference.side, place, victims, outcome, added, result.start, reference.seconds))
+    _add(table, Row(reference.struck, reference.side, place, victims, outcome, added, result.start, reference.seconds))
+
+
+def _add(table: Table, row: Row) -> None:
+    table.rows.append(row)
+    whom = " and ".join(row.victims)
     sys.stderr.write(
-        f"\n{added:+6.2f} s, start {result.start:.2f} s, {outcome}: {' and '.join(victims)} at {where(place)}: {does(place)} "
+        f"\n{row.added:+6.2f} s, start {row.start:.2f} s, {row.outcome}: {whom} at {where(row.place)}: {does(row.place)} "
     )

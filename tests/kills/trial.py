@@ -14,6 +14,7 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
+    Client,
     WorkflowHandle,
     WorkflowHistoryEventFilterType,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -97,6 +98,28 @@ class Result:
     """Reports in the recovery's history, by kind."""
 
 
+@dataclass
+class Trial:
+    """One job that trains."""
+
+    job: Job
+    entity: WorkflowHandle[Any, Any]
+    peer: Manager
+    trap: Trap | None
+    struck: Pod
+    """The pod of pod rank 1."""
+
+    @property
+    def met(self) -> str:
+        """What the call was about at which something was killed."""
+        return self.trap.words if self.trap else ""
+
+    @property
+    def start(self) -> float:
+        """Seconds that the slowest victim took to be back; 0 where nothing waited for it."""
+        return max(self.trap.back.values(), default=0.0) if self.trap else 0.0
+
+
 class Trials:
     """Runs recoveries one after the other on the same processes."""
 
@@ -125,8 +148,16 @@ class Trials:
 
     async def run(self, struck: Struck, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE) -> Result:
         """One job that is struck once, at most one kill; ends when the verdict is in the job's history."""
+        async with self.training(struck, kill, side) as at:
+            return await self._recover(struck, at)
+
+    @asynccontextmanager
+    async def training(
+        self, struck: Struck, kill: Kill | None, side: TrainingSide = TrainingSide.REKINDLE
+    ) -> AsyncIterator[Trial]:
+        """A job that trains, until the block ends; what is to be killed waits for `counting`."""
         job = await self._submit(struck, side)
-        await register(self._world.client, job)
+        await register(self.client, job)
         peer = self._manager(struck, job)
 
         async def dies(victims: tuple[str, ...]) -> None:
@@ -135,7 +166,7 @@ class Trials:
                 await peer.die()
 
         trap = Trap(kill.point, kill.victims, dies) if kill else None
-        entity = self._world.client.get_workflow_handle(ids.job_workflow(job.id))
+        entity = self.client.get_workflow_handle(ids.job_workflow(job.id))
         try:
             async with peer:
                 if struck.mode is Mode.LINK_SWITCH:
@@ -144,9 +175,29 @@ class Trials:
                     await peer.with_tests()
                 progress = Progress(incarnation="life-1", step=1)
                 await entity.execute_update(ids.Updates.PROGRESS, progress, result_type=Receipt)
-                return await self._recover(struck, job, entity, peer, trap)
+                yield Trial(job, entity, peer, trap, await self._holder(job.id, 1))
         finally:
             await self._end(job)
+
+    @asynccontextmanager
+    async def counting(self, at: Trial) -> AsyncIterator[None]:
+        """The block ends when the one who is to be killed was."""
+        self._journal.begin(at.job.id, at.job.name, at.trap)
+        try:
+            async with asyncio.timeout(HANG):
+                yield
+                await self._journal.until(lambda: at.trap is None or at.trap.fired.is_set())
+        finally:
+            self._journal.end()
+
+    @property
+    def client(self) -> Client:
+        """That no proxy watches."""
+        return self._world.client
+
+    @property
+    def calls(self) -> list[Noted]:
+        return self._journal.calls
 
     def _manager(self, struck: Struck, job: Job) -> Manager:
         gateway, script, behind = self._world.gateway, Script(), struck.report_behind(job.training_side)
@@ -166,7 +217,7 @@ class Trials:
         await self._world.cluster.delete_job(job.name, grace=0)
         for workflow in (ids.job_workflow(job.id), *(ids.recovery_workflow(job, 1, mode) for mode in Mode)):
             try:
-                await self._world.client.get_workflow_handle(workflow).terminate("the test is over")
+                await self.client.get_workflow_handle(workflow).terminate("the test is over")
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
@@ -220,7 +271,7 @@ class Trials:
             peer.strike(struck.faulty, struck.type)
             return
         report = FaultReport(faults=(sub_health(1, old.spec.node_name),))
-        await Jobs(self._world.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
+        await Jobs(self.client).ask(job.id, ids.Updates.REPORT_FAULTS, report)
 
     async def _ask(self, mode: Mode, job: Job, pod: Pod) -> None:
         """As a client does: again until it is taken, under one id."""
@@ -228,7 +279,7 @@ class Trials:
         if mode is Mode.LINK_SWITCH:
             links = (NodeLinks(node=pod.spec.node_name, devices=pod.status.devices, backup=True),)
             asked = ModeRequest(mode=mode, links=links)
-        entity, request = self._world.client.get_workflow_handle(ids.job_workflow(job.id)), str(uuid.uuid4())
+        entity, request = self.client.get_workflow_handle(ids.job_workflow(job.id)), str(uuid.uuid4())
         while True:
             try:
                 await entity.start_update(
@@ -246,29 +297,22 @@ class Trials:
         await self._world.cluster.delete_pod(pod.metadata.name, pod.metadata.uid, grace=0)
         await until_gone(self._world.cluster, pod)
 
-    async def _recover(
-        self, struck: Struck, job: Job, entity: WorkflowHandle[Any, Any], peer: Manager, trap: Trap | None
-    ) -> Result:
-        described = await entity.describe()
-        old = await self._holder(job.id, 1)
+    async def _recover(self, struck: Struck, at: Trial) -> Result:
+        job, peer, old = at.job, at.peer, at.struck
+        described = await at.entity.describe()
         if struck.loses_pod:
             await self._lose(old)
-        self._journal.begin(job.id, job.name, trap)
-        began = time.time()
-        telling = asyncio.create_task(self._strike(struck, job, peer, old))
         succeeding = asyncio.create_task(self._succeed(job, peer))
+        began = time.time()
         try:
-            async with asyncio.timeout(HANG):
+            async with self.counting(at), asyncio.TaskGroup() as group:
+                group.create_task(self._strike(struck, job, peer, old))
                 ended, state = await self._verdict(job.id, described.run_id)
-                await telling
-                await self._journal.until(lambda: trap is None or trap.fired.is_set())
         finally:
-            telling.cancel()
             succeeding.cancel()
             await asyncio.gather(succeeding, return_exceptions=True)
-            self._journal.end()
-        history = await self._history(ids.job_workflow(job.id), described.run_id)
-        recovery = await self._history(ids.recovery_workflow(job, 1, struck.mode), _child(history))
+        history = await self.history(ids.job_workflow(job.id), described.run_id)
+        recovery = await self.history(ids.recovery_workflow(job, 1, struck.mode), _child(history))
         return Result(
             incident=state.history[-1],
             incidents=state.incidents,
@@ -277,9 +321,9 @@ class Trials:
             job=history,
             recovery=recovery,
             first=described.history_length,
-            calls=self._journal.calls,
-            met=trap.words if trap else "",
-            start=max(trap.back.values(), default=0.0) if trap else 0.0,
+            calls=self.calls,
+            met=at.met,
+            start=at.start,
             peer=peer,
             before=old,
             born=self._born(job.id),
@@ -290,19 +334,19 @@ class Trials:
 
     async def _verdict(self, job_id: str, run_id: str) -> tuple[float, JobState]:
         """The entity continues as new after each incident, and carries its history along."""
-        handle = self._world.client.get_workflow_handle(ids.job_workflow(job_id), run_id=run_id)
+        handle = self.client.get_workflow_handle(ids.job_workflow(job_id), run_id=run_id)
         closed = WorkflowHistoryEventFilterType.CLOSE_EVENT
         while True:
             try:
                 async for event in handle.fetch_history_events(wait_new_event=True, event_filter_type=closed):
                     renewed = event.workflow_execution_continued_as_new_event_attributes
-                    (state,) = await self._world.client.data_converter.decode(renewed.input.payloads, [JobState])
+                    (state,) = await self.client.data_converter.decode(renewed.input.payloads, [JobState])
                     return event.event_time.ToMicroseconds() / 1e6, state
             except RPCError:
                 await asyncio.sleep(0.1)  # the server is down
 
-    async def _history(self, workflow_id: str, run_id: str) -> list[HistoryEvent]:
-        history = await self._world.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+    async def history(self, workflow_id: str, run_id: str) -> list[HistoryEvent]:
+        history = await self.client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
         return list(history.events)
 
     async def _holder(self, job_id: str, pod_rank: int) -> Pod:

@@ -78,6 +78,14 @@ async def test_a_list_comes_in_pages(namespace: Namespace, monkeypatch: pytest.M
     assert sorted(item["metadata"]["name"] for item in listing.items) == sorted(names)
 
 
+async def test_of_a_list_of_metadata_nothing_else_comes(namespace: Namespace) -> None:
+    """Of thousands of nodes only their marks are asked for."""
+    await namespace.api.create(namespace.path("configmaps"), {**MAP, "metadata": {"name": "map", "annotations": {"a": "b"}}})
+    listing = await namespace.api.list(namespace.path("configmaps"), kube.METADATA, fieldSelector="metadata.name=map")
+    (found,) = listing.items
+    assert (found["metadata"]["annotations"]["a"], "data" in found) == ("b", False)
+
+
 async def test_a_missing_permission_is_named(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
     """Verb, resource and namespace stand in the error, as an administrator needs them."""
     config = yaml.safe_load(kubeconfig.read_text())

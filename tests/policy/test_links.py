@@ -87,3 +87,11 @@ def test_a_maintenance_knows_what_is_still_on_the_backup_link() -> None:
     assert links.back_problem(here, (NodeLinks(node="node-1", devices=("7",), backup=False),)) == (
         "device: 7 of node-1 is not on its backup link by this maintenance"
     )
+
+
+def test_a_rank_that_returns_takes_all_its_devices_with_it() -> None:
+    """Of two devices of one rank that are on their backup links one is named: the rank uses the first link of both."""
+    there = (Placed(node="node-1", devices=("0", "1", "2"), backup=True, ranks=((4,), (4,), (5,))),)
+    moves = links.back(there, (NodeLinks(node="node-1", devices=("0",), backup=False),))
+    (left,) = links.after(there, moves)
+    assert (left.devices, left.ranks) == (("2",), ((5,),))

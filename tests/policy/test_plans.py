@@ -10,6 +10,7 @@ from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.plan import (
     ENDS,
     MOST_JOBS,
+    Control,
     JobMove,
     JobOnLeaf,
     Leaf,
@@ -77,6 +78,8 @@ def test_a_file_says_which_link_is_on_which_leaf() -> None:
         ("  leaves:", "  atOnce: 0\n  leaves:", "spec.atOnce: "),
         ("  leaves:", "  unmovable: perhaps\n  leaves:", "spec.unmovable: "),
         ("metadata: {", "metadata: [", "the plan is not YAML"),
+        ("node-1: [0]}", "node-1: [0], node-1: [8]}", "line 7: 'node-1' is there twice, accepted is each key once"),
+        ("node-1: [0]}", "node-1: [08]}", "spec.carries.first.node-1.0: is not accepted, write 8"),
     ],
 )
 def test_a_wrong_field_of_a_file_is_named(before: str, after: str, words: str) -> None:
@@ -171,7 +174,7 @@ KNOWN = st.builds(
 @given(known=KNOWN, word=st.sampled_from(Word))
 def test_no_word_forgets_a_job_that_is_on_its_backup_link(known: Upgrade, word: Word) -> None:
     """Whatever a person says, and when: it is still switched back, or remembered as left."""
-    if plans.may_not(known, word):
+    if plans.may_not(known, Control(word=word)):
         return
     there = {Where.ON_BACKUP, Where.NOT_RETURNED, Where.RETURNING, Where.LEFT}
     after = plans.told(known, word)
@@ -183,7 +186,7 @@ def test_whoever_stands_can_be_told_how_to_go_on(known: Upgrade) -> None:
     """There is always a word, and the sentence that people read names it."""
     if known.stage in (*ENDS, Stage.CHECKING) or not (plans.stands(known) or known.stage is Stage.FREE):
         return
-    allowed = {word for word in Word if not plans.may_not(known, word)}
+    allowed = {word for word in Word if not plans.may_not(known, Control(word=word))}
     named = {word for word in Word if word in plans.now(known).split("waits for")[-1].replace(",", " ").split()}
     assert named
     assert named - {Word.ROLLBACK} <= allowed

@@ -1,5 +1,6 @@
 """Two jobs on one control plane, each on nodes of its own, with training sides whose links can be switched."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,6 +36,16 @@ class Fleet(ScriptedCluster):
         self.second = ScriptedCluster(second, first_node=3)
         self.forbids = False
         """Whether nobody may look at pods."""
+        self.shows = asyncio.Event()
+        """Whether pods are shown now; otherwise who looks waits."""
+        self.shows.set()
+        self.is_looked_at = asyncio.Event()
+        """Set by the next look at pods, also while it waits."""
+
+    async def looks(self) -> None:
+        """Waits until somebody looks at pods, who is not shown them yet."""
+        self.is_looked_at.clear()
+        await asyncio.wait_for(self.is_looked_at.wait(), 20)
 
     def _is_second(self, job_id: str) -> bool:
         return job_id == self.second.job_model.id
@@ -51,6 +62,8 @@ class Fleet(ScriptedCluster):
     async def pods(self, job_id: str) -> list[Pod]:
         if self.forbids:
             raise Forbidden("nobody may list pods")
+        self.is_looked_at.set()
+        await self.shows.wait()
         return await (self.second.pods(job_id) if self._is_second(job_id) else super().pods(job_id))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:

@@ -1,13 +1,15 @@
 """The script of `repaired.py` with what a test of links needs.
 
 `REBUILT` is `RANK INTERFACE ACTION`: what happens on that rank behind a rebuild on that interface, or on any (`*`): it may
-`raise`, `kill` the process, or `wait` until there is a file `go`. `FUNCTION` has the links switched by a function of the script;
-it writes down how it was called, and raises on the rank that `FUNCTION` names.
+`raise`, `kill` the process, or `wait` until there is a file `go`; several have commas between them. `FUNCTION` has the links
+switched by a function of the script; it writes down how it was called, and raises on the rank that `FUNCTION` names, or on
+`hangs RANK` never returns.
 """
 
 import os
 import runpy
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +24,12 @@ session = rekindle_training.session
 
 
 def rebuilt() -> None:
-    struck, interface, action = os.environ.get("REBUILT", "- - -").split()
-    if struck != str(rank) or interface not in ("*", os.environ.get("GLOO_SOCKET_IFNAME")):
-        return
+    for struck, interface, action in map(str.split, os.environ.get("REBUILT", "- - -").split(",")):
+        if struck == str(rank) and interface in ("*", os.environ.get("GLOO_SOCKET_IFNAME")):
+            strike(interface, action)
+
+
+def strike(interface: str, action: str) -> None:
     if action == "raise":
         raise ValueError(f"struck on {interface}")
     if action == "kill":
@@ -39,6 +44,8 @@ def switch(backup: bool) -> None:
         calls.write("backup\n" if backup else "first\n")
     if os.environ["FUNCTION"] == str(rank):
         raise OSError("the library says no")
+    if os.environ["FUNCTION"] == f"hangs {rank}" and backup:
+        threading.Event().wait()
 
 
 @contextmanager

@@ -6,7 +6,9 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from rekindle_training.adapter import interfaces
@@ -14,10 +16,12 @@ from rekindle_training.adapter.links import Links
 from rekindle_training.environment import EnvironmentIncomplete, RankEnvironment
 from rekindle_training.manager import link_switch
 from rekindle_wire.recover_pb2 import SwitchRankList
+from rekindle_wire.training_pb2 import Failed, Held, Kept, LinkSwitched, ManagerMessage, Paused, RankMessage, Standing, Stepped
 from tests.training.dialogue import fault, kill_rank, offers, status
 from tests.training.gateway_service import GatewayPeer
 from tests.training.interfaces import Alias, addresses, listens, problems_in_a_new_namespace
 from tests.training.job import WORLD, Job
+from tests.training.ranks import ScriptedRank
 from tests.training.standalone import last_words
 
 ALL_TO_BACKUP = dict.fromkeys(range(WORLD), True)
@@ -152,6 +156,76 @@ async def begun(gateway: GatewayPeer, *ranks: int, number: int) -> None:
     assert await offers(gateway, number) == ["recover", "exit"]
 
 
+async def test_ranks_begin_on_their_backup_links_where_some_cannot_use_their_first_ones(
+    linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
+) -> None:
+    """From the first link of one node to the backup of another, of which the first is pulled, there may be no way."""
+    _, backup = links
+    first_is_there, linked.environment["REKINDLE_LINKS"] = linked.environment["REKINDLE_LINKS"], f"lo:gone,{backup.name}"
+    await linked.manager()
+    await linked.worker(0)
+    linked.environment["REKINDLE_LINKS"] = first_is_there
+    await linked.worker(1)
+    await linked.reached(1)
+    assert listening(linked) == [backup.address] * WORLD
+    await ends_well(linked, undisturbed)
+
+
+SAYS: dict[str, Any] = {
+    "hold": {"held": Held(step=1, total=9)},
+    "pause_at": {"paused": Paused(step=1)},
+    "resume": {"stepped": Stepped(step=1)},
+    "switch_link": {"link_switched": LinkSwitched(rebuild=True)},
+    "stand": {"standing": Standing(step=1, place=Standing.BOUNDARY, kept=[Kept(rank=rank, step=1) for rank in range(WORLD)])},
+}
+"""What a rank answers that trains behind step 1."""
+
+
+async def test_a_new_pod_that_reaches_nobody_on_its_first_link_joins_the_others_on_their_backups(
+    job: Job, gateway: GatewayPeer
+) -> None:
+    """Behind the first try: where there is a way it stays on its first link, as the control plane has it."""
+    on_backup: dict[int, dict[int, bool]] = {}
+
+    def answering(rank: int, role: str) -> ScriptedRank:
+        def answer(message: ManagerMessage) -> RankMessage | None:
+            if not message.HasField("rebuild"):
+                said = SAYS.get(message.WhichOneof("kind") or "")
+                return RankMessage(**said) if said else None
+            on_backup.setdefault(message.generation, {})[rank] = message.rebuild.backup_link
+            if role == "backup" and not message.rebuild.backup_link:
+                return RankMessage(failed=Failed(reason="no route to host"))
+            return RankMessage(paused=Paused(step=1)) if message.rebuild.stands else RankMessage(stepped=Stepped(step=1))
+
+        return ScriptedRank(channel, rank, role, answer, stays=True)
+
+    await job.manager()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{job.port}") as channel:
+        ranks = [answering(rank, "worker") for rank in range(WORLD)]
+        await gateway.report("ReportProgress")
+        await gateway.pause()
+        await gateway.report("ReportStopComplete")
+        await gateway.switch(ALL_TO_BACKUP)
+        assert (await result(gateway))[0]
+        await gateway.go_on()
+        await status(gateway)
+        for gone in (2, 3):
+            ranks[gone].end()
+        await gateway.report("ReportProcessFault")
+        await begun(gateway, 2, 3, number=1)
+        await gateway.elsewhere(1, uuid="attempt-of-fault-1")
+        ranks += [answering(rank, "backup") for rank in (2, 3)]
+        assert (await status(gateway, 2))[:2] == ("recover", 0)
+        for rank in ranks:
+            rank.end()
+    all_on_backup = dict.fromkeys(range(WORLD), True)
+    assert [on_backup[generation] for generation in (2, 3, 4)] == [
+        all_on_backup,
+        {**all_on_backup, 2: False, 3: False},
+        all_on_backup,
+    ]
+
+
 async def test_what_cannot_be_switched_is_answered_with_words_and_leaves_training_as_it_is(
     linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
 ) -> None:
@@ -236,6 +310,29 @@ async def test_a_rank_that_dies_while_links_are_switched_is_a_fault(
     assert (await status(gateway))[:2] == ("continue", 406)
     await in_place(gateway, 2)
     assert of_all(linked) == WORLD * [{(backup if done else first).address}]
+    await ends_well(linked, undisturbed)
+
+
+@pytest.mark.same_path("a rank hangs while links are switched")
+@pytest.mark.parametrize("where", ["in the function", "in the rebuild", "where another one fails"])
+async def test_a_rank_that_hangs_while_links_are_switched_is_ended_and_replaced(
+    where: str, linked: Job, gateway: GatewayPeer, links: tuple[Alias, Alias], undisturbed: list[str]
+) -> None:
+    """It would not say where it stands in a recovery either, and all would wait for that for a quarter of an hour."""
+    _, backup = links
+    if where == "in the function":
+        linked.environment |= {"FUNCTION": "hangs 3", "REKINDLE_LINKS": "", "LIMITS": "manager.link_switch.SWITCH_SECONDS=1"}
+    else:
+        fails = f"1 {backup.name} raise," if where == "where another one fails" else ""
+        linked.environment |= {"REBUILT": f"{fails}3 {backup.name} wait", "REKINDLE_REBUILD_TIMEOUT": "3"}
+    await paused(linked, gateway)
+    await gateway.switch(ALL_TO_BACKUP)
+    assert not (await result(gateway))[0]
+    assert await fault(gateway) == {"3": "1"}
+    await gateway.go_on()
+    assert (await status(gateway))[:2] == ("continue", 406)
+    (linked.folder / "go").touch()
+    await in_place(gateway, 3)
     await ends_well(linked, undisturbed)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rekindle_training.manager.stress import culprits, judged, read
 from rekindle_training.stress import injected, memory, messages, products
 from rekindle_training.stress.codes import FAULT, MEMORY, MESSAGES, NOT_RUN, OK, PRODUCTS, TIMED_OUT
+from rekindle_training.stress.meetings import partners
 from rekindle_training.stress.verdict import Disturb, Turn, Verdict
 from rekindle_wire.recover_pb2 import StressOpList, StressTestRankParams
 from rekindle_wire.training_pb2 import StressTested
@@ -54,6 +55,13 @@ def test_too_little_free_memory_is_not_tested(monkeypatch: pytest.MonkeyPatch) -
     assert memory.check(CPU, 2, Turn(0.1), injected.leave) == Verdict(NOT_RUN, "too little memory is free: 512 MiB for 2 ranks")
 
 
+def test_ranks_of_many_pods_on_one_node_take_no_more_than_their_share_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others take at the same moment counts: here a quarter of what was free is gone when the first block is there."""
+    free = iter([100 * memory.BLOCK, 75 * memory.BLOCK])
+    monkeypatch.setattr(memory, "free_bytes", lambda _: next(free))
+    assert "words wrong of 0.06 GiB" in memory.check(CPU, 1, Turn(0.1), injected.leave).result
+
+
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free on the machine may not be free for the pod."""
     limit, used = tmp_path / "max", tmp_path / "current"
@@ -93,6 +101,16 @@ def test_a_rank_that_does_not_come_delays_nobody_beyond_its_time() -> None:
     assert "messages of 2 ranks" in verdicts[0].result
 
 
+def test_a_rank_without_room_for_messages_is_not_tested_and_says_nothing_of_the_others() -> None:
+    """It says that it could not make the check, and whoever waited for it is not suspected for that."""
+
+    def full(_: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        exchanged(2, {1: full}, seconds=2)
+
+
 def test_a_single_rank_has_nobody_to_exchange_messages_with() -> None:
     """Which is no fault."""
     assert exchanged(1, {})[0].code == NOT_RUN
@@ -102,11 +120,11 @@ def test_a_single_rank_has_nobody_to_exchange_messages_with() -> None:
 def test_ranks_meet_in_pairs(count: int) -> None:
     """At each moment two ranks name each other; each rank meets another one; a few times, however many they are."""
     store = dist.HashStore()
-    partners = {rank: messages.Meeting(tuple(range(count)), rank, store).partners() for rank in range(count)}
-    for rank, others in partners.items():
+    met = {rank: messages.Meeting(tuple(range(count)), rank, store).partners() for rank in range(count)}
+    for rank, others in met.items():
         assert len(others) <= count.bit_length()
         assert any(other is not None for other in others)
-        assert all(other is None or partners[other][moment] == rank for moment, other in enumerate(others))
+        assert all(other is None or met[other][moment] == rank for moment, other in enumerate(others))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +189,29 @@ def test_what_goes_wrong_between_ranks_is_the_fault_of_one_where_that_explains_i
     answers: dict[int, StressTested], codes: list[str]
 ) -> None:
     """Who does not answer has timed out, and those that waited for it have not. Both are suspected where either may be it."""
-    assert [judged(range(len(codes)), answers)[rank].code for rank in range(len(codes))] == codes
+    assert [judged(range(len(codes)), range(len(codes)), answers)[rank].code for rank in range(len(codes))] == codes
 
 
-@given(st.sets(st.frozensets(st.integers(0, 8), min_size=2, max_size=2)), st.sets(st.integers(0, 8)))
-def test_every_pair_is_explained(pairs: set[frozenset[int]], known: set[int]) -> None:
+@pytest.mark.parametrize(("nodes", "ranks"), [(3, 1), (3, 8), (4, 2), (5, 2), (9, 1), (11, 4)])
+def test_one_node_is_to_blame_for_what_comes_wrong_over_its_links(nodes: int, ranks: int) -> None:
+    """Also where its ranks meet those of one other node only, which is right with all others."""
+    every = range(nodes * ranks)
+    for bad in range(nodes):
+        answers = {}
+        for rank in every:
+            others = {other for other in partners(rank, len(every)) if other is not None and other // ranks != rank // ranks}
+            answers[rank] = said(wrong=[other for other in others if bad in (other // ranks, rank // ranks)])
+        blamed = {rank // ranks for rank, one in judged(every, every, answers).items() if one.code == FAULT}
+        assert blamed == {bad}
+
+
+@given(
+    st.sets(st.frozensets(st.integers(0, 8), min_size=2, max_size=2)),
+    st.sets(st.integers(0, 8)),
+    st.dictionaries(st.integers(0, 8), st.integers(0, 4)),
+)
+def test_every_pair_is_explained(pairs: set[frozenset[int]], known: set[int], well: dict[int, int]) -> None:
     """By somebody in it, and nobody is suspected without a pair."""
-    found = culprits(pairs, known)
+    found = culprits(pairs, known, well)
     assert all(pair & (found | known) for pair in pairs)
     assert all(any(rank in pair for pair in pairs) for rank in found)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import deployment
 from rekindle.client import Rekindle
 from rekindle.ids import upgrade_workflow
+from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
 from rekindle.model.plan import Leaf, Stage, SwitchPlan, Word
 from rekindle.model.plan import Upgrade as Upgraded
@@ -157,6 +158,54 @@ async def test_what_waits_for_days_moves_to_the_new_version(temporal: WorkflowEn
         assert await version(handle) == this.new.build_id
         await plans.tell(switch, Word.PROCEED)
         assert ((await handle.result()).stage, this.peer.on_backup) == (Stage.DONE, set())
+
+
+async def test_a_maintenance_that_was_cancelled_and_stands_moves_to_the_new_version(temporal: WorkflowEnvironment) -> None:
+    """Its links could not be moved back. It does not end by its upgrade: cancelled again, it moves them back."""
+    async with upgrade(temporal, Script(switch_results=[True, False]), changed=MODES) as this:
+        await this.peer.with_links()
+        world, maintenances = this.world, Maintenances(Rekindle(this.world.client))
+        maintenance = await maintenances.fail_over(world.job.id, (NodeLinks(node="node-1", devices=("0",), backup=True),))
+        await maintenances.settled(maintenance)
+        handle = world.client.get_workflow_handle(maintenance)
+        await handle.cancel()
+        await world.incident(2)
+        await _moved_on(this)
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert this.peer.on_backup == set()
+
+
+async def _moved_on(this: Upgrade) -> None:
+    await this.new.start()
+    async with keeping(this.new):
+        await this.nothing_is_on(this.old)
+    await this.world.control.stop()
+
+
+async def test_an_upgrade_of_a_switch_that_was_cancelled_and_stands_moves_to_the_new_version(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """A job could not be moved back, and a person has to decide."""
+    async with upgrade(temporal, Script(switch_results=[True, False]), changed=MODES) as this:
+        await this.peer.with_links()
+        plans, world = Plans(Rekindle(this.world.client)), this.world
+        links = (NodeLinks(node="node-1", devices=("0",), backup=False),)
+        switch = f"tor-{world.job.name}"
+        await plans.start(SwitchPlan(switch=switch, carries=links, leaves=(Leaf(name="a", links=links),)))
+        handle = world.client.get_workflow_handle(upgrade_workflow(switch), result_type=Upgraded)
+        async with asyncio.timeout(30):
+            while (await plans.status(switch)).stage is not Stage.FREE:
+                await asyncio.sleep(0.03)
+            await handle.cancel()
+            while not (await plans.status(switch)).asking:
+                await asyncio.sleep(0.03)
+        await _moved_on(this)
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        await plans.tell(switch, Word.RETRY)
+        assert ((await handle.result()).stage, this.peer.on_backup) == (Stage.ROLLED_BACK, set())
 
 
 async def test_a_recovery_without_its_workers_goes_on(temporal: WorkflowEnvironment) -> None:

@@ -17,9 +17,10 @@ from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, Refused
 from rekindle.maintenances import Maintenances
 from rekindle.model.job import Job
-from rekindle.model.links import NodeLinks
+from rekindle.model.links import NodeLinks, OnBackup
 from rekindle.model.maintenance import Maintenance, Stage
 from rekindle.model.recovery import Mode, Outcome
+from rekindle.model.state import JobState, JobStatus, Registration, Remembered
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.support.harness import Harness, a_job, sub_health, training
@@ -184,6 +185,33 @@ async def test_a_switchback_that_fails_can_be_asked_for_again(temporal: Workflow
         assert peer.on_backup == set()
 
 
+async def test_a_switchback_waits_for_a_training_side_that_is_away_for_a_moment(temporal: WorkflowEnvironment) -> None:
+    """Its manager or the gateway has just started again: the operator's word is not lost with it."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        await peer.cut()
+        await world.settled(lambda status: status.state.attachment is None)
+        handle = world.client.get_workflow_handle(maintenance)
+        await handle.signal(ids.Signals.SWITCHBACK)
+        await _waits(handle)
+        await peer.attach()
+        await handle.result()
+        assert peer.on_backup == set()
+        moves = (await of(world).status(maintenance)).moves
+        assert [move.what for move in moves].count("waits for the job") == 1
+        assert "not attached" in next(move.reason for move in moves if move.what == "waits for the job")
+
+
+async def _waits(handle: WorkflowHandle[object, object]) -> None:
+    """Until it has asked twice and in vain."""
+    asked = 0
+    async for event in handle.fetch_history_events(wait_new_event=True):
+        asked += event.HasField("timer_started_event_attributes")
+        if asked == 2:
+            return
+
+
 async def test_a_switchback_while_links_are_failed_over_is_refused(temporal: WorkflowEnvironment) -> None:
     """And one for no maintenance, and for one that is over."""
     async with linked(temporal, a_job(), Script(switches=False)) as (world, peer):
@@ -264,6 +292,43 @@ async def test_a_platform_that_names_no_device_of_the_job_gets_413(
         assert peer.received == []
 
 
+async def test_a_device_that_another_request_moves_back_is_free_for_the_next_maintenance(temporal: WorkflowEnvironment) -> None:
+    """As a platform does that names both directions in one call: the maintenance that had moved it hears of it, and is over."""
+    async with linked(temporal, a_job()) as (world, peer):
+        assert (await nic_ops(world, ("0", True))).code == 0
+        assert await told(world) == "switch nic finish"
+        (first,) = (await world.status()).state.links
+        assert (await nic_ops(world, ("1", True), ("0", False))).code == 0
+        assert await told(world) == "switch nic finish"
+        handle: WorkflowHandle[object, Maintenance] = world.client.get_workflow_handle(first.maintenance, result_type=Maintenance)
+        ended = await asyncio.wait_for(handle.result(), 20)
+        assert (ended.stage, ended.moves[-1].what) == (Stage.OVER, "moved by another request: node-1 device 0")
+        assert (await nic_ops(world, ("0", True))).code == 0
+        assert await told(world) == "switch nic finish"
+        assert peer.on_backup == {2, 3}
+
+
+async def test_a_job_ends_no_maintenance_of_another_one(temporal: WorkflowEnvironment) -> None:
+    """A tenant may write into its own job's memory that somebody else's maintenance has moved its ranks."""
+    async with linked(temporal, a_job()) as (world, peer):
+        maintenance = await of(world).fail_over(world.job.id, OVER)
+        await of(world).settled(maintenance)
+        forged = OnBackup(ranks=tuple(range(4)), maintenance=maintenance)
+        stranger = a_job()
+        registration = Registration(job=stranger, remembered=Remembered(job=stranger.id, links=(forged,)))
+        entity = await world.client.start_workflow(
+            ids.Workflows.TRAINING_JOB, JobState.of(stranger), id=ids.job_workflow(stranger.id), task_queue=ids.CONTROL_QUEUE
+        )
+        await entity.execute_update(ids.Updates.REGISTER, registration)
+        assert (await entity.query(ids.Queries.STATUS, result_type=JobStatus)).state.links == (forged,)
+        await entity.execute_update(ids.Updates.END, "Succeeded")
+        await entity.result()
+        known = await of(world).status(maintenance)
+        assert (known.stage, [one.devices for one in known.on_backup]) == (Stage.ON_BACKUP, [("0", "1")])
+        assert "to the first link" in await of(world).switch_back(maintenance)
+        assert peer.on_backup == set()
+
+
 async def test_a_platform_that_asks_for_no_switch_hears_of_none(temporal: WorkflowEnvironment) -> None:
     """As the contract has it: a gRPC error."""
     async with linked(temporal, a_job()) as (world, _):
@@ -291,6 +356,13 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
         ({"job": "x", "links": "all"}, "links: "),
         ({"job": "x", "links": [{"node": "node-1", "devices": [], "backup": True}]}, "links.0.devices: "),
         ("gpt", "must be one JSON object"),
+        (None, "must be one JSON object"),
+        ({"job": "x", "links": [1] * 600_000}, "the input has more than 20000 values"),
+        ({"job": "x", "links": [1] * 600}, "600, among them links.0: must be a mapping"),
+        (
+            {"job": "x", "name": "ä" * 900, "links": [{"node": "n", "devices": ["0"], "backup": True}]},
+            "job: 'x' is not registered",
+        ),
     ],
 )
 async def test_an_input_of_another_shape_fails_with_the_field(temporal: WorkflowEnvironment, given: object, words: str) -> None:
@@ -303,7 +375,7 @@ async def test_an_input_of_another_shape_fails_with_the_field(temporal: Workflow
             await asyncio.wait_for(handle.result(), 10)
         assert isinstance(failed.value.cause, ApplicationError)
         assert words in failed.value.cause.message
-        assert failed.value.cause.type == ids.ErrorTypes.REQUEST_INVALID
+        assert failed.value.cause.type in (ids.ErrorTypes.REQUEST_INVALID, ids.ErrorTypes.JOB_UNKNOWN)
 
 
 async def test_a_worker_that_dies_while_links_are_moved_costs_nothing(temporal: WorkflowEnvironment) -> None:

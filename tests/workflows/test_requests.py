@@ -50,6 +50,15 @@ async def _continued(world: Harness, before: str | None) -> None:
 # ---- by the update itself
 
 
+async def test_a_request_of_a_million_values_does_not_stop_the_jobs_workflow(temporal: WorkflowEnvironment) -> None:
+    """To name each that is wrong would take longer than a workflow may, again and again."""
+    async with training(temporal, a_job()) as (world, _):
+        asking = world.entity.execute_update(ids.Updates.RECOVER, {"mode": "link switch", "links": [1] * 900_000}, id="odd")
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await asyncio.wait_for(asking, 10)
+        assert "the input has more than 20000 values" in str(refused.value.cause)
+
+
 async def test_any_client_asks_by_one_update_and_is_answered_with_the_verdict(temporal: WorkflowEnvironment) -> None:
     """No workflow of the client's own is needed: the recovery is the job's child, and says who asked."""
     async with training(temporal, a_job()) as (world, peer):

@@ -20,7 +20,7 @@ from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import StressRequest
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
-from tests.support.harness import Harness, a_job, a_mindio_job, training
+from tests.support.harness import Harness, a_job, a_mindio_job, harness, training
 from tests.support.peer import Script, ScriptedPeer
 from tests.support.scripted_cluster import TheirCluster
 
@@ -252,6 +252,20 @@ async def test_where_the_cluster_does_not_answer_the_ranks_are_mended_all_the_sa
         assert "no node was isolated" in incident.ladder[0].reason
 
 
+async def test_where_the_cluster_does_not_answer_it_is_said_all_the_same_what_was_found(temporal: WorkflowEnvironment) -> None:
+    """Only where the ranks are is not known: what could not be tested does not pass for sound."""
+    async with listening(temporal, a_job(), Script(tests=False, stress_codes={(3, 0): "1"})) as (world, peer):
+        await begun(world)
+        await peer.until(lambda: bool(peer.tests))
+        world.cluster.unreachable = True
+        await peer.report_tested({2: (0, 1), 3: (0, 1)})
+        await world.phase("what was found is judged")
+        await world.skip(timedelta(minutes=2, seconds=1))
+        incident = await world.incident(1)
+        assert incident.verdict is Outcome.RECOVERED
+        assert incident.ladder[0].reason.startswith("4 checks, rank 3 not tested in all"), incident.ladder[0].reason
+
+
 async def test_a_node_that_cannot_be_isolated_is_left_all_the_same(temporal: WorkflowEnvironment) -> None:
     """It counts as lost for this incident, and the verdict does not say that it is isolated."""
     async with listening(temporal, a_job(annotations={}), Script(stress_codes=BAD)) as (world, _):
@@ -335,19 +349,19 @@ async def test_a_control_plane_that_restarts_in_the_middle_goes_on(temporal: Wor
 # ---- the wire
 
 
-async def asked(world: Harness, nodes: Mapping[str, tuple[int, ...]], every: tuple[int, ...] = ()) -> wire.Status:
+async def asked(world: Harness, nodes: Mapping[str, tuple[int, ...]], every: tuple[int, ...] = (), at: int = 0) -> wire.Status:
     """As a platform asks."""
     message = wire.StressTestParam(jobID=world.job.id, allNodesOps=every)
     for node, ops in nodes.items():
         message.stressParam[node].ops.extend(ops)
-    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+    async with grpc.aio.insecure_channel(world.gateways[at].address) as channel:
         status: wire.Status = await RecoverStub(channel).StressTest(message)
     return status
 
 
-async def told(world: Harness) -> str:
+async def told(world: Harness, at: int = 0) -> str:
     """The one message of the platform's stream."""
-    async with grpc.aio.insecure_channel(world.gateway.address) as channel:
+    async with grpc.aio.insecure_channel(world.gateways[at].address) as channel:
         stream: Any = RecoverStub(channel).SubscribeStressTestResponse(wire.StressTestRequest(jobID=world.job.id))
         (words,) = [message.msg async for message in stream]
         return str(words)
@@ -416,3 +430,15 @@ async def test_a_platform_that_asked_for_no_test_hears_of_none(temporal: Workflo
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await told(world)
         assert "is not stress testing" in str(refused.value.details())
+
+
+async def test_a_platform_hears_of_the_last_test_at_whatever_gateway_it_asks(temporal: WorkflowEnvironment) -> None:
+    """One that was asked for at this gateway before has found nothing."""
+    async with harness(temporal, a_job(annotations={}), gateways=2) as world, world.peer() as peer:
+        await world.first_step()
+        await peer.with_tests()
+        for gateway, words in ((0, "stress test finish"), (1, "stress test find fault, isolate node:map[node-1:{}]")):
+            peer.script.stress_codes = BAD if gateway else {}
+            assert (await asked(world, {"node-1": (0,)}, at=gateway)).code == 0
+            assert (await told(world, gateway)).startswith(words)
+        assert (await told(world)).startswith("stress test find fault")

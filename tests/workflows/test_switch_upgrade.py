@@ -18,6 +18,7 @@ from rekindle.model.plan import Control, Stage, SwitchPlan, Upgrade, UpgradeRequ
 from rekindle.policy.plans import now
 from rekindle.temporal import plugin
 from tests.support.fleet import FIRST, SECOND, Two, two_jobs
+from tests.support.harness import sub_health
 from tests.support.peer import Script
 from workflows.switch_upgrade import LOOK_AGAIN, SwitchUpgrade
 
@@ -115,6 +116,97 @@ async def test_a_job_that_cannot_be_moved_is_left_where_the_plan_says_so(tempora
         assert (left.job, "no training step" in left.reason, this.one.on_backup) == (this.second.job.name, True, {2, 3}), (
             left.reason
         )
+
+
+async def test_a_rollback_while_a_leaf_is_looked_at_moves_no_job(temporal: WorkflowEnvironment) -> None:
+    """What the look shows is of no use any more."""
+    async with two_jobs(temporal) as this:
+        await this.plans.start(this.plan([FIRST]))
+        await free(this, "a")
+        await this.plans.tell(this.switch, Word.ROLLBACK)
+        await this.handle.result()
+        lists = len(this.one.lists)
+        this.fleet.shows.clear()
+        starting = asyncio.create_task(this.plans.start(this.plan([FIRST])))
+        await this.fleet.looks()
+        await until(this, lambda known: known.stage is Stage.CHECKING)
+        await this.plans.tell(this.switch, Word.STOP)
+        this.fleet.shows.set()
+        await starting
+        this.fleet.shows.clear()
+        await this.plans.tell(this.switch, Word.RESUME)
+        await this.fleet.looks()
+        await this.plans.tell(this.switch, Word.ROLLBACK)
+        this.fleet.shows.set()
+        assert (await this.handle.result()).stage is Stage.ROLLED_BACK
+        assert (len(this.one.lists), this.one.on_backup) == (lists, set())
+
+
+async def test_a_rollback_does_not_wait_for_a_job_that_is_being_recovered(temporal: WorkflowEnvironment) -> None:
+    """It has not left the leaf, so that there is nothing to decide and nothing to move back."""
+    async with two_jobs(temporal, Script(pauses=False)) as this:
+        await this.first.fault(sub_health())
+        await this.first.running()
+        await this.plans.start(this.plan([FIRST, SECOND]))
+        busy = this.first.job.name
+        await until(this, lambda known: any(move.job == busy and "is busy with" in move.reason for move in known.moves))
+        await until(this, lambda known: any(move.where is Where.ON_BACKUP for move in known.moves))
+        await this.plans.tell(this.switch, Word.ROLLBACK)
+        async with asyncio.timeout(30):
+            assert (await this.handle.result()).stage is Stage.ROLLED_BACK
+        assert (this.one.lists, this.two.on_backup) == ([], set())
+
+
+async def test_a_job_that_is_being_recovered_when_an_upgrade_is_stopped_is_tried_again_behind_it(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """Nobody has to decide about it."""
+    async with two_jobs(temporal, Script(pauses=False)) as this:
+        await this.first.fault(sub_health())
+        await this.first.running()
+        await this.plans.start(this.plan([FIRST]))
+        await until(this, lambda known: any("is busy with" in move.reason for move in known.moves))
+        await this.plans.tell(this.switch, Word.STOP)
+        known = await until(this, lambda known: not any(move.where is Where.MOVING for move in known.moves))
+        assert known.asking == ()
+
+
+async def test_a_rollback_ends_also_if_a_job_that_is_being_moved_cannot_be(temporal: WorkflowEnvironment) -> None:
+    """It is on its first links, as a rollback wants it."""
+    async with two_jobs(temporal, Script(switches=False)) as this:
+        await this.plans.start(this.plan([FIRST]))
+        await this.one.until(lambda: bool(this.one.lists))
+        await this.plans.tell(this.switch, Word.ROLLBACK)
+        await this.one.report_switched(result=False, info="rank 3: eth1 is down")
+        async with asyncio.timeout(30):
+            assert (await this.handle.result()).stage is Stage.ROLLED_BACK
+        assert (len(this.one.lists), this.one.on_backup) == (1, set())
+
+
+async def test_a_maintenance_that_was_terminated_has_moved_nothing_back(temporal: WorkflowEnvironment) -> None:
+    """Its job does not count as returned: a person decides."""
+    async with two_jobs(temporal) as this:
+        await this.plans.start(this.plan([FIRST]))
+        (move,) = (await free(this, "a")).moves
+        await this.first.client.get_workflow_handle(move.maintenance).terminate("by mistake")
+        await this.plans.tell(this.switch, Word.PROCEED)
+        known = await until(this, lambda known: known.stage is Stage.DONE or bool(known.asking))
+        assert this.one.on_backup == {2, 3}
+        assert [move.where for move in known.moves] == [Where.NOT_RETURNED]
+
+
+async def test_a_leaf_is_not_released_by_a_word_for_the_one_before(temporal: WorkflowEnvironment) -> None:
+    """Two people, or a person and a check, say that the first leaf is upgraded; the next one is not."""
+    async with two_jobs(temporal) as this:
+        await this.plans.start(this.plan([FIRST], [SECOND]))
+        await free(this, "a")
+        await this.plans.tell(this.switch, Word.PROCEED, leaf="a")
+        await free(this, "b")
+        with pytest.raises(Refused, match="leaf a is not free, leaf b is"):
+            await this.plans.tell(this.switch, Word.PROCEED, leaf="a")
+        assert this.two.on_backup == {2, 3}
+        await this.plans.tell(this.switch, Word.PROCEED, leaf="b")
+        await this.handle.result()
 
 
 @pytest.mark.parametrize("how", ["a word", "a cancellation"])
@@ -250,7 +342,10 @@ async def test_a_switch_is_upgraded_once_at_a_time(temporal: WorkflowEnvironment
     ("written", "words"),
     [
         (UpgradeRequest(plan=SwitchPlan(switch="tor-0")), "leaves: 0 leaves, accepted are 1 to 64"),
-        ({"plan": {"switch": "two words"}}, "switch"),
+        ({"plan": {"switch": "two words"}}, "plan.switch: "),
+        ({}, "plan: missing"),
+        (None, "must be one JSON object"),
+        ({"plan": {"switch": "tor-0", "leaves": [1] * 600_000}}, "the input has more than 20000 values"),
     ],
 )
 async def test_an_input_that_means_nothing_fails_with_the_field(temporal: WorkflowEnvironment, written: Any, words: str) -> None:
@@ -260,5 +355,5 @@ async def test_an_input_that_means_nothing_fails_with_the_field(temporal: Workfl
             ids.Workflows.SWITCH_UPGRADE, written, id=this.handle.id, task_queue=ids.CONTROL_QUEUE
         )
         with pytest.raises(WorkflowFailureError) as failed:
-            await handle.result()
+            await asyncio.wait_for(handle.result(), 10)
         assert words in str(failed.value.cause)

@@ -12,8 +12,11 @@ from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
+from rekindle.client import Rekindle
+from rekindle.maintenances import Maintenances
 from rekindle.model.fault import Sighting
 from rekindle.model.limits import Limits
+from rekindle.model.links import NodeLinks
 from rekindle.model.recovery import Outcome
 from rekindle.temporal import Attributes
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
@@ -175,3 +178,21 @@ async def _summaries(world: Harness) -> list[str]:
     ]
     payloads = [event.user_metadata.summary for event in named]
     return [(await world.client.data_converter.decode([p], [str]))[0] if p.data else "" for p in payloads]
+
+
+async def test_the_page_of_a_maintenance_says_what_is_on_which_link_since_when_and_what_is_waited_for(
+    temporal: WorkflowEnvironment,
+) -> None:
+    """From the failover to the switchback."""
+    async with training(temporal, a_job()) as (world, peer):
+        await peer.with_links()
+        maintenances = Maintenances(Rekindle(world.client))
+        links = (NodeLinks(node="node-1", devices=("0", "1"), backup=True),)
+        maintenance = await maintenances.fail_over(world.job.id, links)
+        since = (await maintenances.settled(maintenance)).since
+        lines = (await _details(world.client.get_workflow_handle(maintenance))).splitlines()
+        assert lines[:3] == [
+            f"**{world.job.name}**: on the backup link",
+            f"- on the backup link: node-1 devices 0,1, since {since:%Y-%m-%d %H:%M:%S}",
+            "- waits for the switchback: `rekindle switchback`, or the signal `switchback`",
+        ]

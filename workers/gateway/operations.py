@@ -4,15 +4,17 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import TypeVar
 
 import grpc
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Busy, Refused, RekindleError, Unavailable
 from rekindle.maintenances import Maintenances
 from rekindle.model.links import NodeLinks
+from rekindle.model.maintenance import Stage
 from rekindle.model.recovery import Receipt
 from rekindle.model.stress import StressRequest
 from rekindle.policy.stress import message
@@ -34,6 +36,8 @@ LISTED = 3.0
 ANSWER = timedelta(minutes=15)
 """How long the end of a switch is waited for. Source: the wire contract, 15 minutes."""
 
+Found = TypeVar("Found", str, tuple[str, ...])
+
 logger = logging.getLogger("gateway")
 
 
@@ -46,8 +50,8 @@ class Operations:
         self._tests = StressTests(self._rekindle)
         self._begun: dict[str, str] = {}
         """The last test of each job that was asked for here."""
-        self._moved: dict[str, str] = {}
-        """The maintenance of each job that was asked here to move links last."""
+        self._moved: dict[str, tuple[str, ...]] = {}
+        """The maintenances of each job that were asked here, by the last request, to move links."""
         self._everybody = settings.cluster == "local" or settings.senders == "anybody"
         self._platforms = settings.platforms
 
@@ -57,7 +61,7 @@ class Operations:
         async def ask() -> Receipt:
             links = read()
             if any(one.backup for one in links):
-                self._moved[job_id] = await self._maintenances.fail_over(job_id, links, requested_by="SwitchNicTrack")
+                self._moved[job_id] = (await self._maintenances.fail_over(job_id, links, requested_by="SwitchNicTrack"),)
             else:
                 await self._switch_back(job_id, links)
             logger.info("links are switched", extra={"job": job_id, "nodes": sorted({one.node for one in links})})
@@ -69,18 +73,21 @@ class Operations:
         """Each device by the maintenance that has moved it."""
         state = (await self._rekindle.status(await self._rekindle.find(job_id))).state
         moved: dict[tuple[str, str], str] = {}
-        for maintenance in (one.maintenance for one in state.links if one.maintenance):
+        for maintenance in (one.maintenance for one in state.links):
+            if not _is_running(await self._maintenances.run(maintenance)):
+                continue
             on_backup = (await self._maintenances.status(maintenance)).on_backup
             moved |= {(one.node, device): maintenance for one in on_backup for device in one.devices}
         by_maintenance: dict[str, list[NodeLinks]] = {}
         for one in links:
             for device in one.devices:
                 if (one.node, device) not in moved:
-                    raise BadInput(f"device {device} of {one.node} is on its first link already")
+                    here = "was moved by no maintenance, or " if state.links else ""
+                    raise BadInput(f"device {device} of {one.node} {here}is on its first link already")
                 by_maintenance.setdefault(moved[one.node, device], []).append(one.model_copy(update={"devices": (device,)}))
         for maintenance, back in by_maintenance.items():
             await self._maintenances.switch_back(maintenance, back, requested_by="SwitchNicTrack", wait=False)
-            self._moved[job_id] = maintenance
+        self._moved[job_id] = tuple(by_maintenance)
 
     async def _answered(self, context: Context, job_id: str, ask: Callable[[], Awaitable[Receipt]]) -> Receipt:
         try:
@@ -106,10 +113,10 @@ class Operations:
 
     async def switched(self, context: Context, job_id: str) -> str:
         """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
-        maintenance = await self._asked_for(context, job_id, self._newest, "swtiching nic")
+        maintenances = await self._asked_for(context, job_id, self._newest, "swtiching nic")
         try:
             async with asyncio.timeout(ANSWER.total_seconds()):
-                known = await self._maintenances.settled(maintenance)
+                known = [await self._maintenances.settled(maintenance) for maintenance in maintenances]
         except TimeoutError:
             return "report switch nic result timeout, please check manually"
         except (BadInput, Refused) as error:
@@ -117,10 +124,10 @@ class Operations:
         except RekindleError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        last = known.moves[-1] if known.moves else None
-        return FINISHED if last is None or last.succeeded else f"switch nic failed, {last.reason}"
+        failed = [one.last.reason for one in known if one.last and not one.last.succeeded]
+        return f"switch nic failed, {'; '.join(failed)}" if failed else FINISHED
 
-    async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[str]], doing: str) -> str:
+    async def _asked_for(self, context: Context, job_id: str, find: Callable[[str], Awaitable[Found]], doing: str) -> Found:
         """The workflow that does it. Who asked for nothing, or for no job, gets a gRPC error. Source: the wire contract."""
         try:
             messages.job_id(job_id)
@@ -162,23 +169,46 @@ class Operations:
 
     async def _newest_test(self, job_id: str) -> str:
         """It may have been begun at another gateway, a moment ago."""
-        if begun := self._begun.get(job_id):
-            return begun
         deadline = asyncio.get_running_loop().time() + LISTED
         while True:
-            test = await self._tests.newest(job_id)
+            test = await self._tests.newest(job_id, self._begun.get(job_id, ""))
             if test or asyncio.get_running_loop().time() > deadline:
                 return test
             await asyncio.sleep(0.2)
 
-    async def _newest(self, job_id: str) -> str:
-        """The job's maintenance that moves links, or the one that did so last; empty: none does."""
-        if moved := self._moved.get(job_id):
-            return moved
-        deadline = asyncio.get_running_loop().time() + LISTED
+    async def _newest(self, job_id: str) -> tuple[str, ...]:
+        """The job's maintenances that move links, or the one that did so last; empty: none does. It may have been asked for at
+        another gateway."""
+        here, deadline = self._moved.get(job_id, ()), asyncio.get_running_loop().time() + LISTED
         while True:
-            found = await self._maintenances.of(job_id)
-            if found or asyncio.get_running_loop().time() > deadline:
-                running = [run for run in found if run.status is WorkflowExecutionStatus.RUNNING]
-                return next((run.id for run in running or found), "")
+            try:
+                asking = (await self._rekindle.status(job_id)).front
+                found = await self._maintenances.of(job_id)
+            except BadInput:
+                if here:  # its job has ended
+                    return here
+                raise
+            known = {run.id for run in found}
+            for name in {asking, *here} - known - {""}:
+                if run := await self._maintenances.run(name):
+                    found.append(run)
+            if found:
+                return await self._last_of([run for run in found if _is_running(run) or run.id in here] or found[:1], here)
+            if asyncio.get_running_loop().time() > deadline:
+                return ()
             await asyncio.sleep(0.2)
+
+    async def _last_of(self, runs: Sequence[WorkflowExecution], here: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that move links now, or the one that has moved some last; with all that were asked for together with it."""
+        moving, moved = [], dict[str, datetime]()
+        for run in runs:
+            known = await self._maintenances.status(run.id)
+            moved[run.id] = known.last.at if known.last else run.start_time
+            if _is_running(run) and known.stage is not Stage.ON_BACKUP:
+                moving.append(run.id)
+        last = moving or [max(moved, key=lambda name: moved[name])]
+        return tuple(dict.fromkeys((*last, *here))) if set(last) & set(here) else tuple(last)
+
+
+def _is_running(run: WorkflowExecution | None) -> bool:
+    return run is not None and run.status is WorkflowExecutionStatus.RUNNING

@@ -41,6 +41,8 @@ class _Held:
         try:
             while (delivery := await self.outbox.get()) is not None:
                 message, written = delivery
+                if written.cancelled():
+                    continue
                 try:
                     await context.write(message)
                 except BaseException:

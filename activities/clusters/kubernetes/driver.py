@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 
-from activities.clusters.api_server import Api, Object
+from activities.clusters.api_server import METADATA, Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import OperatorDriver
 from activities.clusters.kubernetes.direct import DirectDriver, Driver
@@ -78,7 +78,7 @@ class KubernetesCluster:
     async def isolated_nodes(self) -> Sequence[str]:
         """Where our account may not list nodes, its scheduler's word has to do."""
         try:
-            listing = await self._api.list(NODES)
+            listing = await self._api.list(NODES, METADATA)
         except Forbidden as error:
             logger.warning("isolated nodes are not known", extra={"error": str(error)})
             return ()

@@ -5,13 +5,14 @@ All ranks that are named move, or nobody: where one cannot, the others are moved
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.manager.procedures import Plan
-from rekindle_training.manager.rank_process import RankLost, RebuildFailed, StepFailed
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.repair import Repair
 from rekindle_training.manager.successors import CannotRepair, Nobody
 from rekindle_wire.recover_pb2 import SwitchRankList
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 60.0
 """For a script's function that switches links; an answer takes a moment otherwise."""
+END_SECONDS = 10.0
+"""Until it is known of a process that it was ended."""
 
 Links = Mapping[int, bool]
 """By ranks: whether they use the second link of their pod."""
@@ -75,8 +78,12 @@ class LinkSwitch:
         before = self._roster.links
         answers = await self._ask(links)
         if problems := _problems(answers):
-            moved = {rank: before[rank] for rank, answer in answers.items() if before[rank] != links[rank] and _may_have(answer)}
-            if undone := _problems(await self._ask(moved)):
+            moved = {
+                rank: before[rank] for rank, answer in answers.items() if _may_have(answer, moves=before[rank] != links[rank])
+            }
+            back = await self._ask(moved)
+            await self._end([self._roster.members[rank] for rank, answer in back.items() if isinstance(answer, TimeoutError)])
+            if undone := _problems(back):
                 raise CannotRepair(f"{_in_words(problems)}; back on the links of before: {_in_words(undone)}")
             return False, f"{_in_words(problems)}; all ranks are on the links of before"
         if not any(answer.link_switched.rebuild for answer in answers.values() if isinstance(answer, RankMessage)):
@@ -111,27 +118,49 @@ class LinkSwitch:
             async with asyncio.timeout(limit):
                 await procedures.rebuild(roster, await self._means.store, dict(roster.members), Plan(step, stands=True), limit)
             done = True
+            return ""
         except (RankLost, RebuildFailed, StepFailed) as error:
             return str(error)
         except TimeoutError:
-            return f"not all ranks were connected within {limit:g} s"
+            failure = f"not all ranks were connected within {limit:g} s"
         finally:
             self.mends = False
             if not done:
                 roster.put_links({rank: before[rank] for rank in links})
-        return ""
+        await self._end_silent()
+        return failure
 
     async def _undo(self, failure: str) -> str:
         """What there is to say of it, when all stand in a group on the links of before."""
         self.mends = True
+        limit = self._means.rebuild_timeout
         repair = Repair(self._roster, await self._means.store, Nobody(self._roster), self._means.rebuild_timeout, stands=True)
         try:
-            await repair.run()
+            async with asyncio.timeout(limit):
+                await repair.run()
+            return f"{failure}; all ranks are on the links of before"
         except CannotRepair as error:
             raise CannotRepair(f"{failure}; back on the links of before: {error}") from error
+        except TimeoutError:
+            failure = f"{failure}; back on the links of before: not all ranks were connected within {limit:g} s"
         finally:
             self.mends = False
-        return f"{failure}; all ranks are on the links of before"
+        await self._end_silent()
+        raise CannotRepair(failure)
+
+    async def _end_silent(self) -> None:
+        """Those of which an answer was expected to the last moment."""
+        await self._end([member for member in self._roster.members.values() if member.is_asked])
+
+    async def _end(self, hanging: Collection[RankProcess]) -> None:
+        """They would say nothing in a recovery either, which waits for them. As ranks that are lost they are replaced, and this
+        switch gives way to that."""
+        for member in hanging:
+            log.warning("a rank hangs while links are switched", extra={"rank": member.rank})
+            self._means.pods.kill(member.identity, "it hangs while links are switched")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._roster.until(lambda: all(member.lost for member in hanging))
 
 
 def _outcome(answer: "asyncio.Future[RankMessage]") -> RankMessage | BaseException:
@@ -140,9 +169,9 @@ def _outcome(answer: "asyncio.Future[RankMessage]") -> RankMessage | BaseExcepti
     return answer.exception() or answer.result()
 
 
-def _may_have(answer: RankMessage | BaseException) -> bool:
-    """It has moved, or does so when it comes to it."""
-    return isinstance(answer, TimeoutError) or (isinstance(answer, RankMessage) and not answer.link_switched.problem)
+def _may_have(answer: RankMessage | BaseException, *, moves: bool) -> bool:
+    """It has moved, if that is what it was to do, or does whatever it does when it comes to it."""
+    return isinstance(answer, TimeoutError) or (moves and isinstance(answer, RankMessage) and not answer.link_switched.problem)
 
 
 def _problems(answers: Mapping[int, RankMessage | BaseException]) -> dict[int, str]:

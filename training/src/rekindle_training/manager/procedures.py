@@ -113,6 +113,8 @@ async def resume(roster: Roster) -> dict[int, RankMessage]:
 async def rebuild(roster: Roster, store: Store, members: Members, plan: Plan, limit: float) -> dict[int, RankMessage]:
     """Makes `members` the next generation; returns after one more completed step on all ranks, or when all stand in it."""
     roster.install(members)
+    if plan.begins:
+        roster.follow_links(members)
     answer = "paused" if plan.stands else "stepped"
     asked = {rank: members[rank].ask(_invitation(roster, store, plan, rank, limit), answer) for rank in sorted(members)}
     log.info("rebuilding", extra={"generation": roster.generation, "step": plan.step})

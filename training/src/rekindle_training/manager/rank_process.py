@@ -74,6 +74,11 @@ class RankProcess:
     def connected(self) -> bool:
         return self._outbox is not None
 
+    @property
+    def is_asked(self) -> bool:
+        """Something that it has not answered."""
+        return bool(self._unanswered)
+
     # Its stream.
 
     def attach(self, hello: Hello, generation: int) -> Outbox:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from rekindle_training.manager import procedures
 from rekindle_training.manager.procedures import NoReplica, Plan
-from rekindle_training.manager.rank_process import RankLost, RebuildFailed, StepFailed
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.store import Store
 from rekindle_training.manager.successors import CannotRepair, Nobody
@@ -93,6 +93,8 @@ class Repair:
         self._behind = -1
         self._failed = 0
         """Attempts at one step in a row."""
+        self._new: set[int] = set()
+        """Ranks that processes of other pods have taken."""
 
     async def run(self) -> int:
         """Returns the step behind which training went on. What fails meanwhile is repaired as well.
@@ -107,6 +109,7 @@ class Repair:
                     continue
             except (RebuildFailed, StepFailed, RankLost) as error:
                 self._count(error)
+                self._roster.follow_links(self._new)  # a first link may be pulled there, or elsewhere
             else:
                 log.info("repaired", extra={"step": found.step, "seconds": round(time.monotonic() - began, 3)})
                 return found.step
@@ -122,6 +125,7 @@ class Repair:
         if replaced and not await self._are_there(replaced):
             return None
         members = {**roster.members, **{rank: self._successors.there[rank] for rank in replaced}}
+        self._new |= {rank for rank in replaced if not _is_in_same_pod(roster.members.get(rank), members[rank])}
         try:
             async with asyncio.timeout(self._limit):
                 await procedures.rebuild(roster, self._store, members, found, self._limit)
@@ -151,6 +155,10 @@ class Repair:
         self._failed += 1
         if self._failed == ATTEMPTS:
             raise CannotRepair(f"training did not get beyond step {self._behind} in {ATTEMPTS} tries: {error}") from None
+
+
+def _is_in_same_pod(old: RankProcess | None, new: RankProcess) -> bool:
+    return old is not None and launcher_of(old.identity) == launcher_of(new.identity)
 
 
 def _log(standing: Mapping[int, Standing], found: Plan) -> None:

@@ -127,6 +127,18 @@ class Roster:
         for rank, backup in links.items():
             self._links[rank, launcher_of(self.members[rank].identity)] = backup
 
+    def follow_links(self, new: Collection[int]) -> None:
+        """Members that came new go to their second links where that is where all others are, or where some of those that begin
+        together cannot use their first ones.
+
+        Args:
+            new: their ranks.
+        """
+        links = self.links
+        others = links.keys() - set(new)
+        if all(links[rank] for rank in others) if others else any(links.values()):
+            self.put_links(dict.fromkeys(new, True))
+
     def knows(self, identity: str) -> bool:
         return identity in self._known
 

@@ -8,11 +8,12 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rekindle_training.manager.hot_switch import Means
 from rekindle_training.stress.codes import FAULT, MEMORY, MESSAGES, NAMES, NOT_RUN, PRODUCTS, TIMED_OUT
+from rekindle_training.stress.meetings import partners
 from rekindle_wire.recover_pb2 import StressTestRankParams
 from rekindle_wire.training_pb2 import ManagerMessage, StressTest, StressTested
 
@@ -90,7 +91,7 @@ class Stress:
             asked = [rank for rank in ranks if rank not in silent]
             answers = await self._ask(op, asked)
             silent |= set(asked) - answers.keys()
-            for rank, result in judged(ranks, answers).items():
+            for rank, result in judged(ranks, asked, answers).items():
                 self._results.setdefault(rank, {})[NAMES[op]] = result
         self.break_off("this operation is not known here")  # what is left
         self._info = _in_words(self._results)
@@ -124,13 +125,18 @@ def _in_words(results: Results) -> str:
     return f"{codes.total()} checks of {len(results)} ranks: {', '.join(said) or 'nothing found'}"
 
 
-def judged(ranks: Iterable[int], answers: Mapping[int, StressTested]) -> dict[int, OpResult]:
+def judged(ranks: Iterable[int], asked: Sequence[int], answers: Mapping[int, StressTested]) -> dict[int, OpResult]:
+    """Args:
+    asked: those of the ranks that have made the check, ascending.
+    """
     results = {rank: OpResult(one.code, one.result) for rank, one in answers.items()}
     late = set(ranks) - answers.keys()
     results |= {rank: OpResult(TIMED_OUT, "no answer in time") for rank in late}
     absent = late | {rank for rank, one in answers.items() if one.code == NOT_RUN}
-    silent = culprits(_pairs(answers, lambda one: one.silent), absent)
-    wrong = culprits(_pairs(answers, lambda one: one.wrong), set())
+    are_silent, are_wrong = _pairs(answers, lambda one: one.silent), _pairs(answers, lambda one: one.wrong)
+    well = Counter(rank for pair in _met(asked) - are_silent - are_wrong if not pair & absent for rank in pair)
+    silent = culprits(are_silent, absent, well)
+    wrong = culprits(are_wrong, set(), well)
     for rank in silent & answers.keys():
         results[rank] = OpResult(TIMED_OUT, answers[rank].result)
     for rank in wrong & answers.keys():
@@ -142,18 +148,32 @@ def _pairs(answers: Mapping[int, StressTested], named: Callable[[StressTested], 
     return {frozenset((rank, other)) for rank, one in answers.items() for other in named(one)}
 
 
-def culprits(pairs: Iterable[frozenset[int]], known: Collection[int]) -> frozenset[int]:
-    """Few ranks that explain what went wrong between all these pairs, those first that explain most of it; both of a pair where
-    neither explains more than the other.
+def _met(asked: Sequence[int]) -> set[frozenset[int]]:
+    """All that exchange messages with each other."""
+    count = len(asked)
+    return {
+        frozenset((rank, asked[other]))
+        for number, rank in enumerate(asked)
+        for other in partners(number, count)
+        if other is not None
+    }
+
+
+def culprits(pairs: Iterable[frozenset[int]], known: Collection[int], well: Mapping[int, int]) -> frozenset[int]:
+    """Few ranks that explain what went wrong between all these pairs, those first that explain most of it, and of them those that
+    got on with the fewest others; both of a pair where nothing tells one from the other.
 
     Args:
         known: ranks of which it is known that they are the reason.
+        well: with how many others all was well, by rank.
     """
     found: set[int] = set()
     left = [pair for pair in pairs if not pair & set(known)]
     while left:
         explains = Counter(rank for pair in left for rank in pair)
         most = max(explains.values())
-        found |= {rank for rank, count in explains.items() if count == most}
+        suspects = {rank for rank, count in explains.items() if count == most}
+        least = min(well.get(rank, 0) for rank in suspects)
+        found |= {rank for rank in suspects if well.get(rank, 0) == least}
         left = [pair for pair in left if not pair & found]
     return frozenset(found)

@@ -34,9 +34,13 @@ Pattern = Callable[[int], torch.Tensor]
 def check(device: torch.device, ranks: int, turn: Turn, disturb: Disturb) -> Verdict:
     """`ranks`: so many share the host's memory, and are checked at once."""
     free = free_bytes(device)
-    wanted = free // SHARE_OF_DEVICE if device.type != "cpu" else min(free // (SHARE_OF_HOST * ranks), MOST_OF_HOST)
+    wanted, share = free // SHARE_OF_DEVICE, SHARE_OF_DEVICE
+    if device.type == "cpu":
+        wanted, share = min(free // (SHARE_OF_HOST * ranks), MOST_OF_HOST), SHARE_OF_HOST
     try:
-        return _checked(_blocks(device, wanted // BLOCK, turn), turn, disturb) if wanted >= BLOCK else _too_little(free, ranks)
+        if wanted < BLOCK:
+            return _too_little(free, ranks)
+        return _checked(_blocks(device, wanted // BLOCK, free - free // share, turn), turn, disturb)
     finally:
         if device.type != "cpu":
             _of(device).empty_cache()  # what training did not have before is given back
@@ -81,11 +85,12 @@ def _chunks(blocks: list[torch.Tensor], turn: Turn) -> Iterator[tuple[int, torch
     return takewhile(lambda _: not turn.stopped, numbered)
 
 
-def _blocks(device: torch.device, count: int, turn: Turn) -> list[torch.Tensor]:
-    """As many as can be written in a part of the time, so that there is time for several patterns."""
+def _blocks(device: torch.device, count: int, leaves: int, turn: Turn) -> list[torch.Tensor]:
+    """As many as can be written in a part of the time, so that there is time for several patterns; and no more when others, such
+    as ranks of another pod of this node, have left no more than so many bytes."""
     blocks: list[torch.Tensor] = []
     with contextlib.suppress(torch.OutOfMemoryError):  # another process took some meanwhile
-        while not blocks or (len(blocks) < count and turn.left(TAKING) > 0):
+        while not blocks or (len(blocks) < count and turn.left(TAKING) > 0 and free_bytes(device) > leaves):
             blocks.append(torch.zeros(BLOCK // 8, dtype=torch.int64, device=device))
     return blocks
 

@@ -1,8 +1,8 @@
 """Operation 1: messages between pairs of ranks, of known content, and how fast they come.
 
 Each pair has a group of its own for it, over the interface that training's has; training's is left alone, whatever becomes of it.
-Rank number i meets number i^1, then i^2, i^4, ...: those in its pod first, then those in other pods; each pair for a part of the
-time that all know, so that one rank that does not come delays nobody beyond that part.
+A rank meets those in its pod first, then those in other pods (`meetings.py`); each pair for a part of the time that all know, so
+that one rank that does not come delays nobody beyond that part.
 """
 
 import time
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from rekindle_training.stress.codes import NOT_RUN, OK
+from rekindle_training.stress.meetings import partners
 from rekindle_training.stress.verdict import Disturb, Turn, Verdict
 
 WORDS = 2**17
@@ -45,23 +46,25 @@ class Meeting:
 
     def partners(self) -> list[int | None]:
         """This rank's, one behind the other; None: it has none then."""
-        here, count = self.ranks.index(self.rank), len(self.ranks)
-        others = [here ^ 1 << distance for distance in range((count - 1).bit_length())]
-        return [self.ranks[other] if other < count else None for other in others]
+        others = partners(self.ranks.index(self.rank), len(self.ranks))
+        return [None if other is None else self.ranks[other] for other in others]
 
 
 def check(device: torch.device, meeting: Meeting, turn: Turn, disturb: Disturb) -> Verdict:
-    partners = meeting.partners()
-    if not partners:
+    """Raises OutOfMemoryError where there is no room for messages: no other rank is guilty of that."""
+    others = meeting.partners()
+    if not others:
         return Verdict(NOT_RUN, "no other rank is tested with which messages could be exchanged")
     wrong: dict[int, int] = {}
     silent, rates = list[int](), list[float]()
-    for number, partner in enumerate(partners):
+    for number, partner in enumerate(others):
         if partner is None or turn.stopped:
             continue
         try:
-            with _pair(device, meeting, partner, turn.left((number + 1) / len(partners))) as pair:
+            with _pair(device, meeting, partner, turn.left((number + 1) / len(others))) as pair:
                 received = _exchange(pair, device, disturb)
+        except torch.OutOfMemoryError:
+            raise
         except (Silent, RuntimeError):
             meeting.store.set("is there", "")  # raises where it is the manager that is gone, of which no rank is guilty
             silent.append(partner)
