@@ -68,9 +68,13 @@ class Settings(BaseSettings):
     take_over: bool = False
     """On Kubernetes: serve jobs although a ClusterD is alive beside us."""
 
-    check_senders: bool = True
-    """On Kubernetes: the gateway listens to a job's own pods only, told by their addresses. Not possible where a pod's calls
-    arrive from another address than its own (a proxy in the pod, masquerading)."""
+    senders: Literal["token", "address", "anybody"] = "token"
+    """On Kubernetes: by what a pod of a job with our training side is known to the gateway. `token`: the token of its pod, which
+    the API server confirms. `address`: the address from which it calls, which nothing proves."""
+
+    mindio_senders: Literal["address", "anybody", "nobody"] = "address"
+    """The same for jobs of MindIO, whose clients send no token and speak in plain text. `address` is not possible where a pod's
+    calls arrive from another address than its own (a proxy in the pod, masquerading). `nobody`: no such job is served."""
 
     platforms: tuple[IPv4Network | IPv6Network, ...] = ()
     """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`), such

@@ -178,6 +178,14 @@ class Api:
                     if change.type != BOOKMARK:
                         yield change
 
+    async def is_ready(self) -> bool:
+        """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
+        not."""
+        try:
+            return await self._is_ready()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
+
     # ---- requests
 
     async def _ask(
@@ -210,10 +218,13 @@ class Api:
         """A server that was started a moment ago, or whose store is away, refuses what it will allow. Whom it does not know it
         tells whether it is ready, if it tells strangers anything."""
         if refused == 403:
-            async with self._sent(READY) as answer:
-                return bool(answer.status != 200)
+            return not await self._is_ready()
         async with self._sent(replace(READY, credentials=False)) as answer:
             return bool(answer.status >= 500)
+
+    async def _is_ready(self) -> bool:
+        async with self._sent(READY) as answer:
+            return bool(answer.status == 200)
 
     @asynccontextmanager
     async def _sent(self, request: Request) -> AsyncIterator[RESTResponse]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -11,6 +12,9 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.errors import BadInput, ClusterUnavailable, Forbidden, NotFound, Refused, Unavailable
+from rekindle.model.cluster import ClusterEvent
+from rekindle.model.job import TrainingSide
+from rekindle.model.senders import Proof, Speakers
 from rekindle.settings import Settings
 from rekindle_wire import PROTOCOL, training_pb2
 from rekindle_wire import recover_pb2 as wire
@@ -19,16 +23,18 @@ from rekindle_wire.training_pb2_grpc import ProgressStub
 from tests.support.harness import Harness, a_job, harness
 from tests.support.peer import Script, ScriptedPeer
 from workers.gateway import senders
-from workers.gateway.senders import Senders, address_of
+from workers.gateway.senders import Senders, Times, address_of
 from workers.gateway.server import Gateway
+from workers.gateway.tokens import Tokens
 
 US = "127.0.0.1"
 OTHER = "127.0.0.2"
-QUICK = {"gap": 0.02, "patience": 0.1}
+QUICK = Times(gap=0.02, patience=0.1)
+RULES = {TrainingSide.REKINDLE: Proof.TOKEN, TrainingSide.MINDIO: Proof.ADDRESS}
 
 
 class Pods:
-    """A cluster that knows the pods of one job."""
+    """A cluster that knows the pods of one job of MindIO, which are known by their addresses."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = set(addresses)
@@ -36,18 +42,30 @@ class Pods:
         self.problem: Exception | None = None
         self.on_look: Callable[[], Any] = lambda: None
 
-    async def __call__(self, job_id: str) -> set[str]:
+    async def speakers(self, job_id: str) -> Speakers:
         self.asked.append(asyncio.get_running_loop().time())
         self.on_look()
         if self.problem:
             raise self.problem
-        return self.addresses
+        return Speakers(TrainingSide.MINDIO, frozenset(), frozenset(self.addresses))
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        raise AssertionError("a stranger is no news of the job")
+
+
+async def no_token(token: str) -> str:
+    """Nobody is asked about one."""
+    raise AssertionError
+
+
+def senders_among(pods: Pods, **limits: float) -> Senders:
+    return Senders(pods, Tokens(no_token), RULES, replace(QUICK, **limits))
 
 
 @asynccontextmanager
 async def guarded(world: Harness, pods: Pods, host: str = US, **limits: float) -> AsyncIterator[str]:
     """The address of a gateway that asks who calls."""
-    who = Senders(pods, **{**QUICK, **limits})
+    who = senders_among(pods, **limits)
     settings = Settings(POD_IP=host, gateway_port=0, gateway_instance=f"guarded-{world.job.id}")
     gateway = Gateway(world.client, settings, senders=who)
     port, stop = await gateway.start(), asyncio.Event()
@@ -214,7 +232,7 @@ async def test_a_pod_with_an_ipv6_address_is_known_by_it(temporal: WorkflowEnvir
 
 @asynccontextmanager
 async def remembering(pods: Pods, **limits: float) -> AsyncIterator[Senders]:
-    who = Senders(pods, **{**QUICK, **limits})
+    who = senders_among(pods, **limits)
     yield who
     await who.close()
 

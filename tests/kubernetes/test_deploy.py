@@ -247,6 +247,36 @@ def test_policies_and_budgets_choose_our_pods_only(overlay: str, manifests: dict
     assert all(chooses(budgets[name]["selector"]["matchLabels"], one) for name, one in several.items())
 
 
+TEMPORAL_PORTS = {7233, 7234, 7235, 7239, 8233}
+"""Of its services and its page."""
+
+
+@every_overlay
+def test_no_overlay_opens_temporal(overlay: str, manifests: dict[str, list[Object]]) -> None:
+    """Whoever reaches it has pods deleted by our account: none is installed here that others than we could call."""
+    objects = manifests[overlay]
+    served = {port["port"] for one in of_kind(objects, "Service") for port in one["spec"]["ports"]}
+    listened = {port["containerPort"] for one in workloads(objects) for port in container(one)["ports"]}
+    admitted = {
+        port["port"] for one in of_kind(objects, "NetworkPolicy") for rule in one["spec"]["ingress"] for port in rule["ports"]
+    }
+    assert not TEMPORAL_PORTS & (served | listened | admitted)
+
+
+def test_the_policy_of_the_page_closes_temporal(cluster: "Kubectl") -> None:
+    """From other namespaces only our own pods come in, and only to its one port; the API server takes the object."""
+    policy = yaml.safe_load(on_the_page("NetworkPolicy"))
+    own, ours = policy["spec"]["ingress"]
+    assert policy["spec"]["podSelector"] == {}
+    assert own == {"from": [{"podSelector": {}}]}
+    (peer,) = ours["from"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+    assert peer["podSelector"]["matchLabels"] == OURS
+    assert ours["ports"] == [{"port": 7233, "protocol": "TCP"}]
+    policy["metadata"]["namespace"] = NAMESPACE
+    cluster("create", "--dry-run=server", "-f", "-", objects=[policy])
+
+
 @pytest.mark.parametrize("overlay", ["observe", "take-over"])
 def test_beside_mindcluster_the_namespace_stays_as_it_is(
     overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch
@@ -417,6 +447,9 @@ MAY = (
     ("watcher", "patch", "batch", "jobs", False),
     ("gateway", "list", "", "pods", True),
     ("gateway", "delete", "", "pods", False),
+    ("gateway", "create", "authentication.k8s.io", "tokenreviews", True),
+    ("gateway", "create", "", "serviceaccounts/token", False),
+    ("watcher", "create", "authentication.k8s.io", "tokenreviews", False),
     ("operator", "patch", "rekindle.io", "trainingjobs/status", True),
     ("operator", "delete", "rekindle.io", "trainingjobs", False),
     ("control", "get", "", "secrets", False),

@@ -17,7 +17,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import BY_NAME, KINDS
 from activities.clusters.port import Cluster
 from activities.pods import PodActivities
-from rekindle.errors import NotFound
+from rekindle.errors import NotFound, Refused
 from rekindle.model import keys
 from rekindle.model.activity_values import RememberRequest, Survey, SurveyRequest
 from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
@@ -185,19 +185,22 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         world = all_accounts.world(kind)
         job = await recover(world, tmp_path / f"{kind.__name__}.failed")
         for account in ("gateway", "watcher"):
-            await clusters[account].addresses(job)
+            await clusters[account].speakers(job)
         jobs.append(job)
         await clear(namespace, world)
     for body in await foreign_jobs(namespace):
         job = body["metadata"]["uid"]
         await look_and_remember(clusters["control"], job)
         await clusters["control"].ensure_stopped(job, 0)
-        await clusters["gateway"].addresses(job)
-        await clusters["watcher"].record(job, EVENT)
+        await clusters["gateway"].speakers(job)
+        for account in ("watcher", "gateway"):
+            await clusters[account].record(job, EVENT)
     for account in ("gateway", "control"):
         for unknown in ("unknown", f"{namespace.name}.unknown"):
             with pytest.raises(NotFound):
-                await clusters[account].addresses(unknown)
+                await clusters[account].speakers(unknown)
+    with pytest.raises(Refused):
+        await clusters["gateway"].pod_of_token("garbage")
     await a_job_that_cannot_begin(namespace)
     await watch(all_accounts)
     await look_for_rivals(all_accounts)

@@ -1,4 +1,4 @@
-"""Who may speak for a job on Kubernetes: its pods, as the API server knows them."""
+"""Who may speak for a job of MindIO on Kubernetes: its pods, by the addresses that the API server knows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,12 +12,14 @@ from temporalio.testing import WorkflowEnvironment
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from rekindle.errors import Refused
+from rekindle.model import keys
 from rekindle.settings import Settings
 from rekindle_wire import recover_pb2 as wire
 from rekindle_wire.recover_pb2_grpc import RecoverStub
 from tests.gateway.processes import says_ready, started
 from tests.support.kubernetes import Namespace
-from workers.gateway.senders import Senders
+from workers.gateway.senders import Senders, Times, rules_of
+from workers.gateway.tokens import Tokens
 
 POD = "ipv4:127.0.0.1:5"
 """As our kubelets' pods are seen."""
@@ -29,19 +31,25 @@ async def a_job(namespace: Namespace, *, suspend: bool = False) -> Object:
     container = {"name": "main", "image": "none", "command": ["sleep", "1000"]}
     template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
     spec = {"completions": 1, "completionMode": "Indexed", "backoffLimit": 0, "suspend": suspend, "template": template}
-    return await namespace.api.create(namespace.path("jobs"), {"metadata": {"name": "train"}, "spec": spec})
+    metadata = {"name": "train", "annotations": {keys.TRAINING_SIDE: "mindio"}}
+    return await namespace.api.create(namespace.path("jobs"), {"metadata": metadata, "spec": spec})
+
+
+def senders_of(namespace: Namespace, patience: float) -> Senders:
+    cluster = KubernetesCluster(namespace.api, Settings())
+    return Senders(cluster, Tokens(cluster.pod_of_token), rules_of(Settings()), Times(gap=0.1, patience=patience))
 
 
 @pytest.fixture
 async def senders(namespace: Namespace) -> AsyncIterator[Senders]:
-    who = Senders(KubernetesCluster(namespace.api, Settings()).addresses, gap=0.1, patience=1)
+    who = senders_of(namespace, 1)
     yield who
     await who.close()
 
 
 async def test_a_pod_of_the_job_may_speak_as_soon_as_it_has_an_address(namespace: Namespace) -> None:
     """A call that comes before the pod is known is held until it is."""
-    who = Senders(KubernetesCluster(namespace.api, Settings()).addresses, gap=0.1, patience=30)
+    who = senders_of(namespace, 30)
     job = await a_job(namespace, suspend=True)
     call = asyncio.create_task(who.check(job["metadata"]["uid"], POD))
     await namespace.api.patch(namespace.path("jobs", "train"), {"spec": {"suspend": False}})
@@ -80,5 +88,8 @@ async def test_the_gateway_asks_the_cluster(
         _, errors = await process.communicate()
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert process.returncode == 0
-    assert "refused: no pod of the job has this address" in errors.decode()
+    said = errors.decode()
+    assert "refused: no pod of the job calls" in said
+    assert "plain text, which nothing proves" in said
+    assert "which the API server confirms" in said
     assert "Unclosed" not in errors.decode()

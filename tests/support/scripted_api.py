@@ -22,6 +22,8 @@ class ScriptedApi:
         self.collections: dict[str, dict[str, Object]] = {}
         self.refused: dict[tuple[str, str], tuple[int, str]] = {}
         """Answers to a method on a path that are errors: code and words."""
+        self.answers: dict[tuple[str, str], tuple[int, Object]] = {}
+        """Whole answers to a method on a path."""
         self.requests: list[tuple[str, str]] = []
         """Methods and paths, in their order."""
         self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
@@ -68,8 +70,11 @@ class ScriptedApi:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path, method = request.path, request.method
         self.requests.append((method, request.raw_path))
+        whole = self.answers.get((method, path))
         if problem := self.refused.get((method, path)):
-            return web.json_response({"kind": "Status", "code": problem[0], "message": problem[1]}, status=problem[0])
+            whole = problem[0], {"kind": "Status", "code": problem[0], "message": problem[1]}
+        if whole:
+            return web.json_response(whole[1], status=whole[0])
         if method == "GET":
             return await self._read(request)
         body = json.loads(await request.read())

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 
 from rekindle_training.manager import gateway
 from rekindle_training.manager.gateway import FIRST_RETRY_SECONDS, Gateway
+from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Reports
 from rekindle_wire.recover_pb2 import Status, SwitchRankList
 from tests.training.gateway_service import GatewayPeer
@@ -37,7 +39,9 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
     peer = Refusing()  # type: ignore[abstract]
     await peer.start()
     address = f"127.0.0.1:{peer.port}"
-    managers = [Gateway(address, f"job-{number}", Reports(f"job-{number}"), lambda _: None, {}) for number in range(MANAGERS)]
+    managers = [
+        Gateway(address, nobody(f"job-{number}"), Reports(f"job-{number}"), lambda _: None, {}) for number in range(MANAGERS)
+    ]
     running = [asyncio.create_task(manager.run()) for manager in managers]
     try:
         await asyncio.wait_for(peer.twice.wait(), 30)
@@ -48,6 +52,11 @@ async def test_managers_that_were_refused_come_back_after_different_times() -> N
         await peer.stop()
     pauses = [times[1] - times[0] for times in peer.came.values()]
     assert min(pauses) < 0.9 * FIRST_RETRY_SECONDS
+
+
+def nobody(job_id: str) -> Identity:
+    """A manager without a token."""
+    return Identity(job_id, Path("/nowhere/token"))
 
 
 class Older(GatewayPeer):
@@ -72,7 +81,7 @@ async def test_a_gateway_that_does_not_know_a_stream_is_asked_for_it_now_and_the
     await peer.start()
     monkeypatch.setattr(asyncio, "sleep", quick)
     manager = Gateway(
-        f"127.0.0.1:{peer.port}", "a-job", Reports("a-job"), lambda _: None, {"SubscribeNotifySwitch": lambda _: None}
+        f"127.0.0.1:{peer.port}", nobody("a-job"), Reports("a-job"), lambda _: None, {"SubscribeNotifySwitch": lambda _: None}
     )
     running = asyncio.create_task(manager.run())
     try:

@@ -1,13 +1,14 @@
 """What all methods of the gateway do alike: only a pod of a job speaks for it, and what is wrong becomes the contract's code."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import grpc
 
 from rekindle.errors import BadInput, Refused, Unavailable
 from rekindle.ids import ErrorTypes
 from rekindle.model.recovery import Receipt
+from rekindle.policy.senders import token_of
 from workers.gateway import messages
 from workers.gateway.job_workflows import Rejected
 from workers.gateway.senders import Senders
@@ -59,7 +60,7 @@ class Desk:
         if self._senders is None:
             return
         try:
-            await self._senders.check(job_id, context.peer())
+            await self._senders.check(job_id, context.peer(), _token(context))
         except Refused as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except Unavailable as error:
@@ -84,8 +85,13 @@ class Desk:
         """A stream of somebody who may speak for the job. What is wrong ends it with a gRPC error, which clients try again."""
         try:
             await self.admit(context, job_id)
-            yield
+            with self._senders.holding(job_id, context.peer()) if self._senders else nullcontext():
+                yield
         except (BadInput, Rejected) as error:
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
+def _token(context: Context) -> str:
+    return token_of([value for key, value in context.invocation_metadata() or () if key == "authorization"])

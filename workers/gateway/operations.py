@@ -52,7 +52,7 @@ class Operations:
         """The last test of each job that was asked for here."""
         self._moved: dict[str, tuple[str, ...]] = {}
         """The maintenances of each job that were asked here, by the last request, to move links."""
-        self._everybody = settings.cluster == "local" or not settings.check_senders
+        self._everybody = settings.cluster == "local" or settings.senders == "anybody"
         self._platforms = settings.platforms
 
     async def switch_links(self, context: Context, job_id: str, read: Callable[[], Sequence[NodeLinks]]) -> Receipt:

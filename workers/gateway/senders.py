@@ -1,27 +1,26 @@
-"""Who may speak for a job: the pods of the job, known by their addresses. Asked by the gateway at each call that names a job."""
+"""Who may speak for a job: the pods of the job. Asked by the gateway at each call that names a job.
+
+Those of our training side are known by their tokens, which `tokens.py` has confirmed. MindIO's clients send none and are known by
+their addresses, which nothing proves.
+"""
 
 import asyncio
 import ipaddress
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
 from urllib.parse import unquote
 
 from rekindle.errors import NotFound, Refused, RekindleError, Unavailable
+from rekindle.model.cluster import ClusterEvent
+from rekindle.model.job import TrainingSide
+from rekindle.model.senders import Caller, Problem, Proof, Speakers
+from rekindle.policy.senders import caller_of, problem_of
 from rekindle.settings import Settings
-
-GAP = 1.0
-"""Seconds between two look-ups of a job, whoever calls."""
-
-PATIENCE = 5.0
-"""Seconds that a stranger waits for its refusal. A kubelet tells the address of a new pod a moment after its processes have
-started, some clients never repeat a refused Init, and others repeat a call without a pause."""
-
-FRESH = 60.0
-"""Seconds after which what is known of a job is looked up again, behind a call that need not wait for it: an address that a pod
-has left may be another job's next."""
+from workers.gateway.tokens import Tokens
 
 LOOKUPS = 16
 """Look-ups in flight: a gateway that starts is called by all jobs in one second."""
@@ -32,39 +31,73 @@ MAX_JOBS = 10_000
 SAY_AGAIN = 60.0
 """Seconds between two lines of the log about one address and one job."""
 
-Lookup = Callable[[str], Awaitable[Collection[str]]]
+TELL_AGAIN = 3600.0
+"""Seconds between two events of one job."""
+
+Rules = Mapping[TrainingSide, Proof]
+
+
+class Directory(Protocol):
+    """What is asked of the cluster."""
+
+    async def speakers(self, job_id: str) -> Speakers:
+        """NotFound: there is no such job."""
+        ...
+
+    async def record(self, job_id: str, event: ClusterEvent) -> None: ...
+
 
 logger = logging.getLogger("gateway")
+
+
+@dataclass(frozen=True)
+class Times:
+    """In seconds."""
+
+    gap: float = 1.0
+    """Between two look-ups of a job, whoever calls."""
+
+    patience: float = 5.0
+    """That a stranger waits for its refusal. A kubelet tells the address of a new pod a moment after its processes have started,
+    some clients never repeat a refused Init, and others repeat a call without a pause."""
+
+    fresh: float = 60.0
+    """After which what is known of a job is looked up again, behind a call that need not wait for it: an address that a pod has
+    left may be another job's next."""
+
+
+USUAL = Times()
 
 
 @dataclass
 class _Known:
     """What is known of one job."""
 
-    addresses: frozenset[str] = frozenset()
+    speakers: Speakers | None = None
     asked: float = float("-inf")
     """When the last look-up began."""
     told: float = float("-inf")
     """When the last one that was answered began."""
+    event: float = float("-inf")
+    """When an event of the job said last that a caller was refused."""
     problem: str = "the cluster does not answer"
     looking: asyncio.Task[None] | None = None
 
 
 class Senders:
-    """Remembers the addresses of each job's pods. An address that is known needs no look-up, and no API server."""
+    """Remembers the pods of each job. A caller that is known needs no look-up, and no API server."""
 
-    def __init__(self, lookup: Lookup, gap: float = GAP, patience: float = PATIENCE, fresh: float = FRESH) -> None:
-        """Args:
-        lookup: all addresses of a job's pods; NotFound when there is no such job.
-        """
-        self._lookup = lookup
-        self._gap, self._patience, self._fresh = gap, patience, fresh
+    def __init__(self, cluster: Directory, tokens: Tokens, rules: Rules, times: Times = USUAL) -> None:
+        self._cluster, self._tokens, self._rules = cluster, tokens, rules
+        self._times = times
         self._jobs: OrderedDict[str, _Known] = OrderedDict()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[None]] = set()
         self._few = asyncio.Semaphore(LOOKUPS)
         self._said: dict[tuple[str, str], float] = {}
+        self._held: Counter[tuple[str, str]] = Counter()
+        """Streams of those who were admitted, by job and connection."""
 
-    async def check(self, job_id: str, peer: str) -> None:
+    async def check(self, job_id: str, peer: str, token: str = "") -> None:
         """Returns when a pod of the job calls.
 
         Args:
@@ -73,27 +106,82 @@ class Senders:
         Raises:
             Refused: somebody else calls. Unavailable: the cluster did not answer; try again.
         """
-        address, job, now = address_of(peer), self._known(job_id), _now()
-        if address in job.addresses:
-            if now - job.told > self._fresh:
-                self._look(job_id, job)
-            return
+        caller = caller_of(address_of(peer), token)
         try:
-            async with asyncio.timeout(self._patience):
-                while address not in job.addresses:
+            job = await self._listed(job_id, caller)
+            if job.speakers and caller.claims and self._proof(job.speakers) is Proof.TOKEN:
+                await self._tokens.check(token, caller.claims, (job_id, caller.address))
+        except Refused as error:
+            if self._may_say(job_id, caller.address):
+                said = {"job": job_id, "address": caller.address, "reason": str(error)}
+                logger.warning("refused: no pod of the job calls", extra=said)
+            self._tell(job_id, caller.address, str(error))
+            raise Refused(f"jobId={job_id}: {error}") from error
+        except Unavailable as error:
+            if not self._held[job_id, peer]:  # a stream that was admitted proves its connection, whatever token comes on it
+                raise Unavailable(f"jobId={job_id}: whether {caller.address} is one of its pods is not known: {error}") from error
+
+    def _tell(self, job_id: str, address: str, reason: str) -> None:
+        """Who owns the job looks at its events, and not into our log. A stranger's call is no news of the job."""
+        job = self._known(job_id)
+        is_own = job.speakers is not None and address in job.speakers.addresses
+        if not is_own or _now() - job.event < TELL_AGAIN:
+            return
+        job.event = _now()
+        message = f"what calls from {address}, the address of a pod of this job, may not speak for it: {reason}"
+        event = ClusterEvent(name=job_id, kind="Job", reason="SenderRefused", message=message, type="Warning")
+        self._keep(asyncio.create_task(self._record(job_id, event)))
+
+    async def _record(self, job_id: str, event: ClusterEvent) -> None:
+        try:
+            await self._cluster.record(job_id, event)
+        except RekindleError as error:
+            logger.warning("not recorded", extra={"job": job_id, "error": str(error)})
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    @contextmanager
+    def holding(self, job_id: str, peer: str) -> Iterator[None]:
+        """A stream of a caller that was admitted, as long as it lasts."""
+        self._held[job_id, peer] += 1
+        try:
+            yield
+        finally:
+            self._held[job_id, peer] -= 1
+            if not self._held[job_id, peer]:
+                del self._held[job_id, peer]
+
+    async def _listed(self, job_id: str, caller: Caller) -> _Known:
+        """The job, when the caller may be one of its pods."""
+        job, now = self._known(job_id), _now()
+        if self._problem(job, caller) is None:
+            if now - job.told > self._times.fresh:
+                self._look(job_id, job)
+            return job
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._times.patience):
+                while (problem := self._problem(job, caller)) and (problem.may_pass or job.told < now):
                     await asyncio.shield(self._look(job_id, job))
-        except TimeoutError:
-            if job.told < now:
-                raise Unavailable(f"jobId={job_id}: whether {address} is one of its pods is not known: {job.problem}") from None
-            if self._may_say(job_id, address):
-                logger.warning("refused: no pod of the job has this address", extra={"job": job_id, "address": address})
-            raise Refused(f"jobId={job_id}: no pod of this job has the address {address}") from None
+        problem = self._problem(job, caller)
+        if problem and job.told < now:
+            raise Unavailable(job.problem)
+        if problem:
+            raise Refused(problem.words)
+        return job
+
+    def _problem(self, job: _Known, caller: Caller) -> Problem | None:
+        return problem_of(caller, job.speakers, self._proof(job.speakers))
+
+    def _proof(self, speakers: Speakers | None) -> Proof:
+        return self._rules[speakers.training_side] if speakers else Proof.ADDRESS
 
     async def close(self) -> None:
-        looking = list(self._looking)
-        for task in looking:
+        work = list(self._work)
+        for task in work:
             task.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
 
     def _known(self, job_id: str) -> _Known:
         job = self._jobs.setdefault(job_id, _Known())
@@ -106,25 +194,26 @@ class Senders:
         """The next look-up of a job, which all share who wait for it."""
         if job.looking is None or job.looking.done():
             job.looking = asyncio.create_task(self._look_up(job_id, job))
-            self._looking.add(job.looking)
-            job.looking.add_done_callback(self._looking.discard)
+            self._keep(job.looking)
         return job.looking
 
     async def _look_up(self, job_id: str, job: _Known) -> None:
         """What was known stays known when there is no answer."""
-        await asyncio.sleep(job.asked + self._gap - _now())
+        await asyncio.sleep(job.asked + self._times.gap - _now())
         async with self._few:
             job.asked = asked = _now()
             try:
-                found = await self._lookup(job_id)
+                found = await self._cluster.speakers(job_id)
             except NotFound:
-                found = ()
+                found = None
             except RekindleError as error:
                 job.problem = str(error)
                 if self._may_say(job_id, ""):
                     logger.warning("the pods of a job cannot be looked up", extra={"job": job_id, "error": str(error)})
                 return
-        job.addresses, job.told = frozenset(map(_normal, found)), asked
+        if found:
+            found = replace(found, addresses=frozenset(map(_normal, found.addresses)))
+        job.speakers, job.told = found, asked
 
     def _may_say(self, job_id: str, address: str) -> bool:
         now = _now()
@@ -157,10 +246,28 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def rules_of(settings: Settings) -> Rules:
+    return {TrainingSide.REKINDLE: Proof(settings.senders), TrainingSide.MINDIO: Proof(settings.mindio_senders)}
+
+
+IN_WORDS = {
+    Proof.TOKEN: "by the token of its pod, which the API server confirms",
+    Proof.ADDRESS: "by its address: plain text, which nothing proves",
+    Proof.ANYBODY: "not at all: anybody may speak for any job",
+    Proof.NOBODY: "never: no such job is served",
+}
+
+
 @asynccontextmanager
 async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
     """Who may speak on this cluster, until the block ends. None: all; the local cluster's pods share one address."""
-    if settings.cluster == "local" or not settings.check_senders:
+    rules = rules_of(settings)
+    if settings.cluster == "local":
+        yield None
+        return
+    for side, proof in rules.items():
+        logger.info("a caller is known", extra={"training_side": side.value, "proof": IN_WORDS[proof]})
+    if set(rules.values()) == {Proof.ANYBODY}:
         yield None
         return
 
@@ -168,7 +275,8 @@ async def senders_of(settings: Settings) -> AsyncIterator[Senders | None]:
     from activities.clusters.kubernetes.driver import KubernetesCluster
 
     async with Api(settings.kubeconfig) as api:
-        senders = Senders(KubernetesCluster(api, settings).addresses)
+        cluster = KubernetesCluster(api, settings)
+        senders = Senders(cluster, Tokens(cluster.pod_of_token), rules)
         try:
             yield senders
         finally:

@@ -1,6 +1,7 @@
 """Plays the kubelet of some nodes: runs their pods as processes of this machine, and tells the API server what becomes of them.
 
-A pod is its first container: command, arguments, and environment with field references; images and volumes mean nothing here.
+A pod is its first container: command, arguments, environment with field references, and projected tokens; images and other
+volumes mean nothing here.
 Annotations of a node say how its kubelet misbehaves, so that a script needs nothing but the API.
 """
 
@@ -18,6 +19,7 @@ from activities.clusters.api_server import Api, Object
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound, WatchExpired
 from workers.local_cluster.pods import last_line
 from workers.local_cluster.processes import Processes
+from workers.local_kubernetes.projected import REPLACED_AFTER, Projection, as_mounted, projections, write
 
 LOST = "kubelet.rekindle.io/lost"
 """Annotation of a node: it is gone with its pods, and says nothing any more."""
@@ -204,12 +206,30 @@ class Kubelet:
         container = pod["spec"]["containers"][0]
         command = [*container.get("command", []), *container.get("args", [])]
         restarts = self._restarts.get(uid, 0)
+        found = projections(pod, self._logs / uid)
+        await self._until_told(lambda: self._project(pod, found))
         try:
-            self._processes.spawn(uid, command, _environment(pod), self._log(pod))
+            self._processes.spawn(uid, command, as_mounted(_environment(pod), found), self._log(pod))
         except (OSError, ValueError, IndexError) as error:
             await self._tell(pod, _ended(pod, 127, restarts, "StartError", f"cannot start {command}: {error}"))
             return
         await self._tell(pod, _running(pod, restarts))
+        for one in found:
+            self._spawn(self._keep_projected(pod, one))
+
+    async def _project(self, pod: Object, found: Sequence[Projection]) -> None:
+        for one in found:
+            await write(self._api, pod, one)
+
+    async def _keep_projected(self, pod: Object, one: Projection) -> None:
+        """As long as this process of the pod runs."""
+        uid = pod["metadata"]["uid"]
+        restarts = self._restarts.get(uid, 0)
+        while True:
+            await asyncio.sleep(one.seconds * REPLACED_AFTER)
+            if not self._processes.running(uid) or self._restarts.get(uid, 0) != restarts:
+                return
+            await self._until_told(lambda: self._project(pod, [one]))
 
     def _stop(self, pod: Object) -> None:
         """SIGTERM, and SIGKILL when the grace period is over; a second deletion may only hurry it."""

@@ -202,7 +202,6 @@ class Servers:
             "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged",
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",  # as on OpenShift: it only forbids
-            "--disable-admission-plugins=ServiceAccount",  # it would wait for a token that a kubelet mounts
             *self._version,
         ]
 

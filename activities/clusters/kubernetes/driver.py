@@ -13,17 +13,19 @@ from activities.clusters.kubernetes.direct import DirectDriver, Driver
 from activities.clusters.kubernetes.events import About, about_job, record
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB, Workload
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
-from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of, training_side_of
 from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import places, reports_of
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
+from activities.clusters.kubernetes.tokens import pod_of_token
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.model.rule_file import rules_of
+from rekindle.model.senders import Speakers
 from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
@@ -124,13 +126,14 @@ class KubernetesCluster:
         async for event in Watch(self._api, self._reader, self._settings, self._refuse, self.rules).events():
             yield event
 
-    async def addresses(self, job_id: str) -> Collection[str]:
-        """IP addresses of the job's pods that are not over, and of the nodes of those that use their node's.
+    async def speakers(self, job_id: str) -> Speakers:
+        """The job's pods that are not over, its managers' too; of those that use their node's network the node's address.
 
         Raises:
             NotFound: there is no such job.
         """
-        found: set[str] = set()
+        uids: set[str] = set()
+        addresses: set[str] = set()
         job = await self._reader.job(job_id)
         pods = [*await self._reader.pods(job), *await self._reader.managers(job)]
         with reading(f"a pod of job {job_id}"):
@@ -138,10 +141,19 @@ class KubernetesCluster:
                 status = pod.get("status", {})
                 if status.get("phase") in ("Succeeded", "Failed"):
                     continue
-                found |= {one.get("ip", "") for one in status.get("podIPs", ())} | {status.get("podIP", "")}
+                uids.add(pod["metadata"]["uid"])
+                addresses |= {one.get("ip", "") for one in status.get("podIPs", ())} | {status.get("podIP", "")}
                 if pod["spec"].get("hostNetwork"):
-                    found.add(status.get("hostIP", ""))
-        return found - {""}
+                    addresses.add(status.get("hostIP", ""))
+        return Speakers(training_side_of(job), frozenset(uids), frozenset(addresses - {""}))
+
+    async def pod_of_token(self, token: str) -> str:
+        """UID of the pod that the token is bound to.
+
+        Raises:
+            Refused: the token is good for nothing, or not for us.
+        """
+        return await pod_of_token(self._api, token)
 
     # ---- writes
 

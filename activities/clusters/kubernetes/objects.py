@@ -276,18 +276,36 @@ def _foreign(job: Workload) -> JobObject:
         raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")
     template = job.workers[0].body
     spec = template.get("spec", {})
-    default = TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
     return JobObject(
         metadata=metadata_of(job.object),
         spec=JobSpec(
             pods=sum(template.pods for template in job.workers),
             ranks_per_pod=_ranks_per_pod(job, spec),
             template=PodTemplate(command=_command(spec) if spec else ("runtime",)),
-            training_side=job.annotation(keys.TRAINING_SIDE) or default,
+            training_side=job.annotation(keys.TRAINING_SIDE) or _usual_side(job),
             standbys=_standbys(job),
             limits=_own_limits(job),
         ),
     )
+
+
+def _usual_side(job: Workload) -> TrainingSide:
+    return TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
+
+
+def training_side_of(job: Workload) -> TrainingSide:
+    """What the job's object says, whatever else is wrong with it.
+
+    Raises:
+        BadInput: a word that means nothing.
+    """
+    own = job.kind is TRAINING_JOB
+    said = job.object.get("spec", {}).get("trainingSide") if own else job.annotation(keys.TRAINING_SIDE)
+    try:
+        return TrainingSide(said) if said else _usual_side(job)
+    except ValueError as error:
+        accepted = ", ".join(TrainingSide)
+        raise BadInput(f"the training side of job {job.name}: {str(said)[:40]!r} is not accepted, use {accepted}") from error
 
 
 def _ranks_per_pod(job: Workload, spec: Object) -> int:

@@ -23,6 +23,7 @@ from activities.clusters.kubernetes.shapes import reading
 from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole
+from rekindle.model.job import TrainingSide
 from rekindle.model.manifest import Kubernetes, Manifest
 
 BACKUP_OF = "rekindle.io/backup-of"
@@ -65,6 +66,8 @@ FIELDS = {
     keys.ENV_GENERATION: f"metadata.labels['{keys.GENERATION}']",
 }
 """By the variable: where a pod finds what it knows of itself."""
+
+TOKEN_VOLUME = "rekindle-token"
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -361,6 +364,8 @@ def pods_of_training_job(job: Workload, generation: str, places: Places, gateway
     amount = spec.accelerators_per_pod
     resources = {"limits": {spec.kubernetes.accelerator_resource: str(amount)}} if amount else {}
     managers = [make.pod(PodRole.MANAGER, 0, spec.manager_command, {})] if spec.manager_command else []
+    if spec.training_side is TrainingSide.REKINDLE:
+        managers = [_with_token(pod) for pod in managers]
     return managers + [make.pod(PodRole.WORKER, rank, spec.command, resources) for rank in range(spec.pods)]
 
 
@@ -401,6 +406,23 @@ class _Maker:
             },
             "spec": {"restartPolicy": "Never", **self._own.pod, "affinity": self._affinity, "containers": [container]},
         }
+
+
+def _with_token(pod: Object) -> Object:
+    """The same pod with a token by which the gateway knows it; where its owner has mounted something there, that."""
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    mounts, volumes = container.get("volumeMounts", []), spec.get("volumes", [])
+    if any(mount.get("mountPath", "").rstrip("/") == keys.TOKEN_PATH for mount in mounts):
+        return pod
+    source = {"audience": keys.TOKEN_AUDIENCE, "expirationSeconds": keys.TOKEN_SECONDS, "path": keys.TOKEN_NAME}
+    volume = {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": source}]}}
+    file = {"name": keys.ENV_TOKEN_FILE, "value": f"{keys.TOKEN_PATH}/{keys.TOKEN_NAME}"}
+    own = {
+        **container,
+        "env": [*container["env"], *([] if any(entry["name"] == file["name"] for entry in container["env"]) else [file])],
+        "volumeMounts": [*mounts, {"name": TOKEN_VOLUME, "mountPath": keys.TOKEN_PATH, "readOnly": True}],
+    }
+    return {**pod, "spec": {**spec, "volumes": [*volumes, volume], "containers": [own]}}
 
 
 def _merged(one: Object, other: Object) -> Object:

@@ -81,6 +81,8 @@ class ManagerEnvironment:
     job_id: str
     gateway: str | None
     """`host:port`; None for a manager without a control plane."""
+    token_file: Path
+    """May not be there."""
     listen_host: str
     listen_port: int
     job_generation: str
@@ -97,6 +99,7 @@ class ManagerEnvironment:
         return cls(
             job_id="standalone" if standalone else _text(source, names.JOB_ID),
             gateway=None if standalone else _gateway(source),
+            token_file=Path(source.get(names.TOKEN_FILE) or names.DEFAULT_TOKEN_FILE),
             listen_host="127.0.0.1" if standalone else "0.0.0.0",  # ranks come from other pods
             listen_port=port if standalone else _number(source, names.MASTER_PORT, default=names.DEFAULT_MASTER_PORT),
             job_generation=source.get(names.JOB_GENERATION) or "0",

@@ -12,6 +12,8 @@ POD_RANK = "REKINDLE_POD_RANK"
 POD_NAME = "REKINDLE_POD_NAME"
 POD_UID = "REKINDLE_POD_UID"
 NODE = "REKINDLE_NODE"
+TOKEN_FILE = "REKINDLE_TOKEN_FILE"
+"""The token by which the control plane knows the manager's pod; a file that is not there: it is known without."""
 JOB_DIR = "REKINDLE_JOB_DIR"
 """A directory that all pods of the job share: checkpoints/, steps/, final/."""
 JOB_GENERATION = "REKINDLE_GENERATION"
@@ -53,3 +55,4 @@ WORKER, BACKUP, STANDBY, MANAGER = "worker", "backup", "standby", "manager"
 
 DEFAULT_GATEWAY_PORT = 8899
 DEFAULT_MASTER_PORT = 29500
+DEFAULT_TOKEN_FILE = "/var/run/secrets/rekindle.io/token"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from rekindle_training import wire
+from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.reports import Metadata, Report, Reports
 from rekindle_wire.recover_pb2 import (
-    ClientInfo,
     ProcessFaultRequest,
     ProcessManageSignal,
     RecoverStatusRequest,
@@ -26,6 +26,7 @@ from rekindle_wire.recover_pb2 import (
     SwitchResult,
 )
 from rekindle_wire.recover_pb2_grpc import RecoverStub
+from rekindle_wire.training_pb2 import ProgressReceipt, ProgressReport
 from rekindle_wire.training_pb2_grpc import ProgressStub
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROLE = "taskd"
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 1.0
 NOT_SERVED_SECONDS = 30.0
@@ -69,7 +69,7 @@ class Gateway:
     def __init__(
         self,
         address: str,
-        job_id: str,
+        identity: Identity,
         reports: Reports,
         obey: Callable[[ProcessManageSignal], None],
         notices: Mapping[str, Callable[[Any], None]],
@@ -78,8 +78,7 @@ class Gateway:
         obey: hears each order of the main stream.
         notices: who hears what comes on other streams, by the names of their calls.
         """
-        self._address = address
-        self._client = ClientInfo(jobId=job_id, role=ROLE)
+        self._address, self._identity = address, identity
         self._reports = reports
         self._obey, self._notices = obey, notices
         self._registered = asyncio.Event()
@@ -115,17 +114,19 @@ class Gateway:
     async def _orders(self, stub: "RecoverAsyncStub") -> AsyncIterable[ProcessManageSignal]:
         await self._register(stub)
         self._registered.set()
-        async for signal in stub.SubscribeProcessManageSignal(self._client):
+        async for signal in stub.SubscribeProcessManageSignal(self._identity.client, metadata=self._identity.metadata()):
             yield signal
 
     async def _listen_behind_main(self, stub: "RecoverAsyncStub", call: str, obey: Callable[[Any], None]) -> None:
         """A gateway refuses such a stream of who has never registered."""
         await self._registered.wait()
-        await self._listen(call, lambda: getattr(stub, call)(self._client), obey, NOT_SERVED_SECONDS)
+        await self._listen(
+            call, lambda: getattr(stub, call)(self._identity.client, metadata=self._identity.metadata()), obey, NOT_SERVED_SECONDS
+        )
 
     async def _register(self, stub: "RecoverAsyncStub") -> None:
         for step, call in (("Init", stub.Init), ("Register", stub.Register)):
-            status = await call(self._client, timeout=INTRODUCTION_SECONDS)
+            status = await call(self._identity.client, timeout=INTRODUCTION_SECONDS, metadata=self._identity.metadata())
             if status.code:
                 raise NotAccepted(f"{step} answered {status.code} {status.info}")
 
@@ -134,7 +135,7 @@ class Gateway:
             report, metadata = await self._reports.waiting.get()
             try:
                 async with asyncio.timeout(REPORT_SECONDS):
-                    status = await _until_answered(functools.partial(_call, stub, report, metadata))
+                    status = await _until_answered(functools.partial(self._report, stub, report, metadata))
                 log.info("report answered", extra={"code": status.code, "reason": status.info})
             except TimeoutError:
                 log.warning("a report was never answered")
@@ -143,17 +144,20 @@ class Gateway:
     async def _tell_progress(self, stub: "ProgressAsyncStub") -> None:
         report = await self._reports.progressed
         while True:
-            receipt = await _until_answered(lambda: stub.ReportProgress(report, timeout=CALL_SECONDS))
+            receipt = await _until_answered(functools.partial(self._report_progress, stub, report))
             if receipt.code == 0:
                 self._reports.progress_accepted.set()
                 return
             log.warning("progress is not accepted, telling again", extra={"code": receipt.code, "reason": receipt.info})
             await asyncio.sleep(LAST_RETRY_SECONDS)
 
+    def _report(self, stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
+        call = getattr(stub, CALLS[type(report)])
+        answer: Awaitable[Status] = call(report, timeout=CALL_SECONDS, metadata=(*metadata, *self._identity.metadata()))
+        return answer
 
-def _call(stub: "RecoverAsyncStub", report: Report, metadata: Metadata) -> Awaitable[Status]:
-    answer: Awaitable[Status] = getattr(stub, CALLS[type(report)])(report, timeout=CALL_SECONDS, metadata=metadata)
-    return answer
+    def _report_progress(self, stub: "ProgressAsyncStub", report: ProgressReport) -> Awaitable[ProgressReceipt]:
+        return stub.ReportProgress(report, timeout=CALL_SECONDS, metadata=self._identity.metadata())
 
 
 async def _until_answered(call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -22,6 +22,7 @@ from rekindle_training.injection import Injection, InjectionInvalid
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
+from rekindle_training.manager.identity import Identity
 from rekindle_training.manager.link_switch import LinkSwitch
 from rekindle_training.manager.orders import Orders
 from rekindle_training.manager.pods import Pods
@@ -115,7 +116,8 @@ def _attach(environment: ManagerEnvironment, means: Means, conductor: Conductor)
         "SubscribeNotifySwitch": lambda order: conductor.carry_out(LinkSwitch(order, means)),
         "SubscribeNotifyExecStressTest": lambda order: conductor.carry_out(Stress(order, means, environment.stress_seconds)),
     }
-    gateway = Gateway(environment.gateway, environment.job_id, means.reports, Orders(conductor).obey, notices)
+    identity = Identity(environment.job_id, environment.token_file)
+    gateway = Gateway(environment.gateway, identity, means.reports, Orders(conductor).obey, notices)
     return asyncio.create_task(gateway.run())
 
 

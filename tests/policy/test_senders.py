@@ -1,0 +1,104 @@
+"""Whether a caller may be one of a job's pods: what a token says of itself, and what a job's pods are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rekindle.errors import BadInput
+from rekindle.model.job import TrainingSide
+from rekindle.model.senders import Caller, Proof, Speakers
+from rekindle.policy.senders import LONGEST_TOKEN, caller_of, claims_of, problem_of, token_of
+from tests.support.service_account_tokens import claims_of_pod, unsigned
+
+OURS = Speakers(TrainingSide.REKINDLE, frozenset({"uid"}), frozenset({"10.0.0.1"}))
+GOOD = caller_of("10.0.0.1", unsigned(claims_of_pod("uid")))
+
+
+def test_a_token_says_its_pod_and_for_whom_it_is() -> None:
+    """As Kubernetes writes them; one audience may be a text."""
+    assert claims_of(unsigned(claims_of_pod("uid"))).pod == "uid"
+    alone = claims_of_pod("uid") | {"aud": "rekindle-gateway"}
+    assert claims_of(unsigned(alone)).audiences == ("rekindle-gateway",)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [],
+        None,
+        "text",
+        {},
+        {"aud": ["rekindle-gateway"], "exp": 1},
+        claims_of_pod("uid") | {"exp": "soon"},
+        claims_of_pod("uid") | {"exp": None},
+        claims_of_pod("uid") | {"aud": None},
+        claims_of_pod("uid") | {"aud": 7},
+        claims_of_pod("uid") | {"kubernetes.io": {"pod": "uid"}},
+        claims_of_pod("uid") | {"kubernetes.io": {"serviceaccount": {"name": "default"}}},
+        claims_of_pod("uid", audience="https://kubernetes.default.svc"),
+    ],
+)
+def test_a_token_of_another_shape_is_named_so(claims: object) -> None:
+    """Whatever lies in it."""
+    with pytest.raises(BadInput, match="the token is"):
+        claims_of(unsigned(claims))
+
+
+@given(st.text(max_size=200) | st.text("abcdefgh.-_=", max_size=200))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    """It is a token or bad input."""
+    assert caller_of("10.0.0.1", text).claims is None
+
+
+def test_what_lies_deep_or_is_long_is_bad_input() -> None:
+    """And costs nothing."""
+    assert "accepted are at most" in caller_of("", "a" * (LONGEST_TOKEN + 1)).wrong
+    deep = "W" * 3000
+    assert caller_of("", f"a.{deep}.c").claims is None
+
+
+@pytest.mark.parametrize(
+    ("proof", "caller", "words", "may_pass"),
+    [
+        (Proof.TOKEN, GOOD, "", False),
+        (Proof.TOKEN, Caller("10.0.0.1"), "no token came with the call", False),
+        (Proof.TOKEN, caller_of("10.0.0.1", "garbage"), "none that Kubernetes makes", False),
+        (Proof.TOKEN, caller_of("10.0.0.1", unsigned(claims_of_pod("other"))), "none of this job", True),
+        (Proof.ADDRESS, Caller("10.0.0.1"), "", False),
+        (Proof.ADDRESS, Caller("10.0.0.2"), "no pod of this job has the address 10.0.0.2", True),
+        (Proof.ADDRESS, caller_of("10.0.0.2", unsigned(claims_of_pod("uid"))), "no pod of this job has the address", True),
+        (Proof.ANYBODY, Caller("10.0.0.2"), "", False),
+        (Proof.NOBODY, GOOD, "nobody speaks for jobs of rekindle here", False),
+    ],
+)
+def test_what_is_wrong_with_a_caller(proof: Proof, caller: Caller, words: str, may_pass: bool) -> None:
+    """Its words, and whether another look may show more."""
+    problem = problem_of(caller, OURS, proof)
+    assert words in (problem.words if problem else "")
+    assert bool(problem) == bool(words)
+    assert (problem.may_pass if problem else False) is may_pass
+
+
+def test_for_a_job_that_nobody_knows_nobody_speaks() -> None:
+    """Until a look shows it."""
+    problem = problem_of(GOOD, None, Proof.TOKEN)
+    assert problem
+    assert problem.may_pass
+
+
+@pytest.mark.parametrize(
+    ("said", "token"),
+    [
+        ([], ""),
+        (["Bearer a.b.c"], "a.b.c"),
+        (["bearer  a.b.c "], "a.b.c"),
+        (["a.b.c"], ""),
+        (["Basic a"], ""),
+        (["Bearer a", "Bearer b"], ""),
+        ([b"Bearer a"], ""),
+        (["Bearer"], ""),
+    ],
+)
+def test_a_token_is_read_from_one_header(said: list[str | bytes], token: str) -> None:
+    """Two of them are none: which one would be meant?"""
+    assert token_of(said) == token
