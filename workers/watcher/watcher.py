@@ -13,6 +13,7 @@ from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavaila
 from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
+from workers.watcher.budgets import Budgets
 from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
@@ -42,6 +43,7 @@ class Watcher:
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
+        self._budgets = Budgets(cluster)
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
         self._tasks = asyncio.TaskGroup()
@@ -146,12 +148,14 @@ class Watcher:
         while job_id in self._busy:
             try:
                 await reconciler.run()
+                await self._budgets.keep(job_id, reconciler.acknowledged.job)
                 self._busy.discard(job_id)
             except Exception:
                 logger.exception("the job could not be looked at, trying again", extra={"job": job_id})
                 await asyncio.sleep(BROKEN)
         if job_id not in self._index.jobs and not reconciler.acknowledged.reached:
             self._reconcilers.pop(job_id, None)
+            self._budgets.forget(job_id)
 
     async def _record_refusal(self, job_id: str, why: str) -> None:
         """On the job, where its owner looks."""
