@@ -6,7 +6,7 @@ Used by `TrainingJob`.
 from temporalio import workflow
 
 from rekindle.model.recovery import Outcome, Verdict
-from rekindle.policy import observing
+from rekindle.policy import drains, observing
 from rekindle.policy.cases import Case
 from workflows import memory
 from workflows.incident import Memory
@@ -47,6 +47,8 @@ class Declined:
         if case.request or self._told.get(case.pod_rank) != said:
             self._told[case.pod_rank] = said
             self._tell(f"Recovery{outcome.capitalize()}", f"{case.summary}: {why}", warning=True)
+            if drains.holds(self._known.state.job, case):
+                self._journal.soon(self._journal.drain_waits(self._known.state, case.faults[0], f"{drains.WAITS}: {why}"))
 
     def _tell(self, reason: str, words: str, *, warning: bool) -> None:
         self._journal.soon(self._journal.record(self._known.state, reason, words, warning=warning))

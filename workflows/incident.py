@@ -16,7 +16,7 @@ from rekindle.model.links import OnBackup
 from rekindle.model.recovery import Incident, Mode, Outcome, RecoveryContext, Situation, Verdict
 from rekindle.model.state import JobState
 from rekindle.model.stress import Tested
-from rekindle.policy import cases, ladder, links, nodes, standbys
+from rekindle.policy import cases, drains, ladder, links, nodes, standbys
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST, About, row_of
 from workflows import attachments, faults, memory, steps
@@ -115,7 +115,7 @@ class IncidentRun:
         self._number = state.incidents
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
-            verdicts.append(await self._run_mode(mode))
+            verdicts.append(drains.decided(self.case, self._known.state.job, await self._run_mode(mode)))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
             if verdicts[-1].was_interrupted and not is_awaited and not await self._is_broken():
@@ -227,6 +227,7 @@ class IncidentRun:
             faults=self.case.faults,
         )
         known, before = self._known, self._known.state.links
+        is_news = not (drains.waits(known.state.job, self.case, last) and drains.waited(known.state.history, self.case))
         known.state = memory.concluded(known.state, self.case, incident, self._met)
         mover = self.case.request.request.front if self.case.request else ""
         self.taken_over = links.taken_over(before, known.state.links, mover)
@@ -242,15 +243,19 @@ class IncidentRun:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
             known.state = memory.answered(known.state, self.case.request.id, last)
-        self._journal.soon(self._note(last))
+        self._journal.soon(self._note(last, is_news=is_news))
 
-    async def _note(self, last: Verdict) -> None:
+    async def _note(self, last: Verdict, *, is_news: bool) -> None:
         """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
         next incident must not stand behind that."""
         await self._journal.remember()
+        if not is_news:
+            return
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        if drains.waits(self._known.state.job, self.case, last):
+            await self._journal.drain_waits(self._known.state, self.case.faults[0], last.reason)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person, and

@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from rekindle.model.activity_values import PolicyRequest, RememberRequest
 from rekindle.model.cluster import ClusterEvent
+from rekindle.model.fault import Fault
 from rekindle.model.job import ManagerLost
 from rekindle.model.state import JobState
 from workflows import steps
@@ -49,6 +50,16 @@ class Journal:
             timestamp=workflow.now(),
         )
         await steps.record_event(job.id, event)
+
+    async def drain_waits(self, state: JobState, fault: Fault, why: str) -> None:
+        """Said where those look who drain a node: on the node, and on the pod that they wait for."""
+        words = f"training job {state.job.namespace}/{state.job.name}: {why}"
+        for kind, name in (("Pod", fault.pod), ("Node", fault.node)):
+            if name:
+                event = ClusterEvent(
+                    name=name, kind=kind, reason="DrainWaits", message=words, type="Warning", timestamp=workflow.now()
+                )
+                await steps.record_event(state.job.id, event)
 
     async def publish_policy(self, now: Callable[[], JobState]) -> None:
         """Writes the sub-health policy in force where the scheduler reads it, with its reason."""

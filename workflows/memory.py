@@ -26,7 +26,7 @@ from rekindle.model.state import (
     Registration,
     Remembered,
 )
-from rekindle.policy import links
+from rekindle.policy import drains, links
 from rekindle.policy.cases import RESTARTS, Case, lost_recovery
 from rekindle.policy.eligibility import MOST_REPAIRS, recovery_is_on
 from rekindle.policy.modes import LAST, MODES
@@ -330,8 +330,10 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     """
     restarts = [verdict.restarted_at for verdict in incident.ladder if verdict.restarted_at]
     repairs = [incident.started_at] if incident.ladder[-1].went_on_at else []
+    is_wait = drains.waits(state.job, case, incident.ladder[-1])
+    repeated = drains.waited(state.history, case) if is_wait else None
     state = state.with_(
-        history=_kept((*state.history, incident)),
+        history=_kept((*(one for one in state.history if one != repeated), incident)),
         restarts=(*state.restarts, *restarts)[-RESTARTS:],
         repairs=(*state.repairs, *repairs)[-MOST_REPAIRS:],
         holders=_held(state, incident.ladder),
@@ -347,6 +349,8 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         return state
     why = f"{last.outcome}: {last.reason}"
     state = judged(state, case, why)
+    if is_wait:
+        state = state.with_(drain_again=incident.started_at + timedelta(seconds=incident.seconds) + drains.AGAIN)
     return state.with_(faults=tuple(faults.judged(state.faults, met, why)))
 
 

@@ -20,7 +20,7 @@ from rekindle.model.fault import WATCHER, Fault, FaultKind, FaultReport, FaultsN
 from rekindle.model.links import LinksReset, OnBackup
 from rekindle.model.recovery import Attachment, Outcome, Progress, Receipt, Report, Verdict
 from rekindle.model.state import Contact, JobState, JobStatus, Pending, Registration
-from rekindle.policy import cases, eligibility, faulty, links, observing, requests
+from rekindle.policy import cases, drains, eligibility, faulty, links, observing, requests
 from rekindle.policy.cases import Case
 from rekindle.temporal import Attributes
 from workflows import attachments, faults, lost, memory, page, steps
@@ -93,6 +93,8 @@ class TrainingJob:
     def _forget_what_is_over(self) -> None:
         before = self.state
         self.known.state = faults.without_over(before, workflow.now())
+        if drains.is_due(self.state, workflow.now()):
+            self.known.state = drains.judged_again(self.state)
         if self.state is not before:
             self._show()
 

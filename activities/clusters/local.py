@@ -159,6 +159,9 @@ class LocalCluster:
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         await self._client.patch_job(job_id, labels, annotations)
 
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        """Nothing is evicted here."""
+
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         await self.job(job_id)
         await self._client.record(event)

@@ -122,6 +122,11 @@ class Cluster(Protocol):
         """Sets labels and annotations of the job where its scheduler reads them too; None removes a key."""
         ...
 
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        """Keeps the job's ranks from being evicted, or no more: who drains a node waits until they have moved. Nothing where the
+        cluster knows no evictions."""
+        ...
+
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         """Writes an event about an object of the job."""
         ...

@@ -122,6 +122,11 @@ class Fault(Value):
     source: str
     """Who saw it: `watcher`, `training-side`, `operator`, ..."""
 
+    @property
+    def is_maintenance(self) -> bool:
+        """Nothing is wrong with its node, which is to be left."""
+        return self.decided is not None and self.decided.maintenance
+
     def same_as(self, other: "Fault") -> bool:
         """Whether it is the same difference, seen again."""
         return self.untimed() == other.untimed()

@@ -58,6 +58,17 @@ class ManagerLost(StrEnum):
     """All pods start anew, at once. For jobs whose pods nobody else starts anew: that brings another manager as well."""
 
 
+class Drain(StrEnum):
+    """What becomes of a job on a node that is to be left, where its pod cannot move by a hot switch."""
+
+    WAIT = "wait"
+    """It trains on where it is, and the drain waits; the switch is tried again."""
+    RESCHEDULE = "reschedule"
+    """All its pods start anew elsewhere."""
+    LET_GO = "let-go"
+    """It trains on where it is, and nothing keeps its pod from being evicted."""
+
+
 class Job(Value):
     """One training job, as its `TrainingJob` workflow keeps it."""
 
@@ -80,6 +91,7 @@ class Job(Value):
     annotations: dict[str, str] = {}
     limits: Limits = Limits()
     manager_lost: ManagerLost = ManagerLost.LEAVE
+    drain: Drain = Drain.WAIT
     standbys: int = 0
     """How many pods without a rank are to stand by on spare nodes."""
 

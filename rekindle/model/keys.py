@@ -75,6 +75,10 @@ HEALTH = "rekindle.io/health"
 ISOLATED = "rekindle.io/isolated"
 """Annotation of a node, ours alone: why a stress test isolated it. Who releases it removes both."""
 
+DRAIN = "rekindle.io/drain"
+"""Annotation of a job: what a node that is to be left does with it where it cannot move away at once, `wait`, `reschedule` or
+`let-go`."""
+
 LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, MANAGED)
 ANNOTATIONS = (
     RECOVER_STRATEGY,
@@ -87,6 +91,7 @@ ANNOTATIONS = (
     STANDBYS,
     DOWNGRADED,
     IGNORE_RULES,
+    DRAIN,
 )
 """What the owner of a job may write on its object; what is only close to one of them is a slip."""
 

@@ -17,11 +17,12 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.job import Capability, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import (
     ANNOTATIONS,
     CAPABILITIES,
     DOWNGRADED,
+    DRAIN,
     FAULT_RETRY_TIMES,
     FRAMEWORK,
     LABELS,
@@ -39,7 +40,7 @@ from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, MANAGER_LOST, RECOVER_STRATEGY)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
 SPELLED = {
@@ -86,6 +87,7 @@ class Metadata(Written):
         wrong = _slips(annotations, ANNOTATIONS)
         _capabilities(annotations, "", wrong)
         _manager_lost(annotations, "", wrong)
+        _drain(annotations, "", wrong)
         wrong += [f"{key}: not read of a TrainingJob, use {field}" for key, field in SPELLED.items() if key in annotations]
         return _unless(wrong, annotations)
 
@@ -254,8 +256,9 @@ def job_of(job: JobObject, installation: Limits) -> Job:
     sub_health = _sub_health(labels, "metadata.labels.", wrong)
     capabilities = _capabilities(annotations, "metadata.annotations.", wrong)
     manager_lost = _manager_lost(annotations, "metadata.annotations.", wrong)
+    drain = _drain(annotations, "metadata.annotations.", wrong)
     limits = _limits(installation, spec.limits, wrong)
-    if wrong or not (side and framework and sub_health and manager_lost and limits):
+    if wrong or not (side and framework and sub_health and manager_lost and drain and limits):
         raise refusal(wrong)
     return Job(
         id=JobId(job.metadata.uid),
@@ -272,6 +275,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         annotations=annotations,
         limits=limits,
         manager_lost=manager_lost,
+        drain=drain,
         standbys=spec.standbys,
         queue=job.queue,
         observe=job.observe,
@@ -318,6 +322,10 @@ def _capabilities(annotations: dict[str, str], prefix: str, wrong: list[str]) ->
 
 def _manager_lost(annotations: dict[str, str], prefix: str, wrong: list[str]) -> ManagerLost | None:
     return _one_of(ManagerLost, annotations.get(MANAGER_LOST, ManagerLost.LEAVE), f"{prefix}{MANAGER_LOST}", wrong)
+
+
+def _drain(annotations: dict[str, str], prefix: str, wrong: list[str]) -> Drain | None:
+    return _one_of(Drain, annotations.get(DRAIN, Drain.WAIT), f"{prefix}{DRAIN}", wrong)
 
 
 def _implied(said: set[Capability], side: TrainingSide) -> tuple[Capability, ...]:

@@ -307,6 +307,7 @@ class VerdictChanges(TypedDict, total=False):
     seconds: float
     phases: tuple[Phase, ...]
     next_mode: Mode | None
+    policy_after: SubHealthStrategy | None
     look_at: str
     switched: tuple[Switched, ...]
     handled: tuple[Handled, ...]

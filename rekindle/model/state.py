@@ -122,6 +122,7 @@ class JobStateChanges(TypedDict, total=False):
     holders: tuple[str, ...]
     manager: str
     faults: tuple[Standing, ...]
+    drain_again: datetime | None
     reports: tuple[str, ...]
     problems: tuple[str, ...]
     request: Pending | None
@@ -175,6 +176,9 @@ class JobState(Value):
 
     faults: tuple[Standing, ...] = ()
     """What is wrong now."""
+
+    drain_again: datetime | None = None
+    """When what waits for a spare to leave its node is judged again; None: nothing does."""
 
     reports: tuple[str, ...] = ()
     """Update ids of the last reports of faults, each of which is taken once."""

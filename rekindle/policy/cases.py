@@ -64,10 +64,11 @@ def lost_recovery(state: JobState) -> Case:
 
 
 def next_due(state: JobState, now: datetime) -> datetime | None:
-    """When a fault that is still given time will count, or one that is gone will be over; None: neither."""
+    """When a fault that is still given time will count, or one that is gone is over, or a drain is tried again; None: never."""
     sub_healths = [one for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH]
     over = (one.over_at for one in state.faults if one.over_at and one.over_at > now)
-    moments = (_later(state, _real(state), now), _later(state, sub_healths, now), *over)
+    again = state.drain_again if state.drain_again and state.drain_again > now else None
+    moments = (_later(state, _real(state), now), _later(state, sub_healths, now), again, *over)
     return min(filter(None, moments), default=None)
 
 

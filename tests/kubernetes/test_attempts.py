@@ -101,7 +101,7 @@ class Arena:
             of_activities = await self.cluster.pods(uid)
             assert {one.metadata.uid for one in of_activities} == {one.metadata.uid for one in pods}
             holders = sorted((one.metadata.uid, one.metadata.annotations.get(keys.RANK_INDEX), one.status.phase) for one in pods)
-            found[name] = (job.metadata.namespace, job.kind, job.spec, holders, sorted(await self.cluster.addresses(uid)))
+            found[name] = (job.metadata.namespace, job.kind, job.spec, holders, await self.cluster.speakers(uid))
         return found
 
 

@@ -153,6 +153,13 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
     assert name not in isolated(await cluster.nodes())
 
 
+async def tell_why_a_drain_waits(cluster: Cluster, job: str) -> None:
+    """On a pod, and on its node."""
+    pod = next(pod for pod in await cluster.pods(job) if pod.spec.node_name)
+    for kind, name in (("Pod", pod.metadata.name), ("Node", pod.spec.node_name)):
+        await cluster.record(job, ClusterEvent(name=name, kind=kind, reason="DrainWaits", message="by a test"))
+
+
 async def foreign_jobs(namespace: Namespace) -> list[Object]:
     """One job of each kind whose controller is not here."""
     template = {"spec": {"containers": [{"name": "main", "image": "none", "command": ["true"]}]}}
@@ -186,6 +193,9 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
         job = await recover(world, tmp_path / f"{kind.__name__}.failed")
         for account in ("gateway", "watcher"):
             await clusters[account].speakers(job)
+        for holds in (True, False):
+            await clusters["watcher"].ensure_budget(job, holds=holds)
+        await tell_why_a_drain_waits(clusters["control"], job)
         jobs.append(job)
         await clear(namespace, world)
     for body in await foreign_jobs(namespace):

@@ -289,6 +289,9 @@ class ScriptedCluster:
         self.labels.update(labels)
         self.labels.update(annotations)
 
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        """Nothing is evicted here."""
+
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         self.events.append(event)
 

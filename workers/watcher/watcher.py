@@ -10,9 +10,10 @@ from contextlib import aclosing
 
 from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
-from rekindle.model.cluster import ClusterEvent, Pod, PodPhase, WatchEvent
+from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
+from workers.watcher.budgets import Budgets
 from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
@@ -42,17 +43,22 @@ class Watcher:
         self._cluster, self._workflows, self._limits = cluster, workflows, limits
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
+        self._budgets = Budgets(cluster, limits, self._job)
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
         self._tasks = asyncio.TaskGroup()
         self.problem = ""
         """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
 
+    def _job(self, job_id: str) -> JobObject | None:
+        return self._index.jobs.get(job_id)
+
     async def run(self) -> None:
         """Until it is cancelled."""
         pause = REWATCH
         async with self._tasks:
             self._tasks.create_task(self._keep_registered())
+            self._tasks.create_task(self._budgets.run())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -150,8 +156,11 @@ class Watcher:
             except Exception:
                 logger.exception("the job could not be looked at, trying again", extra={"job": job_id})
                 await asyncio.sleep(BROKEN)
+        if reconciler.acknowledged.job:
+            self._budgets.look_at(job_id)
         if job_id not in self._index.jobs and not reconciler.acknowledged.reached:
             self._reconcilers.pop(job_id, None)
+            self._budgets.forget(job_id)
 
     async def _record_refusal(self, job_id: str, why: str) -> None:
         """On the job, where its owner looks."""

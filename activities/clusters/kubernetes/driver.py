@@ -9,8 +9,9 @@ from contextlib import aclosing, suppress
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.ascend_operator import OperatorDriver
+from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget
 from activities.clusters.kubernetes.direct import DirectDriver, Driver
-from activities.clusters.kubernetes.events import About, about_job, record
+from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB, Workload
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of, training_side_of
@@ -224,6 +225,13 @@ class KubernetesCluster:
         job = await self._reader.job(job_id)
         await self._driver(job).ensure_metadata(job, labels, annotations)
 
+    async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+        job = await self._reader.job(job_id)
+        if holds:
+            await ensure_budget(self._api, job, self._reader.selector(job))
+        else:
+            await ensure_no_budget(self._api, job)
+
     # ---- events
 
     def _refuse(self, about: About, error: BadInput) -> None:
@@ -247,7 +255,15 @@ class KubernetesCluster:
             logger.warning("not recorded", extra={"object": about.uid, "error": str(error)})
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
-        await record(self._api, about_job(await self._reader.job(job_id)), event)
+        job = await self._reader.job(job_id)
+        await record(self._api, await self._about(job, event), event)
+
+    async def _about(self, job: Workload, event: ClusterEvent) -> About:
+        """The job, or a node or a pod that its event names."""
+        paths = {"Node": f"{NODES}/{event.name}", "Pod": f"/api/v1/namespaces/{job.namespace}/pods/{event.name}"}
+        if event.kind in paths and is_name(event.name):
+            return about_other(event.kind, await self._api.get(paths[event.kind]))
+        return about_job(job)
 
 
 def _stem_of_standbys(job: Workload) -> str:

@@ -201,8 +201,13 @@ class Reader:
         return list(dict.fromkeys((JOB_ID, JOB_NAME, BATCH_JOB_NAME, *self._job_keys.values())))
 
     def _selector(self, job: Workload) -> str:
+        ((label, value),) = self.selector(job).items()
+        return f"{label}={value}"
+
+    def selector(self, job: Workload) -> dict[str, str]:
+        """The label that every pod of the job carries."""
         by_uid = job.kind in (TRAINING_JOB, BARE)
-        return f"{self._job_keys.get(job.kind.name, job.kind.pod_label)}={job.uid if by_uid else job.name}"
+        return {self._job_keys.get(job.kind.name, job.kind.pod_label): job.uid if by_uid else job.name}
 
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of

@@ -1,0 +1,78 @@
+"""A job's disruption budget holds evictions of its ranks back, on a real API server, and nothing else."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.clusters.api_server import Object
+from rekindle.errors import ClusterError
+from rekindle.model.cluster import Pod, PodPhase
+from rekindle.model.keys import RANK_INDEX
+from tests.support.worlds import WORLDS, KubernetesWorld
+
+
+@pytest.fixture(params=["direct, TrainingJob", "direct, Job", "operator"])
+async def world(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[KubernetesWorld]:
+    async with WORLDS[request.param](kubeconfig, tmp_path) as world:
+        yield world
+
+
+async def evicted(world: KubernetesWorld, pod: Pod) -> bool:
+    """Whether the server takes it, as it would of `kubectl drain`."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod.metadata.name}}
+    try:
+        await world.namespace.api.create(world.namespace.path("pods", f"{pod.metadata.name}/eviction"), body)
+    except ClusterError as error:
+        if "disruption budget" not in str(error):
+            raise
+        return False
+    return True
+
+
+async def budgets(world: KubernetesWorld) -> list[Object]:
+    return (await world.namespace.api.list(f"/apis/policy/v1/namespaces/{world.namespace.name}/poddisruptionbudgets")).items
+
+
+async def running(world: KubernetesWorld, job: str, wanted: Callable[[Pod], bool]) -> Pod:
+    def found(pods: Any) -> list[Pod]:
+        return [pod for pod in pods if wanted(pod) and pod.status.phase is PodPhase.RUNNING]
+
+    return found(await world.until(job, lambda pods: bool(found(pods))))[0]
+
+
+async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: KubernetesWorld) -> None:
+    """Written twice it is one, and ends with the job; without it the rank is evicted."""
+    job = await world.job(2)
+    rank = await running(world, job, lambda pod: RANK_INDEX in pod.metadata.annotations or not world.shows_managers)
+    for _ in range(2):
+        await world.cluster.ensure_budget(job, holds=True)
+    (budget,) = await budgets(world)
+    assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] == [job]
+    assert not await evicted(world, rank)
+    for _ in range(2):
+        await world.cluster.ensure_budget(job, holds=False)
+    assert not await budgets(world)
+    assert await evicted(world, rank)
+
+
+async def test_a_manager_holds_no_drain(kubeconfig: Path, tmp_path: Path) -> None:
+    """It has no rank, and is made anew elsewhere."""
+    async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
+        job = await world.job(1, manager=("sleep", "1000"))
+        await world.cluster.ensure_budget(job, holds=True)
+        assert await evicted(world, await running(world, job, lambda pod: RANK_INDEX not in pod.metadata.annotations))
+
+
+async def test_the_budget_of_another_is_left_alone(kubeconfig: Path, tmp_path: Path) -> None:
+    """Also if it has the name that ours would have."""
+    async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
+        job = await world.job(1)
+        await world.cluster.ensure_budget(job, holds=True)
+        (budget,) = await budgets(world)
+        path = f"/apis/policy/v1/namespaces/{world.namespace.name}/poddisruptionbudgets"
+        await world.namespace.api.patch(f"{path}/{budget['metadata']['name']}", {"metadata": {"ownerReferences": None}})
+        for holds in (True, False):
+            await world.cluster.ensure_budget(job, holds=holds)
+        assert len(await budgets(world)) == 1

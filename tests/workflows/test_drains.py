@@ -1,0 +1,98 @@
+"""A node that is to be left before it is drained: its pods move, and where they cannot the job's owner has the word."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.model.fault import Decided, Fault
+from rekindle.model.job import Drain, Job, SubHealthStrategy
+from rekindle.model.limits import Limits
+from rekindle.model.recovery import Mode, Outcome
+from rekindle.policy import drains
+from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.scripted_cluster import ScriptedCluster
+
+SOON = timedelta(seconds=0.4)
+BEGUN = 4
+"""Events of a history whose first task is done."""
+
+LATER = drains.AGAIN + timedelta(seconds=5)
+
+
+def cordoned(node: str = "node-1") -> Fault:
+    """The node is to be left."""
+    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
+    return sub_health(node=node).model_copy(update={"decided": decided, "pod": "demo-1", "message": "cordoned"})
+
+
+def a_drained_job(drain: Drain = Drain.WAIT) -> Job:
+    return a_job(drain=drain, limits=Limits(backup_scheduled=SOON, backup_start=SOON))
+
+
+@asynccontextmanager
+async def the_next_run(world: Harness) -> AsyncIterator[None]:
+    """What happens in it ends this run of the job's workflow; the next one has begun."""
+    before = (await world.entity.describe()).run_id
+    yield
+    async with asyncio.timeout(30):
+        while (now := await world.entity.describe()).run_id == before or now.history_length < BEGUN:
+            await asyncio.sleep(0.03)
+
+
+async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(temporal: WorkflowEnvironment) -> None:
+    """The policy stays; the reason stands at the fault, on the pod and on the node, once; the history has one incident of it."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        incident = await world.incident()
+        assert (incident.verdict, incident.policy_after) == (Outcome.IGNORED, SubHealthStrategy.HOT_SWITCH)
+        assert (await world.judged()).startswith(f"ignored: {drains.WAITS}: no spare: ")
+        await world.event("DrainWaits")
+        for number in (2, 3):
+            async with the_next_run(world):
+                await world.skip(LATER, of=world.entity)
+            assert (await world.incident(number)).verdict is Outcome.IGNORED
+        status = await world.status()
+        assert [one.number for one in status.state.history] == [3]
+        assert status.state.policy is SubHealthStrategy.HOT_SWITCH
+        told = [(event.kind, event.name) for event in cluster.events if event.reason == "DrainWaits"]
+        assert told == [("Pod", "demo-1"), ("Node", "node-1")]
+        cluster.spare = True
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        assert (await world.incident(4)).verdict is Outcome.RECOVERED
+
+
+async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: WorkflowEnvironment) -> None:
+    cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        incident = await world.restarted()
+    assert [one.mode for one in incident.ladder] == [Mode.HOT_SWITCH, Mode.JOB_RESCHEDULING]
+    assert incident.policy_after is SubHealthStrategy.HOT_SWITCH
+
+
+async def test_a_job_that_lets_its_pods_go_is_not_tried_again(temporal: WorkflowEnvironment) -> None:
+    """Nothing waits for it."""
+    cluster = ScriptedCluster(job := a_drained_job(Drain.LET_GO))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        assert (await world.incident()).policy_after is SubHealthStrategy.HOT_SWITCH
+        state = (await world.status()).state
+        assert (state.drain_again, state.policy) == (None, SubHealthStrategy.HOT_SWITCH)
+        assert not [event for event in cluster.events if event.reason == "DrainWaits"]
+
+
+@pytest.mark.parametrize("drain", list(Drain))
+async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: WorkflowEnvironment, drain: Drain) -> None:
+    async with training(temporal, a_drained_job(drain)) as (world, _):
+        await world.fault(cordoned())
+        assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
