@@ -36,7 +36,7 @@ from rekindle.model.maintenance import FailoverRequest, Maintenance, SwitchBack
 from rekindle.model.recovery import Mode, ModeRequest, Receipt
 from rekindle.policy import links as policy
 from rekindle.policy import requests
-from rekindle.temporal import TASK_TIMEOUT, Attributes
+from rekindle.temporal import TASK_TIMEOUT, Attributes, handle_unread
 
 LISTED = 1_000
 """Maintenances that a list names, the newest."""
@@ -71,10 +71,11 @@ class Maintenances:
         )
         temporal = self._rekindle.temporal
         try:
-            with cancellable():
-                await temporal.execute_update_with_start_workflow(
-                    ids.FailoverUpdates.BEGUN, start_workflow_operation=begin, result_type=Receipt
-                )
+            async with handle_unread(begin):
+                with cancellable():
+                    await temporal.execute_update_with_start_workflow(
+                        ids.FailoverUpdates.BEGUN, start_workflow_operation=begin, result_type=Receipt
+                    )
         except WorkflowUpdateFailedError as error:
             raise _said(error.cause) from error
         except WorkflowAlreadyStartedError as error:

@@ -28,7 +28,7 @@ from rekindle.errors import BadInput, Busy, Refused, Unavailable
 from rekindle.model.plan import ENDS, Control, Forecast, Stage, SwitchPlan, Upgrade, UpgradeRequest, Word
 from rekindle.model.recovery import Receipt
 from rekindle.policy import plans
-from rekindle.temporal import TASK_TIMEOUT
+from rekindle.temporal import TASK_TIMEOUT, handle_unread
 
 LISTED = 200
 """Upgrades that a list names, the newest."""
@@ -72,10 +72,11 @@ class Plans:
             static_summary=f"upgrade of switch {plan.switch}, {len(plan.leaves)} leaves",
         )
         try:
-            with cancellable():
-                forecast: Forecast = await self._rekindle.temporal.execute_update_with_start_workflow(
-                    ids.PlanUpdates.CHECKED, start_workflow_operation=begin, result_type=Forecast
-                )
+            async with handle_unread(begin):
+                with cancellable():
+                    forecast: Forecast = await self._rekindle.temporal.execute_update_with_start_workflow(
+                        ids.PlanUpdates.CHECKED, start_workflow_operation=begin, result_type=Forecast
+                    )
         except WorkflowUpdateFailedError as error:
             raise Refused(_words(error.cause)) from error
         except WorkflowAlreadyStartedError as error:

@@ -1,6 +1,7 @@
 """A maintenance of links, from the failover to the switchback days later, asked for on the wire, by a client or by a signal."""
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -138,6 +139,16 @@ async def test_the_same_links_are_not_failed_over_twice(temporal: WorkflowEnviro
         other = await of(world).fail_over(world.job.id, (NodeLinks(node="node-1", devices=("1",), backup=True),))
         with pytest.raises(Refused, match=re.escape(f"on the backup link already: rank 3, moved by {maintenance}")):
             await of(world).settled(other)
+
+
+async def test_who_is_refused_hears_it_once(temporal: WorkflowEnvironment, caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK tells the same failure in a place where nobody reads, and would print it under the command's own words."""
+    async with linked(temporal, a_job()) as (world, _):
+        await of(world).fail_over(world.job.id, OVER)
+        with pytest.raises(Busy):
+            await of(world).fail_over(world.job.id, OVER)
+        gc.collect()
+        assert "never retrieved" not in caplog.text
 
 
 async def test_a_job_that_is_being_recovered_is_not_failed_over(temporal: WorkflowEnvironment) -> None:

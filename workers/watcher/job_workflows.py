@@ -20,7 +20,7 @@ from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
 from rekindle.policy.intake import News, Register, Sighted
-from rekindle.temporal import TASK_TIMEOUT
+from rekindle.temporal import TASK_TIMEOUT, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)
 """For one attempt; it may still be carried out, so the next one with the same news has the same update id."""
@@ -117,11 +117,7 @@ async def register(client: Client, registration: Registration, update_id: str) -
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         static_summary=f"training job {job.name}",
     )
-    handle = asyncio.ensure_future(start.workflow_handle())
-    try:
+    async with handle_unread(start):
         await client.execute_update_with_start_workflow(
             Updates.REGISTER, registration, start_workflow_operation=start, id=update_id, rpc_timeout=RPC_TIMEOUT
         )
-    finally:  # the SDK tells a failure here too; unread, it would be logged as a bug of ours
-        handle.cancel()
-        await asyncio.gather(handle, return_exceptions=True)
