@@ -359,18 +359,20 @@ class LinkFailover:
         changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
         if changes:
             workflow.upsert_search_attributes(changes)
-        lines = [f"**{self.known.job}**: {self.known.stage}"]
+        lines = [f"**{self.known.job}**: {self.known.stage}", ""]
         if self.known.on_backup:
             since = f", since {self.known.since:%Y-%m-%d %H:%M:%S}" if self.known.since else ""
             lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}{since}")
         if waited := WAITED_FOR.get(self.known.stage):
             lines.append(f"- waits for {waited}")
         lines.append(f"- asked for: {describe(self.request.links)}")
-        lines += [
-            f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
-            for one in reversed(self.known.moves)
-        ]
+        lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {_words(one)}" for one in reversed(self.known.moves)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _words(one: Move) -> str:
+    """What the reason says of its own accord is said once."""
+    return f"{one.what} {one.outcome or ''} {one.reason.removeprefix(one.what).lstrip(': ')}".rstrip()
 
 
 def _read(given: object) -> tuple[FailoverRequest, str]:
