@@ -185,8 +185,6 @@ class LinkFailover:
         if verdict.mode is not Mode.LINK_SWITCH:  # what followed it has started the pods anew, or mended processes
             verdict = verdict.with_(outcome=Outcome.ESCALATE, reason=f"{verdict.mode} {verdict.outcome}: {verdict.reason}")
         self._note(describe(moves), verdict.outcome, verdict.reason)
-        if verdict.outcome is Outcome.REFUSED:
-            raise _NotMoved(verdict.reason)
         if verdict.outcome is not Outcome.RECOVERED:
             raise _NotMoved(verdict.reason, ErrorTypes.LINKS_NOT_MOVED)
         on_backup = links.after(self.known.on_backup, moves)
@@ -196,7 +194,7 @@ class LinkFailover:
         return verdict
 
     async def _asked(self, moves: Sequence[Placed], patience: timedelta) -> Verdict:
-        info, began = workflow.info(), workflow.now()
+        info, began, absence = workflow.info(), workflow.now(), min(patience, ABSENCE)
         while True:
             if self.known.stage is Stage.FAILING_OVER and any(not wanted.links for wanted in self._wanted):
                 raise _NotMoved("a switchback was asked for before they were moved")
@@ -212,15 +210,18 @@ class LinkFailover:
             try:
                 await self._is_asked(asked)
                 began, patience = workflow.now(), PATIENCE
-                return await steps.hold_request(asked)
+                verdict = await steps.hold_request(asked)
+                if verdict.outcome is not Outcome.REFUSED:
+                    return verdict
+                said = _NotMoved(verdict.reason)
             except ActivityError as error:
                 said = await self._heard(_said(error), moves)
-                gap, limit = {
-                    ErrorTypes.JOB_BUSY: (BUSY, patience),
-                    ErrorTypes.REQUEST_REFUSED: (ABSENT, min(patience, ABSENCE)),
-                }.get(said.kind, (BUSY, timedelta(0)))
-                if workflow.now() - began >= limit:
-                    raise said from error
+            gap, limit = {
+                ErrorTypes.JOB_BUSY: (BUSY, patience),
+                ErrorTypes.REQUEST_REFUSED: (ABSENT, absence),
+            }.get(said.kind, (BUSY, timedelta(0)))
+            if workflow.now() - began >= limit:
+                raise said
             self._waits(str(said))
             await workflow.sleep(gap, summary=bounds.summary(str(said)))
 
@@ -359,18 +360,20 @@ class LinkFailover:
         changes = [key.value_set(value) for key, value in row.items() if value and known.get(key) != value]
         if changes:
             workflow.upsert_search_attributes(changes)
-        lines = [f"**{self.known.job}**: {self.known.stage}"]
+        lines = [f"**{self.known.job}**: {self.known.stage}", ""]
         if self.known.on_backup:
             since = f", since {self.known.since:%Y-%m-%d %H:%M:%S}" if self.known.since else ""
             lines.append(f"- on the backup link: {'; '.join(map(named, self.known.on_backup))}{since}")
         if waited := WAITED_FOR.get(self.known.stage):
             lines.append(f"- waits for {waited}")
         lines.append(f"- asked for: {describe(self.request.links)}")
-        lines += [
-            f"- {one.at:%Y-%m-%d %H:%M:%S} {one.what} {one.outcome or ''} {one.reason}".rstrip()
-            for one in reversed(self.known.moves)
-        ]
+        lines += [f"- {one.at:%Y-%m-%d %H:%M:%S} {_words(one)}" for one in reversed(self.known.moves)]
         workflow.set_current_details(bounds.details("\n".join(lines)))
+
+
+def _words(one: Move) -> str:
+    """What the reason says of its own accord is said once."""
+    return f"{one.what} {one.outcome or ''} {one.reason.removeprefix(one.what).lstrip(': ')}".rstrip()
 
 
 def _read(given: object) -> tuple[FailoverRequest, str]:

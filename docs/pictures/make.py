@@ -1,20 +1,23 @@
 """Makes the README's pictures of the Temporal UI from a real run, and asserts what is on them. `make pictures` runs it.
 
 Jobs train for real: one is switched to a spare node, others lose processes or a pod. Beside them are jobs whose pods only wait
-and whose training side is played, so that the list shows the ends that a recovery may have. Needs Debian's `chromium` and nothing
-else: pages are read and drawn by the headless browser itself.
+and whose training side is played, so that the list shows the ends that a recovery may have. Needs Debian's `chromium`.
 """
 
 import asyncio
+import base64
+import itertools
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
+
+import aiohttp
 
 from rekindle import ids
 from rekindle.cli.process_faults import ProcessFaults, ProcessFaultScenario, Strike
@@ -42,31 +45,74 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
     "--window-size=1500,1150",
-    "--virtual-time-budget=15000",
+    "--remote-debugging-port=0",
 )
 LISTED = 'RekindleJob IS NOT NULL AND ExecutionStatus != "ContinuedAsNew"'
 NODES, ACCELERATORS = 3, 2
 PATIENCE = 60.0
+DRAWN = 2.0
+"""Seconds in which a page that has its words is drawn."""
 
 
-def browse(url: str, *action: str) -> str:
-    """Opens a page until it has settled; answers what the browser printed."""
+class Browser:
+    """A page of a headless browser, spoken to by the DevTools protocol."""
+
+    def __init__(self, page: aiohttp.ClientWebSocketResponse) -> None:
+        self._page = page
+        self._asked = itertools.count(1)
+
+    async def shot(self, url: str, name: str, *needed: str) -> None:
+        """A picture of a page, as soon as all these words stand on it: that of what runs is never at rest."""
+        await self._ask("Page.navigate", url=url)
+        missing = list(needed)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while missing:
+                    await asyncio.sleep(0.5)
+                    page = await self._ask("Runtime.evaluate", expression="document.documentElement.outerHTML")
+                    shown = unquote(unescape(page["result"]["value"]))  # summaries and details stand in the addresses of frames
+                    missing = [words for words in needed if words not in shown]
+        except TimeoutError:
+            sys.exit(f"not on {url}: {missing}")
+        await asyncio.sleep(DRAWN)
+        picture = await self._ask("Page.captureScreenshot")
+        (HERE / name).write_bytes(base64.b64decode(picture["data"]))
+        print(f"{name}: {', '.join(needed)}")
+
+    async def _ask(self, method: str, **parameters: str) -> dict[str, Any]:
+        number = next(self._asked)
+        await self._page.send_json({"id": number, "method": method, "params": parameters})
+        while (answer := await self._page.receive_json()).get("id") != number:
+            pass
+        found: dict[str, Any] = answer["result"]
+        return found
+
+
+@asynccontextmanager
+async def browsing() -> AsyncIterator[Browser]:
     chromium = shutil.which("chromium")
     if chromium is None:
         sys.exit("chromium is missing: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as profile:
-        command = [chromium, *FLAGS, f"--user-data-dir={profile}", *action, url]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        quiet = asyncio.subprocess.DEVNULL
+        command = (chromium, *FLAGS, f"--user-data-dir={profile}", "about:blank")
+        process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
+        try:
+            async with aiohttp.ClientSession() as session, await _page(session, Path(profile)) as page:
+                yield Browser(page)
+        finally:
+            process.terminate()
+            await process.wait()
 
 
-def shot(url: str, name: str, *needed: str) -> None:
-    """A picture of a page on which all these words stand."""
-    page = unquote(unescape(browse(url, "--dump-dom")))  # summaries and details stand in the addresses of frames
-    missing = [words for words in needed if words not in page]
-    if missing:
-        sys.exit(f"not on {url}: {missing}")
-    browse(url, f"--screenshot={HERE / name}")
-    print(f"{name}: {', '.join(needed)}")
+async def _page(session: aiohttp.ClientSession, profile: Path) -> aiohttp.ClientWebSocketResponse:
+    async with asyncio.timeout(PATIENCE):
+        while not (said := profile / "DevToolsActivePort").exists() or not said.read_text():
+            await asyncio.sleep(0.1)
+        async with session.get(f"http://127.0.0.1:{said.read_text().splitlines()[0]}/json/list") as answer:
+            targets = await answer.json()
+    address = next(target["webSocketDebuggerUrl"] for target in targets if target["type"] == "page")
+    return await session.ws_connect(address, max_msg_size=0)
 
 
 class Stories:
@@ -166,7 +212,8 @@ async def main() -> None:
             ui = f"{started.addresses.ui}/namespaces/default/workflows"
             async with stories.maintained() as maintenance:
                 told = (switched, struck[-1], maintenance)
-                await asyncio.to_thread(pictures, ui, told, [*others, maintenance["workflow_id"]])
+                async with browsing() as browser:
+                    await pictures(browser, ui, told, [*others, maintenance["workflow_id"]])
 
 
 STRUCK = (
@@ -185,20 +232,25 @@ async def of_processes(stack: Stack, directory: Path, mode: Mode, fault: Strike,
     return result
 
 
-def pictures(ui: str, told: Sequence[dict[str, str]], others: list[str]) -> None:
+async def pictures(browser: Browser, ui: str, told: Sequence[dict[str, str]], others: list[str]) -> None:
     """Of a hot switch, a process rescheduling and a maintenance, and of them all in a list."""
     recovery, other, maintenance = (f"{ui}/{quote(one['workflow_id'], safe='')}/{one['run_id']}" for one in told)
-    summaries = ["order hot switch", "start backup pod for pod rank 1", "wait for the report of the pause", "order migration"]
+    summaries = [
+        "order new pod running",
+        "start backup pod for pod rank 1",
+        "wait for the report of the pause",
+        "order migration",
+    ]
     story = ["hot switch of gpt", "NPU link is degraded", "Limits", "training side prepares", "training resumes"]
     loss = ["process rescheduling of gpt", "training stops", "new pods start", "new pods take over the ranks"]
     links = ["on the backup link: ", ", since 2", "waits for the switchback"]
     modes = ["OnlineRetry", "InPlaceRecovery", "ProcessRescheduling", "HotSwitch", "JobRescheduling", "TrainingJob"]
     ends = ["Completed", "Failed", "Canceled", told[0]["workflow_id"], *others]
-    shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *modes, *ends)
-    shot(f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
-    shot(f"{recovery}/user-metadata", "story.png", *story)
-    shot(f"{other}/user-metadata", "rescheduling.png", *loss)
-    shot(f"{maintenance}/user-metadata", "maintenance.png", *links)
+    await browser.shot(f"{ui}?query={quote(LISTED)}", "workflows.png", *modes, *ends)
+    await browser.shot(f"{recovery}/timeline", "recovery.png", "recovered", *summaries)
+    await browser.shot(f"{recovery}/user-metadata", "story.png", *story)
+    await browser.shot(f"{other}/user-metadata", "rescheduling.png", *loss)
+    await browser.shot(f"{maintenance}/user-metadata", "maintenance.png", *links)
 
 
 if __name__ == "__main__":

@@ -191,8 +191,9 @@ async def test_the_page_of_a_maintenance_says_what_is_on_which_link_since_when_a
         maintenance = await maintenances.fail_over(world.job.id, links)
         since = (await maintenances.settled(maintenance)).since
         lines = (await _details(world.client.get_workflow_handle(maintenance))).splitlines()
-        assert lines[:3] == [
+        assert lines[:4] == [
             f"**{world.job.name}**: on the backup link",
+            "",
             f"- on the backup link: node-1 devices 0,1, since {since:%Y-%m-%d %H:%M:%S}",
             "- waits for the switchback: `rekindle switchback`, or the signal `switchback`",
         ]
