@@ -43,8 +43,8 @@ class PlanActivities:
         with translating_errors():
             async with heartbeating():
                 query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
-                runs = [run async for run in self._client.list_workflows(query)]
-                chosen = [run for run in runs if not request.jobs or not _names(run).isdisjoint(request.jobs)]
+                runs = {run.id: run async for run in self._client.list_workflows(query)}  # a new run may be listed beside its old
+                chosen = [run for run in runs.values() if not request.jobs or not _names(run).isdisjoint(request.jobs)]
                 known = {name for run in chosen for name in _names(run)}
                 unknown = [f"job {job}" for job in request.jobs if job not in known]
                 unknown += [f"node {node}" for node in await self._unknown_nodes(request.leaf)]

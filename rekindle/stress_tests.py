@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from rekindle import ids
 from rekindle.client import Rekindle
-from rekindle.errors import Refused, Unavailable
+from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.stress import StressRequest
 from rekindle.policy.modes import row_of
@@ -18,6 +18,9 @@ from rekindle.temporal import Attributes
 
 LOOK = 0.1
 """Seconds between two looks at a test that begins."""
+
+REFUSED = 10
+"""Requests, one behind the other, that are looked through for one that was not refused."""
 
 
 class StressTests:
@@ -60,7 +63,7 @@ class StressTests:
         return await self._rekindle.verdict(handle)
 
     async def newest(self, job_id: str, begun: str = "") -> str:
-        """The workflow id of the job's test that runs, or of the last one; empty: there is none that the server knows.
+        """The workflow id of the job's test that runs, or of the last one that was not refused; empty: the server knows of none.
 
         A new one is listed within about a second.
 
@@ -76,8 +79,20 @@ class StressTests:
             if error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.NOT_FOUND):
                 return begun
             raise self._rekindle.unanswered(error) from error
-        last = max(found, key=lambda run: (_runs(run), run.start_time), default=None)
-        return last.id if last else ""
+        latest = sorted(found, key=lambda run: (_runs(run), run.start_time), reverse=True)
+        for run in latest[:REFUSED]:
+            if run.status is not WorkflowExecutionStatus.FAILED or not await self._was_refused(run.id):
+                return run.id
+        return latest[0].id if latest else ""
+
+    async def _was_refused(self, test: str) -> bool:
+        try:
+            await self.verdict(test)
+        except (BadInput, Refused):
+            return True
+        except RekindleError:
+            return False
+        return False
 
 
 def _runs(run: WorkflowExecution) -> bool:

@@ -1,5 +1,6 @@
 """A stress test: training pauses, ranks make their checks, nodes with faults are isolated, and training goes on without them."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -415,12 +416,16 @@ async def test_a_platform_that_asks_for_what_the_job_has_not_gets_413(
 
 
 async def test_a_platform_that_asks_while_the_job_is_busy_gets_411(temporal: WorkflowEnvironment) -> None:
-    """And the first test goes on."""
+    """And the first test goes on: it is what is told of, also where the refused one is listed by then."""
     async with listening(temporal, a_job(), Script(tests=False)) as (world, peer):
         assert (await asked(world, {"node-1": (0,)})).code == 0
         await peer.until(lambda: bool(peer.tests))
         assert (await asked(world, {"node-1": (0,)})).code == 411
         await peer.report_tested({2: (0,), 3: (0,)})
+        fronts = f"WorkflowId STARTS_WITH '{ids.request_workflow(world.job.id, '')}' AND ExecutionStatus != 'Running'"
+        async with asyncio.timeout(30):
+            while len([run async for run in world.client.list_workflows(fronts)]) < 2:
+                await asyncio.sleep(0.03)
         assert (await told(world)).startswith("stress test finish")
 
 
