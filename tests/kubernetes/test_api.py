@@ -291,7 +291,7 @@ async def test_hundreds_of_waits_leave_room_for_a_request(tmp_path: Path) -> Non
         await asyncio.gather(*watches, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("minor", "fits"), [("27", False), ("28+", True), ("36", True)])
+@pytest.mark.parametrize(("minor", "fits"), [("29", False), ("30+", True), ("36", True)])
 async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, minor: str, *, fits: bool) -> None:
     """With its version, and the oldest that is accepted."""
 
@@ -302,7 +302,7 @@ async def test_a_server_that_is_too_old_is_refused(tmp_path: Path, minor: str, *
         if fits:
             assert await check_version(api) == f"v1.{minor}.0"
         else:
-            with pytest.raises(BadInput, match=r"v1\.27\.0: accepted are versions from 1\.28"):
+            with pytest.raises(BadInput, match=r"v1\.29\.0: accepted are versions from 1\.30"):
                 await check_version(api)
 
 

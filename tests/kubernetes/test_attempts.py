@@ -4,6 +4,7 @@ Each is made twice: by a tenant who may do everything in his namespace, and by s
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tests.support.attempts import ATTEMPTS, MANAGED, Attacker, Attempt
 from tests.support.cluster import FOREVER
 from tests.support.controller import apply_crds
 from tests.support.kubernetes import RBAC, Namespace, a_namespace, endpoint_of
+from tests.support.sampling import ALL, commit
 from tests.support.worlds import pod_spec
 from workers.local_kubernetes.installation import install
 from workers.operator import Operator
@@ -33,6 +35,8 @@ from workers.watcher.watcher import Watcher
 
 pytestmark = pytest.mark.timeout(280)
 WITHIN = 40.0
+SAMPLE = 8
+"""Attempts by each of the two who make them, of those that there are."""
 
 
 class Workflows:
@@ -186,7 +190,8 @@ async def test_no_attempt_of_a_tenant_has_an_effect_on_another_ones_jobs(
     kubeconfig: Path, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     """Neither on what is seen of them, nor on what their workflows are told, nor on who may speak for them; and in the end
-    watcher and operator serve them as before."""
+    watcher and operator serve them as before. `make test` tries a sample."""
+    attempts = list(ATTEMPTS.items()) if ALL else random.Random(commit()).sample(list(ATTEMPTS.items()), SAMPLE)
     async with an_arena(kubeconfig, tmp_path) as arena:
         before = await arena.seen()
         for job_id, name in arena.jobs.items():
@@ -197,15 +202,15 @@ async def test_no_attempt_of_a_tenant_has_an_effect_on_another_ones_jobs(
             made = 0
             for who, api in (("a tenant", tenant), ("whom no policy holds back", arena.victim.api)):
                 refused = 0
-                for name, attempt in ATTEMPTS.items():
+                for name, attempt in attempts:
                     made += 1
                     by = Attacker(api, arena.attacker.name, arena.objects, pods, arena.loose, made)
                     with subtests.test(f"{who}: {name}"):
                         refused += await is_held_back(attempt, by)
                         assert await arena.seen() == before
                         assert not [name for name, task in arena.tasks.items() if task.done()]
-                assert (refused > 0) is (api is tenant), f"the policy of marks held back {refused} attempts of {who}"
-        assert made == 2 * len(ATTEMPTS)
+                if api is not tenant or ALL:
+                    assert (refused > 0) is (api is tenant), f"the policy of marks held back {refused} attempts of {who}"
         await still_served(arena, told)
 
 

@@ -70,6 +70,7 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
 
 
 async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: WorkflowEnvironment) -> None:
+    """All its pods start anew, and its policy stays."""
     cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE))
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -93,6 +94,7 @@ async def test_a_job_that_lets_its_pods_go_is_not_tried_again(temporal: Workflow
 
 @pytest.mark.parametrize("drain", list(Drain))
 async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: WorkflowEnvironment, drain: Drain) -> None:
+    """By a hot switch, whatever the job says of drains without a spare."""
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
         assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
