@@ -15,7 +15,7 @@ from rekindle.errors import BadInput, ClusterUnavailable, Conflict, Invalid, Not
 from rekindle.model import keys
 from rekindle.model.cluster import JobPhase, ObjectMeta, Pod, PodPhase, PodSpec, condition_of
 from rekindle.policy import isolation
-from tests.support.cluster import FOREVER, View, job_object, phase, until, until_gone, until_running
+from tests.support.cluster import FOREVER, View, job_object, phase, until, until_gone, until_running, until_said
 
 
 def scheduling(view: View, name: str) -> str:
@@ -159,6 +159,7 @@ async def test_deleting_a_job_ends_its_pods_first(client: ClusterClient) -> None
     """A deleted job is marked, its pods go, then it goes; meanwhile it takes no new pods."""
     job = await client.submit(job_object(command=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")))
     (pod,) = await until_running(client, "demo-worker-0")
+    await until_said(client, "demo-worker-0", "up")
     assert (await client.delete_job("demo", 600)).metadata.deletion_timestamp
     late = Pod(metadata=ObjectMeta(name="late", owner_uid=job.metadata.uid), spec=PodSpec(command=FOREVER))
     with pytest.raises(Invalid, match="is being deleted"):

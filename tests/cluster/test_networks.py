@@ -16,7 +16,7 @@ from rekindle.cli.stack import free_ports
 from rekindle.cluster_client import ClusterClient
 from rekindle.errors import Invalid
 from rekindle.model.cluster import Link, Pod
-from tests.support.cluster import WAIT_LIMIT, cluster_process, job_object, shared_cluster, until, until_running
+from tests.support.cluster import WAIT_LIMIT, cluster_process, job_object, shared_cluster, until, until_running, until_said
 
 FIRST, BACKUP = "eth1", "eth2"
 HUB = "10.77.0.1"
@@ -87,17 +87,6 @@ def socket(tmp_path_factory: pytest.TempPathFactory, gateway_port: int) -> Itera
 
 async def links_of(client: ClusterClient, node: str) -> dict[str, Link]:
     return {link.name: link for link in (await client.node(node)).status.links}
-
-
-async def until_said(client: ClusterClient, pod: str, words: str, limit: float = WAIT_LIMIT) -> None:
-    """Waits until the pod has written these words."""
-    said = ""
-    async with asyncio.timeout(limit):
-        async for piece in client.logs(pod, follow=True):
-            said += piece
-            if words in said:
-                return
-    raise AssertionError(f"{pod} ended without a word of {words!r}: {said}")
 
 
 # ---- what a pod finds

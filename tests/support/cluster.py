@@ -193,6 +193,17 @@ async def until_running(client: ClusterClient, *names: str) -> list[Pod]:
     return [view.pods[name] for name in names]
 
 
+async def until_said(client: ClusterClient, pod: str, words: str, limit: float = WAIT_LIMIT) -> None:
+    """Waits until the pod has written these words."""
+    said = ""
+    async with asyncio.timeout(limit):
+        async for piece in client.logs(pod, follow=True):
+            said += piece
+            if words in said:
+                return
+    raise AssertionError(f"{pod} ended without a word of {words!r}: {said}")
+
+
 async def until_gone(client: ClusterClient, *pods: Pod) -> None:
     """Waits until these very pods are no more."""
     uids = {pod.metadata.uid for pod in pods}
