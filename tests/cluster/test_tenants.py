@@ -16,7 +16,8 @@ import pytest
 
 from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.kind import Kind, Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB
 from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, NotFound
@@ -101,7 +102,8 @@ def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
         "finalizers": ["batch.kubernetes.io/job-tracking", "example.com/never"],
     }
     backup = {"metadata": {"uid": "uid-of-spare", "annotations": {TAKES_OVER: json.dumps(asked)}, "finalizers": ["own"]}}
-    assert joined(backup) == {
+    job = Workload(BATCH_JOB, JOBS[BATCH_JOB])
+    assert joined(backup, job) == {
         "metadata": {
             "uid": "uid-of-spare",
             "labels": {"controller-uid": "uid-of-train"},
