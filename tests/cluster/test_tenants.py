@@ -295,6 +295,18 @@ async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenant
     assert {path.partition("?")[0] for _, path in tenants.scripted.requests} <= jobs
 
 
+async def test_an_owner_of_another_group_is_no_job_of_ours_although_its_kind_has_the_same_name(tenants: Tenants) -> None:
+    """Volcano has a Job too, and SageMaker a TrainingJob: what they own is a job of its own, with its pods."""
+    for name, above in (("volcano", "batch.volcano.sh/v1alpha1"), ("sagemaker", "sagemaker.services.k8s.aws/v1alpha1")):
+        kind = "Job" if name == "volcano" else "TrainingJob"
+        other = {"apiVersion": above, "kind": kind, "name": "other", "uid": "uid-of-other", "controller": True}
+        await tenants.job(BATCH_JOB, "victim", name, other)
+        await tenants.pod("victim", f"pod-of-{name}", "", owner(BATCH_JOB, name))
+    seen = await tenants.snapshot()
+    assert {job.metadata.name for job in seen.jobs} == {"volcano", "sagemaker"}
+    assert holders(seen) == {"pod-of-volcano": "uid-of-volcano", "pod-of-sagemaker": "uid-of-sagemaker"}
+
+
 # ---- environment of our own kind
 
 
