@@ -46,6 +46,10 @@ fmt: setup ## format the code and repair what ruff can repair
 protos: setup ## generate the wire code from protos/
 	python protos/generate.py
 
+.PHONY: rights
+rights: setup ## generate deploy/base/rbac.yaml from the table of kinds of jobs
+	python deploy/rights.py
+
 .PHONY: lock
 lock: ## resolve requirements.lock again; UPGRADE=1 takes newer versions too
 	@command -v uv >/dev/null || .ci/setup

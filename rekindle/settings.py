@@ -17,7 +17,6 @@ from rekindle.model.problems import problems
 
 PREFIX = "REKINDLE_"
 
-JobKind = Literal["AscendJob", "Job", "JobSet", "PyTorchJob", "TrainJob"]
 LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 
 
@@ -58,7 +57,7 @@ class Settings(BaseSettings):
     """On Kubernetes: annotations or labels of a pod with its pod rank; the first that is there decides. Behind them come those of
     the job's kind (completion index, replica index)."""
 
-    job_keys: dict[JobKind, LabelKey] = {}
+    job_keys: dict[str, LabelKey] = {}
     """On Kubernetes: labels of pods that hold the name of their job, by its kind, where they are not those of the kind's usual
     controller, such as `{"PyTorchJob": "job-name"}`. A JobSet's or a TrainJob's Jobs carry them as well."""
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from activities.clusters.api_server import Api, Object, check_version
-from activities.clusters.kubernetes.direct import DirectDriver, delete_pod
 from activities.clusters.kubernetes.events import about_job, record
-from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.clusters.kubernetes.hands import Hands, delete_pod
+from activities.clusters.kubernetes.kind import Places, Workload
+from activities.clusters.kubernetes.kinds import TRAINING_JOB
+from activities.clusters.kubernetes.kinds.training_job import MASTER_PORT, pods_of_training_job
 from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
-from activities.clusters.kubernetes.pod_objects import MASTER_PORT, Places, controller_of, is_manager, pods_of_training_job
+from activities.clusters.kubernetes.pod_objects import controller_of, is_manager
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
@@ -59,7 +61,7 @@ class Operator:
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
         self._reader = Reader(api, settings)
-        self._direct = DirectDriver(api, self._reader, settings)
+        self._hands = Hands(api, self._reader, settings)
         self._jobs: dict[str, Workload] = {}
         self._pods: dict[str, dict[str, Object]] = {}
         """By namespace and job, and by UID: a label of a pod elsewhere makes it no pod of the job."""
@@ -197,7 +199,7 @@ class Operator:
         """Everything that a job needs, found again if it was begun before."""
         await self._ensure_service(job)
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
-            await self._direct.ensure_pods(job.checked(), FIRST, Places())
+            await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
         await self._tell_phase(job, JobPhase.PENDING, "")
 
     async def _ensure_service(self, job: Workload) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from rekindle.model.base import Resource, Value
+from rekindle.model.job import Trait
 from rekindle.model.sizes import MOST_STANDBYS
 
 
@@ -215,14 +216,11 @@ class JobObjectStatus(Resource):
     """`REKINDLE_JOB_DIR` of all its pods, on the local cluster."""
 
 
-LOOSE_PODS = "Pods"
-"""Kind of a job that is pods which nobody controls: there is no object but them."""
-
-
 class JobObject(Resource):
     """The job object. Labels and annotations are those of the Kubernetes contract (`subHealthyStrategy`, ...)."""
 
     kind: str = "LocalJob"
+    traits: tuple[Trait, ...] = ()
     metadata: ObjectMeta
     spec: JobSpec
     status: JobObjectStatus = JobObjectStatus()

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import NewType, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note
@@ -37,6 +37,21 @@ class Capability(StrEnum):
     MEGATRON = "megatron"
     TASKD_PROCESS = "taskd_process"
     """`TASKD_PROCESS_ENABLE=on` stands in its pods."""
+
+
+class Trait(StrEnum):
+    """What a kind of job has of its own beside how it is restarted and counted; the row of the kind says it."""
+
+    MINDIO = "mindio"
+    """Its controller makes pods for MindIO, and makes them anew."""
+    NO_STANDBYS = "no_standbys"
+    """Its pods are somebody else's to make."""
+    FIRST_WORD_HOLDS = "first_word_holds"
+    """Its pods speak for it by turns: what it said when it was registered holds."""
+
+
+TRAITS_BEFORE = {"AscendJob": (Trait.MINDIO, Trait.NO_STANDBYS), "Pods": (Trait.NO_STANDBYS, Trait.FIRST_WORD_HOLDS)}
+"""By kind, of jobs that are read from histories and memories which do not say any."""
 
 
 class SubHealthStrategy(StrEnum):
@@ -78,6 +93,8 @@ class Job(Value):
     kind: str = "LocalJob"
     """Kind of the job object: LocalJob, AscendJob, ..."""
 
+    traits: tuple[Trait, ...] = Field(default_factory=lambda known: TRAITS_BEFORE.get(known["kind"], ()))
+
     framework: Framework = Framework.PYTORCH
     training_side: TrainingSide = TrainingSide.REKINDLE
     capabilities: tuple[Capability, ...] = ()
@@ -103,6 +120,9 @@ class Job(Value):
 
     def can(self, capability: Capability) -> bool:
         return capability in self.capabilities
+
+    def has(self, trait: Trait) -> bool:
+        return trait in self.traits
 
     @property
     def ranks(self) -> int:

@@ -265,6 +265,7 @@ def job_of(job: JobObject, installation: Limits) -> Job:
         name=job.metadata.name,
         namespace=job.metadata.namespace,
         kind=job.kind,
+        traits=job.traits,
         framework=framework,
         training_side=side,
         capabilities=_implied(capabilities, side),

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from rekindle.model.base import Value
 from rekindle.model.bounds import numbered
 from rekindle.model.fault import Fault, FaultKind
-from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Framework, Job, SubHealthStrategy, TrainingSide, Trait
 from rekindle.model.keys import PROCESS_RECOVER_ENABLE, RECOVER_STRATEGY
 from rekindle.model.recovery import FaultRank, Mode, Strategy
 from rekindle.model.state import JobState
@@ -72,7 +72,7 @@ def _mindio_megatron(job: Job, pod_rank: int, ready: Readiness) -> str:
 
 
 def _mindio_kind(job: Job, pod_rank: int, ready: Readiness) -> str:
-    fits = job.training_side is not TrainingSide.MINDIO or job.kind == "AscendJob"
+    fits = job.training_side is not TrainingSide.MINDIO or job.has(Trait.MINDIO)
     return "" if fits else f"MindIO needs an AscendJob, this job is a {job.kind}"
 
 
@@ -203,7 +203,7 @@ def _loses_mindio(job: Job, pods: tuple[int, ...]) -> bool:
 
 def _is_nobodys(job: Job) -> bool:
     """Where MindIO's pods are made anew by nobody but us, in a restart of the job."""
-    return job.training_side is TrainingSide.MINDIO and job.kind != "AscendJob"
+    return job.training_side is TrainingSide.MINDIO and not job.has(Trait.MINDIO)
 
 
 def _process_level(state: JobState, strategy: str) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from rekindle.errors import BadInput
 from rekindle.model.base import Value
-from rekindle.model.cluster import LOOSE_PODS, JobObject, JobView
+from rekindle.model.cluster import JobObject, JobView
 from rekindle.model.fault import Sighting
-from rekindle.model.job import Job, SubHealthStrategy
+from rekindle.model.job import Job, SubHealthStrategy, Trait
 from rekindle.model.keys import DOWNGRADED, MEMORY, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
@@ -122,7 +122,7 @@ def _said(job: Job, before: Job | None) -> Job:
     first word holds. And while a downgrade stands, the policy in the label is the workflow's own writing."""
     if before is None:
         return job
-    if job.kind == LOOSE_PODS:
+    if job.has(Trait.FIRST_WORD_HOLDS):
         return before.model_copy(update={"observe": job.observe})
     if DOWNGRADED in job.annotations and job.sub_health is SubHealthStrategy.IGNORE:
         labels = _as_before(job.labels, before.labels, SUB_HEALTHY_STRATEGY)

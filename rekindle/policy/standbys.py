@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from rekindle.errors import NotFound
 from rekindle.model.bounds import few
-from rekindle.model.cluster import LOOSE_PODS, Pod, PodPhase
+from rekindle.model.cluster import Pod, PodPhase
 from rekindle.model.fault import FaultKind
-from rekindle.model.job import Job, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Job, SubHealthStrategy, TrainingSide, Trait
 from rekindle.model.keys import GENERATION
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
@@ -33,10 +33,8 @@ def problem(job: Job) -> str:
         return ""
     if job.training_side is TrainingSide.MINDIO:
         return "a MindIO job has no standbys: its processes are started for their ranks"
-    if job.kind == "AscendJob":
-        return "an AscendJob has no standbys: Ascend Operator makes all of its pods"
-    if job.kind == LOOSE_PODS:
-        return "pods that nobody controls have no standbys: nobody would end these with the job"
+    if job.has(Trait.NO_STANDBYS):
+        return f"a job of kind {job.kind} has no standbys: its pods are somebody else's to make"
     return ""
 
 

@@ -5,7 +5,8 @@ import copy
 import pytest
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import BATCH_JOB, Workload
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kinds import BATCH_JOB
 from activities.clusters.kubernetes.objects import pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, shared_claim
 from tests.support.valid_objects import JOBS, pod
@@ -26,6 +27,14 @@ def test_what_refers_to_a_label_that_is_withheld_has_its_value(part: str) -> Non
     clone = backup_of(old, JOB, "spare", "0", {})
     assert clone["spec"][part][0]["env"] == [{"name": "TASK", "value": "the-uid"}]
     assert UID not in clone["metadata"]["labels"]
+
+
+def test_the_name_by_which_peers_know_a_rank_leads_to_its_backup() -> None:
+    """Nobody could give it to the pod later."""
+    old = pod("uid-of-job", "one")
+    name = {"hostname": "job-0", "subdomain": "job"}
+    old["spec"] |= name
+    assert backup_of(old, JOB, "spare", "0", {})["spec"].items() >= name.items()
 
 
 def test_a_claim_that_pods_share_is_told_from_one_of_their_own() -> None:

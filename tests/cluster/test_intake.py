@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.model import keys
-from rekindle.model.cluster import LOOSE_PODS, JobObject, JobPhase, JobView, Node, Pod, PodPhase
+from rekindle.model.cluster import JobObject, JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import FaultKind, Sighting
+from rekindle.model.job import Trait
 from rekindle.model.limits import Limits
 from rekindle.model.state import Registration, Remembered
 from rekindle.policy import intake
@@ -47,6 +48,7 @@ def sighting(news: News | None) -> Sighting:
 
 SICK = (node(sick="slow"),)
 HOT_SWITCH = {keys.SUB_HEALTHY_STRATEGY: "hotSwitch"}
+BY_TURNS = (Trait.FIRST_WORD_HOLDS,)
 MISSPELT = job(labels={keys.SUB_HEALTHY_STRATEGY: "hot"})
 
 
@@ -229,15 +231,15 @@ def test_a_job_that_says_something_else_is_registered_again(changed: JobObject) 
     assert [type(news) for news in tells] == [Register]
 
 
-@pytest.mark.parametrize("kind", ["LocalJob", LOOSE_PODS])
-def test_what_nobody_said_registers_no_job_again(kind: str) -> None:
+@pytest.mark.parametrize("traits", [(), BY_TURNS])
+def test_what_nobody_said_registers_no_job_again(traits: tuple[Trait, ...]) -> None:
     """A downgrade that its workflow wrote and lifted, and what other controllers write; of pods that speak by turns nothing."""
-    written = job(labels={**HOT_SWITCH, "team": "x"}, annotations={"batch.kubernetes.io/job-tracking": ""}, kind=kind)
-    downgraded = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}, annotations={keys.DOWNGRADED: "no spare"}, kind=kind)
-    remembered = job(labels=HOT_SWITCH, annotations={keys.MEMORY: '{"incidents": 1}'}, kind=kind)
-    by_turns = [job(kind=kind)] if kind == LOOSE_PODS else []
-    known, _ = told(view(of=job(labels=HOT_SWITCH, kind=kind)))
-    for changed in (downgraded, job(labels=HOT_SWITCH, kind=kind), written, remembered, *by_turns):
+    written = job(labels={**HOT_SWITCH, "team": "x"}, annotations={"batch.kubernetes.io/job-tracking": ""}, traits=traits)
+    downgraded = job(labels={keys.SUB_HEALTHY_STRATEGY: "ignore"}, annotations={keys.DOWNGRADED: "no spare"}, traits=traits)
+    remembered = job(labels=HOT_SWITCH, annotations={keys.MEMORY: '{"incidents": 1}'}, traits=traits)
+    by_turns = [job(traits=traits)] if traits else []
+    known, _ = told(view(of=job(labels=HOT_SWITCH, traits=traits)))
+    for changed in (downgraded, job(labels=HOT_SWITCH, traits=traits), written, remembered, *by_turns):
         assert due(view(of=changed), known) is None
 
 
@@ -256,8 +258,8 @@ def test_an_owner_who_speaks_while_a_downgrade_stands_is_heard() -> None:
 
 def test_loose_pods_that_are_only_observed_from_now_on_are_registered_with_their_first_words() -> None:
     """That is said by their namespace, not by themselves."""
-    known, _ = told(view(of=job(labels=HOT_SWITCH, kind=LOOSE_PODS)))
-    news = due(view(of=job(kind=LOOSE_PODS, observe=True)), known)
+    known, _ = told(view(of=job(labels=HOT_SWITCH, traits=BY_TURNS)))
+    news = due(view(of=job(traits=BY_TURNS, observe=True)), known)
     assert isinstance(news, Register)
     assert (news.registration.job.observe, news.registration.job.sub_health) == (True, "hotSwitch")
 

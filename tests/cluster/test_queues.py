@@ -6,18 +6,10 @@ from typing import Any
 import pytest
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import (
-    ASCEND_JOB,
-    BATCH_JOB,
-    JOB_SET,
-    KINDS,
-    PYTORCH_JOB,
-    TRAIN_JOB,
-    TRAINING_JOB,
-    Kind,
-    Workload,
-)
-from activities.clusters.kubernetes.objects import bare_job, job_object_of
+from activities.clusters.kubernetes.kind import Kind, Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, PYTORCH_JOB, TRAIN_JOB, TRAINING_JOB
+from activities.clusters.kubernetes.kinds.bare_pods import bare_job
+from activities.clusters.kubernetes.objects import job_object_of
 from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
 from tests.support.valid_objects import JOBS, pod
 

@@ -6,8 +6,10 @@ import pytest
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import pod_objects as made
-from activities.clusters.kubernetes.direct import DirectDriver
-from activities.clusters.kubernetes.kinds import TRAINING_JOB, Workload
+from activities.clusters.kubernetes.hands import Hands
+from activities.clusters.kubernetes.kind import Places, Workload
+from activities.clusters.kubernetes.kinds import TRAINING_JOB
+from activities.clusters.kubernetes.kinds.training_job import pods_of_training_job
 from rekindle.errors import Conflict
 from rekindle.model import keys
 from rekindle.settings import Settings
@@ -44,7 +46,7 @@ def test_a_pod_that_was_a_standby_is_cloned_as_a_worker(priority: str) -> None:
     """Its backup waits for no rank, and has its job's priority again: nobody would give it one, and anybody would end it. So is
     a standby that is made after it, where the class of standbys has gone meanwhile."""
     job = job_of_class(priority)
-    (*_, worker) = made.pods_of_training_job(job, "0", made.Places(), "gateway:8899")
+    (*_, worker) = pods_of_training_job(job, "0", Places(), "gateway:8899")
     worker["metadata"]["uid"] = "worker"
     ours = promoted(job, worker)
     backup = made.backup_of(ours, job, "demo-hot-0002", "0", {})
@@ -75,14 +77,14 @@ class Pods:
 async def test_a_standby_that_is_made_while_its_job_is_stopped_holds_the_restart_up_no_longer_than_it_lives() -> None:
     """By a worker that stood still meanwhile. Nobody else would end it before the restart has ended."""
     job = job_of_class("")
-    (*_, worker) = made.pods_of_training_job(job, "0", made.Places(), "gateway:8899")
+    (*_, worker) = pods_of_training_job(job, "0", Places(), "gateway:8899")
     late = made.standby_of(worker, job, "demo-standby-0", {}, ())
     late["metadata"]["uid"] = "late"
     pods: Any = Pods(late)
-    driver = DirectDriver(pods, pods, Settings(gateway_address="gateway:8899"))
+    hands = Hands(pods, pods, Settings(gateway_address="gateway:8899"))
     with pytest.raises(Conflict, match="demo-standby-0"):
-        await driver.ensure_pods(job, NEXT_LIFE, made.Places())
-    assert {pod["metadata"]["name"] for pod in await driver.ensure_pods(job, NEXT_LIFE, made.Places())} == {
+        await TRAINING_JOB.restart.ensure_pods(hands, job, NEXT_LIFE, Places())
+    assert {pod["metadata"]["name"] for pod in await TRAINING_JOB.restart.ensure_pods(hands, job, NEXT_LIFE, Places())} == {
         "demo-manager-0",
         "demo-worker-0",
     }

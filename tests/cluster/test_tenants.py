@@ -16,7 +16,8 @@ import pytest
 
 from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.kind import Kind, Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB
 from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
 from rekindle.errors import Conflict, NotFound
@@ -101,7 +102,8 @@ def test_a_backup_takes_over_a_place_and_nothing_else() -> None:
         "finalizers": ["batch.kubernetes.io/job-tracking", "example.com/never"],
     }
     backup = {"metadata": {"uid": "uid-of-spare", "annotations": {TAKES_OVER: json.dumps(asked)}, "finalizers": ["own"]}}
-    assert joined(backup) == {
+    job = Workload(BATCH_JOB, JOBS[BATCH_JOB])
+    assert joined(backup, job) == {
         "metadata": {
             "uid": "uid-of-spare",
             "labels": {"controller-uid": "uid-of-train"},
@@ -291,6 +293,18 @@ async def test_the_name_of_a_pod_that_was_left_behind_is_no_path(tenants: Tenant
     await tenants.cluster.ensure_deleted("uid-of-train", name, "uid", 0)
     jobs = {kind.path() for kind in KINDS} | {BATCH_JOB.path("victim", "train")}
     assert {path.partition("?")[0] for _, path in tenants.scripted.requests} <= jobs
+
+
+async def test_an_owner_of_another_group_is_no_job_of_ours_although_its_kind_has_the_same_name(tenants: Tenants) -> None:
+    """Volcano has a Job too, and SageMaker a TrainingJob: what they own is a job of its own, with its pods."""
+    for name, above in (("volcano", "batch.volcano.sh/v1alpha1"), ("sagemaker", "sagemaker.services.k8s.aws/v1alpha1")):
+        kind = "Job" if name == "volcano" else "TrainingJob"
+        other = {"apiVersion": above, "kind": kind, "name": "other", "uid": "uid-of-other", "controller": True}
+        await tenants.job(BATCH_JOB, "victim", name, other)
+        await tenants.pod("victim", f"pod-of-{name}", "", owner(BATCH_JOB, name))
+    seen = await tenants.snapshot()
+    assert {job.metadata.name for job in seen.jobs} == {"volcano", "sagemaker"}
+    assert holders(seen) == {"pod-of-volcano": "uid-of-volcano", "pod-of-sagemaker": "uid-of-sagemaker"}
 
 
 # ---- environment of our own kind

@@ -10,7 +10,8 @@ import pytest
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, WatchEvent

@@ -8,19 +8,12 @@ from hypothesis import strategies as st
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB, Kind, Workload, rank_of
-from activities.clusters.kubernetes.objects import bare_job, failure_of, is_bare, is_managed, job_object_of, node_of, pod_of
-from activities.clusters.kubernetes.pod_objects import (
-    Places,
-    backup_of,
-    brought_back,
-    controller_of,
-    joined,
-    placed,
-    pods_of_training_job,
-    remembered,
-    topology_of,
-)
+from activities.clusters.kubernetes.kind import Kind, Places, Workload, rank_of
+from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB
+from activities.clusters.kubernetes.kinds.bare_pods import bare_job, brought_back, is_bare, remembered
+from activities.clusters.kubernetes.kinds.training_job import pods_of_training_job
+from activities.clusters.kubernetes.objects import failure_of, is_managed, job_object_of, node_of, pod_of
+from activities.clusters.kubernetes.pod_objects import backup_of, controller_of, joined, placed, topology_of
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
 from rekindle.policy.sighting import sight
@@ -114,7 +107,7 @@ def read_pod(raw: Object, job: Workload) -> Pod:
     brought_back(remembered(checked), "1", Places(["node-1"], ["node-2"]))
     controller_of(checked)
     topology_of(job, checked)
-    joined(checked)
+    joined(checked, job)
     return found
 
 

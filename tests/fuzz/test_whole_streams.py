@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from activities.clusters.api_server import Change, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import BATCH_JOB, KINDS, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import BATCH_JOB, KINDS, TRAINING_JOB
 from activities.clusters.kubernetes.watch import NODES
 from activities.clusters.port import Snapshot
 from rekindle.errors import NotFound

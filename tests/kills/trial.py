@@ -25,7 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from rekindle import ids
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, Pod, PodPhase, PodTemplate, WatchEvent
 from rekindle.model.fault import Fault, FaultReport
-from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide
+from rekindle.model.job import Capability, Job, SubHealthStrategy, TrainingSide, Trait
 from rekindle.model.keys import CAPABILITIES, POD_TYPE, RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
 from rekindle.model.links import NodeLinks
@@ -243,7 +243,7 @@ class Trials:
         submitted = await self._world.cluster.submit(wanted)
         job = job_of(submitted, Limits())
         await self._running(job, set())
-        return job.model_copy(update={"kind": "AscendJob" if mindio else job.kind})
+        return job.model_copy(update={"kind": "AscendJob", "traits": (Trait.MINDIO, Trait.NO_STANDBYS)} if mindio else {})
 
     async def _running(self, job: Job, older: set[str]) -> None:
         """Waits until as many pods as the job has run, without the older ones."""

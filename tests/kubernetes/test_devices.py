@@ -5,7 +5,8 @@ import json
 import pytest
 
 from activities.clusters.kubernetes.devices import devices_of
-from activities.clusters.kubernetes.kinds import BARE, Workload
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kinds import BARE
 from activities.clusters.kubernetes.objects import pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, standby_of
 

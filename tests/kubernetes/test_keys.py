@@ -8,7 +8,8 @@ import pytest
 
 from activities.clusters.api_server import Api
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import PYTORCH_JOB, Workload
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kinds import PYTORCH_JOB
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import PodPhase

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB
 from activities.clusters.kubernetes.objects import job_object_of
 from activities.pods import PodActivities
 from rekindle.model import keys

@@ -13,7 +13,8 @@ import yaml
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import JOB_SET, Kind
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import JOB_SET
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.settings import Settings

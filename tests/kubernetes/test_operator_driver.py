@@ -10,14 +10,14 @@ import pytest
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import ascend_operator as driver_module
-from activities.clusters.kubernetes.ascend_operator import OperatorDriver
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, Workload
-from activities.clusters.kubernetes.pod_objects import Places
+from activities.clusters.kubernetes.kind import Places, Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB
 from rekindle.errors import Conflict, Invalid
 from tests.support.ascend_jobs import (
     OLD,
     DiedError,
     MortalApi,
+    OperatorDriver,
     World,
     backups,
     marks,

@@ -12,9 +12,9 @@ import yaml
 from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.direct import delete_pod
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import BY_NAME, KINDS
+from activities.clusters.kubernetes.hands import delete_pod
+from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.port import Cluster
 from activities.pods import PodActivities
 from rekindle.errors import NotFound, Refused
@@ -170,7 +170,7 @@ async def foreign_jobs(namespace: Namespace) -> list[Object]:
     }
     created = []
     for name, spec in specs.items():
-        kind = BY_NAME[name]
+        (kind,) = (one for one in KINDS if one.name == name)
         metadata = {"name": name.lower(), "labels": {keys.MANAGED: "true"}}
         body = {"apiVersion": kind.api_version, "kind": name, "metadata": metadata, "spec": spec}
         created.append(await namespace.api.create(kind.path(namespace.name), body))

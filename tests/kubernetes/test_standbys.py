@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import COMPLETION_INDEX
+from activities.clusters.kubernetes.kinds.batch_job import COMPLETION_INDEX
 from rekindle.model import keys
 from tests.support.worlds import WORLDS, IndexedJob, KubernetesWorld, OwnKind
 from workers.local_kubernetes.installation import DEPLOY

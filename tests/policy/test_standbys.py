@@ -7,7 +7,7 @@ import pytest
 from rekindle.errors import NotFound
 from rekindle.model.cluster import Condition, Pod, PodPhase
 from rekindle.model.fault import FaultKind, FaultReport
-from rekindle.model.job import Job, JobId, TrainingSide
+from rekindle.model.job import Job, JobId, TrainingSide, Trait
 from rekindle.model.recovery import Progress
 from rekindle.model.standby import Standby, Upkeep
 from rekindle.model.state import JobState
@@ -148,7 +148,7 @@ def test_a_sub_health_that_is_ignored_keeps_no_standby_from_coming() -> None:
     assert standbys.to_avoid(state) == ("node-1",)
 
 
-@pytest.mark.parametrize("job", [{"training_side": TrainingSide.MINDIO}, {"kind": "AscendJob"}, {"kind": "Pods"}])
+@pytest.mark.parametrize("job", [{"training_side": TrainingSide.MINDIO}, {"traits": (Trait.NO_STANDBYS,)}])
 def test_who_cannot_have_standbys_is_told_so_and_gets_none(job: dict[str, object]) -> None:
     """An event says why; none is ever made, and one that is there goes."""
     state = TRAINS.with_(job=JOB.model_copy(update=job))

@@ -2,12 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.ascend_operator import OperatorDriver
-from activities.clusters.kubernetes.kinds import Workload
+from activities.clusters.kubernetes.hands import Hands
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.kinds import ASCEND_JOB
 from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict
 from rekindle.settings import Settings
@@ -61,6 +63,18 @@ class MortalApi(Api):
         return done
 
 
+class OperatorDriver:
+    """The two strategies of an AscendJob, and whose hands they use."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self.ensure_metadata = hands.ensure_metadata
+
+    def __getattr__(self, name: str) -> Any:
+        strategy = ASCEND_JOB.restart if hasattr(ASCEND_JOB.restart, name) else ASCEND_JOB.count
+        return partial(getattr(strategy, name), self._hands)
+
+
 @dataclass
 class World:
     """A job of two pods that run, its controllers, and the driver under test."""
@@ -78,8 +92,8 @@ class World:
         return Reader(self.api, Settings(namespaces=(self.namespace.name,)))
 
     @property
-    def driver(self) -> OperatorDriver:
-        return OperatorDriver(self.api, self.reader)
+    def driver(self) -> "OperatorDriver":
+        return OperatorDriver(Hands(self.api, self.reader, Settings()))
 
     async def pods(self) -> list[Object]:
         return await self.reader.pods(self.job)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAIN_JOB, TRAINING_JOB, Kind
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAIN_JOB, TRAINING_JOB
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF, LIVING, TAKES_OVER
 from rekindle.errors import Forbidden, Invalid, NotFound
 from rekindle.model import keys

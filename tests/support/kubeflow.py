@@ -107,7 +107,7 @@ PATHS = {"JobSet": job_sets_path, "PyTorchJob": pytorch_jobs_path, "TrainJob": t
 # ---- controllers
 
 
-class _JobController(Controller):
+class JobController(Controller):
     """Serves the jobs of one collection, one after the other, until they are over."""
 
     def __init__(self, namespace: Namespace, jobs: str, made: str) -> None:
@@ -163,7 +163,7 @@ class _JobController(Controller):
 DONE = ("Completed", "Complete", "Succeeded")
 
 
-class JobSets(_JobController):
+class JobSets(JobController):
     """Makes Jobs of JobSets. When it resumes one, it hands down labels, annotations and node selectors of its templates; no
     affinity, which its webhook refuses to change."""
 
@@ -228,7 +228,7 @@ def _children_of(job: Object) -> Iterator[Object]:
         before += replicated["replicas"]
 
 
-class PyTorchJobs(_JobController):
+class PyTorchJobs(JobController):
     """Makes pods of PyTorchJobs. It counts by labels alone, whoever owns a pod; of two pods of an index it complains, and leaves
     them."""
 
@@ -281,7 +281,7 @@ def _replica(job: Object, kind: str, index: int, template: Object) -> Object:
     return {"metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels}}, "spec": body["spec"]}
 
 
-class TrainJobs(_JobController):
+class TrainJobs(JobController):
     """Makes a JobSet of each TrainJob, and changes it while one of the two is suspended."""
 
     def __init__(self, namespace: Namespace) -> None:

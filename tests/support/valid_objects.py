@@ -4,16 +4,9 @@ import copy
 from typing import Any
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import (
-    ASCEND_JOB,
-    BATCH_JOB,
-    COMPLETION_INDEX,
-    JOB_SET,
-    PYTORCH_JOB,
-    TRAIN_JOB,
-    TRAINING_JOB,
-    Kind,
-)
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, PYTORCH_JOB, TRAIN_JOB, TRAINING_JOB
+from activities.clusters.kubernetes.kinds.batch_job import COMPLETION_INDEX
 from rekindle.model import keys
 
 MOMENT = "2026-01-02T03:04:05Z"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
-from activities.clusters.kubernetes.kinds import BATCH_JOB_NAME, COMPLETION_INDEX
+from activities.clusters.kubernetes.kinds.batch_job import BATCH_JOB_NAME, COMPLETION_INDEX
 from activities.clusters.local import LocalCluster
 from activities.clusters.port import Cluster
 from rekindle.cluster_client import ClusterClient

@@ -1,22 +1,22 @@
 """Pods of an AscendJob, which belong to others: the Ascend Operator makes them, Volcano ends them, and both are asked by marks.
 
-Every call ends in the same state, however often it is repeated and wherever the one before it died. Whoever does not answer is
-not waited for long, and Volcano is asked only for what it would do to this very job: the rest is done by our own hand. Nodes are
-chosen by Volcano, which knows the faulty ones.
+Both strategies of that kind. Every call ends in the same state, however often it is repeated and wherever the one before it died.
+Whoever does not answer is not waited for long, and Volcano is asked only for what it would do to this very job: the rest is done
+by our own hand. Nodes are chosen by Volcano, which knows the faulty ones.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
 
-from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.direct import delete_pod, is_on, path_of
-from activities.clusters.kubernetes.kinds import REPLICA_INDEX, Workload
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes.hands import Hands, is_on, path_of
+from activities.clusters.kubernetes.kind import REPLICA_INDEX, Places, Workload
 from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup
 from activities.clusters.kubernetes.objects import failure_of, node_of
-from activities.clusters.kubernetes.pod_objects import Places
-from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, Invalid, NotFound
 from rekindle.model.job import SubHealthStrategy
 from rekindle.model.keys import (
@@ -88,33 +88,35 @@ RECREATED = 9.0
 logger = logging.getLogger("cluster")
 
 
-class OperatorDriver:
-    def __init__(self, api: Api, reader: Reader) -> None:
-        self._api, self._reader = api, reader
+@dataclass(frozen=True)
+class AskedByMarks:
+    """The Operator counts pods, and is asked for a backup and for its end; Volcano is asked for the end of the old one."""
 
-    # ---- hot switch
+    labels: ClassVar[tuple[str, ...]] = ()
+    finalizers: ClassVar[tuple[str, ...]] = ()
+    makes_pods: ClassVar[bool] = True
 
-    async def ensure_backup(self, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+    async def ensure_backup(self, hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
         """The name is the Operator's choice and the node is Volcano's, which refuses nodes that it knows to be bad."""
-        pods = await self._reader.pods(job)
+        pods = await hands.reader.pods(job)
         if not _backups(pods, old):
-            await self._ask_for_backup(_now(pods, old))
-            pods = await self._reader.until(job, lambda pods: bool(_backups(pods, old)), BACKUP_MADE)
+            await self._ask_for_backup(hands, _now(pods, old))
+            pods = await hands.reader.until(job, lambda pods: bool(_backups(pods, old)), BACKUP_MADE)
         if not _backups(pods, old):
             raise Conflict(f"the Ascend Operator made no backup of pod {old['metadata']['name']} within {BACKUP_MADE:g} s")
-        pods = await self._reader.until(job, lambda pods: _named(pods, old) is not None, BACKUP_NAMED)
-        return await self._keep_one(pods, old)
+        pods = await hands.reader.until(job, lambda pods: _named(pods, old) is not None, BACKUP_NAMED)
+        return await self._keep_one(hands, pods, old)
 
-    async def _ask_for_backup(self, old: Object) -> None:
+    async def _ask_for_backup(self, hands: Hands, old: Object) -> None:
         """Once: a request that is repeated behind its answer would make a second backup, so the pod must be as it was read."""
         marks = _annotations(old)
         if marks.get(ASK_OPERATOR) == "create" and marks.get(IN_HOT_SWITCH) == "true":
             return
         asking = {IN_HOT_SWITCH: "true", ASK_OPERATOR: "create", ASK_VOLCANO: None, BACKUP_NAME: None}
         change = {"resourceVersion": old["metadata"]["resourceVersion"], "annotations": asking}
-        await self._api.patch(path_of(old), {"metadata": change})
+        await hands.api.patch(path_of(old), {"metadata": change})
 
-    async def _keep_one(self, pods: Sequence[Object], old: Object) -> Object:
+    async def _keep_one(self, hands: Hands, pods: Sequence[Object], old: Object) -> Object:
         """What a failed patch of the Operator leaves is put right: one backup pod, and the old pod names it."""
         backups = _backups(pods, old)
         if not backups:
@@ -122,175 +124,178 @@ class OperatorDriver:
         kept = _named(pods, old) or _called(backups, _annotations(_now(pods, old)).get(BACKUP_NAME, "")) or backups[0]
         for extra in backups:
             if extra is not kept:  # at its end the Operator would clear the old pod, if it knew which
-                await self._mark(extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
+                await _mark(hands, extra, {ASK_OPERATOR: "delete", BACKUP_SOURCE: None})
         if _named(pods, old) is None:
-            await self._mark(old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
+            await _mark(hands, old, {IN_HOT_SWITCH: "true", ASK_OPERATOR: None, BACKUP_NAME: kept["metadata"]["name"]})
         return kept
 
-    async def ensure_replacement(self, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
+    async def ensure_replacement(
+        self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
+    ) -> Object:
         """The Operator makes a missing pod by itself, as the pod of its rank, when the lost one is gone. A second one beside it,
         which it would make for a hot switch, would rescue nobody. Volcano may have put it on a node that is to be avoided."""
-        if lost.old and not await self._may_live(lost.old):
-            await delete_pod(self._api, lost.old, 0)
+        if lost.old and not await self._may_live(hands, lost.old):
+            await hands.delete(lost.old, 0)
 
         def made(pods: Sequence[Object]) -> list[Object]:
             return [pod for pod in _holders(pods) if _annotations(pod).get(RANK_INDEX) == str(lost.rank)]
 
-        pods = made(await self._reader.until(job, lambda pods: bool(made(pods)), RECREATED))
+        pods = made(await hands.reader.until(job, lambda pods: bool(made(pods)), RECREATED))
         if not pods:
             raise Conflict(f"the Ascend Operator has not made the pod of rank {lost.rank} of AscendJob {job.name} anew yet")
         return pods[0]
 
-    async def _may_live(self, pod: Object) -> bool:
+    async def _may_live(self, hands: Hands, pod: Object) -> bool:
         try:
-            node = await self._api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}") if is_active(pod) else None
+            node = await hands.api.get(f"/api/v1/nodes/{pod['spec']['nodeName']}") if is_active(pod) else None
         except NotFound:
             return False
         return node is not None and not is_lost(node_of(node))
 
-    async def ensure_promoted(self, job: Workload, pod: Object) -> None:
+    async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
         """Its rank is its own: what else holds it, a second backup or what the Operator made in between, is told to end."""
         uid = pod["metadata"]["uid"]
-        pods = await self._reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
+        pods = await hands.reader.until(job, lambda pods: not is_backup(_now(pods, pod)), PROMOTED_BY_OPERATOR)
         current = _now(pods, pod)
         if is_backup(current):
             logger.warning("promoted by us", extra={"job": job.uid, "pod": current["metadata"]["name"], "asked": "the Operator"})
-        await self._unmark(current, PROMOTED_MARKS)
-        for other in await self._reader.pods(job):
+        await _unmark(hands, current, PROMOTED_MARKS)
+        for other in await hands.reader.pods(job):
             if _place(other) == _place(current) and other["metadata"]["uid"] != uid and not _terminating(other):
-                await self.ensure_deleted(job, other, 0)
+                await self.ensure_deleted(hands, job, other, 0)
 
-    async def ensure_deleted(self, job: Workload, pod: Object, grace_seconds: int) -> None:
+    async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
         """By whom the contract says; by us when they do not answer, or when nobody else is in charge."""
         if _terminating(pod):
-            await delete_pod(self._api, pod, grace_seconds)
+            await hands.delete(pod, grace_seconds)
         elif is_backup(pod):
-            await self._end_backups(job, [pod], grace_seconds)
-        elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await self._group(job), pod):
-            await self._mark(pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
-            await self._see_deleted(job, [pod], "Volcano", 0)
+            await self._end_backups(hands, job, [pod], grace_seconds)
+        elif _annotations(pod).get(IN_HOT_SWITCH) == "true" and _would_end_only(await _group(hands, job), pod):
+            await _mark(hands, pod, {ASK_VOLCANO: "delete"}, {FAULT_TYPE: "SubHealth"})
+            await self._see_deleted(hands, job, [pod], "Volcano", 0)
         else:
-            await delete_pod(self._api, pod, grace_seconds)
+            await hands.delete(pod, grace_seconds)
 
-    async def _end_backups(self, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
+    async def _end_backups(self, hands: Hands, job: Workload, backups: Sequence[Object], grace_seconds: int) -> None:
         """One that was promoted meanwhile is the pod of its rank, and stays."""
         for backup in backups:
-            await self._mark(backup, {ASK_OPERATOR: "delete"})
-        await self._see_deleted(job, backups, "the Operator", grace_seconds)
+            await _mark(hands, backup, {ASK_OPERATOR: "delete"})
+        await self._see_deleted(hands, job, backups, "the Operator", grace_seconds)
 
-    async def _see_deleted(self, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
+    async def _see_deleted(self, hands: Hands, job: Workload, doomed: Sequence[Object], asked: str, grace_seconds: int) -> None:
         """Whoever was asked may be away: then it is our hand."""
         was = {pod["metadata"]["uid"]: is_backup(pod) for pod in doomed}
 
         def left(pods: Iterable[Object]) -> list[Object]:
             return [pod for pod in pods if was.get(pod["metadata"]["uid"]) is is_backup(pod)]
 
-        for pod in left(await self._reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
+        for pod in left(await hands.reader.until(job, lambda pods: not left(pods), DELETED_BY_OTHERS)):
             logger.warning("deleted by us", extra={"job": job.uid, "pod": pod["metadata"]["name"], "asked": asked})
-            await delete_pod(self._api, pod, grace_seconds)
+            await hands.delete(pod, grace_seconds)
 
-    # ---- clean-up
-
-    async def ensure_no_backups(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         """Requests are taken back before backups end, so that no new one is made meanwhile; then it looks again."""
         try:
             async with asyncio.timeout(SWEPT):
                 while any(_needs_sweeping(pod) for pod in pods):
                     with suppress(Conflict):  # a name has passed to another pod meanwhile
-                        await self._sweep(job, pods, grace_seconds)
-                    pods = await self._reader.pods(job)
+                        await self._sweep(hands, job, pods, grace_seconds)
+                    pods = await hands.reader.pods(job)
         except TimeoutError:
             left = ", ".join(pod["metadata"]["name"] for pod in pods if _needs_sweeping(pod))
             raise Conflict(f"a hot switch has left its marks on {left}") from None
 
-    async def _sweep(self, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+    async def _sweep(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         asked = any(_annotations(pod).get(ASK_OPERATOR) == "create" for pod in pods)
         for pod in pods:
             if not is_backup(pod):
-                await self._unmark(pod, MARKS)
+                await _unmark(hands, pod, MARKS)
         if asked:
-            pods = await self._reader.until(job, lambda pods: any(is_backup(pod) for pod in pods), ASKED_BEFORE)
+            pods = await hands.reader.until(job, lambda pods: any(is_backup(pod) for pod in pods), ASKED_BEFORE)
         if backups := [pod for pod in pods if is_backup(pod) and not _terminating(pod)]:
-            await self._end_backups(job, backups, grace_seconds)
+            await self._end_backups(hands, job, backups, grace_seconds)
 
-    # ---- the whole job
+
+@dataclass(frozen=True)
+class StoppedByVolcano:
+    suspend: ClassVar[tuple[str, ...]] = ()
 
     async def ensure_stopped(
-        self, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+        self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
     ) -> None:
         """With grace it is Volcano's work: the first rank is said to be faulty, and while process-level recovery pauses that
         means all pods. `SubHealth` would not do: the sub-health strategy may be `ignore` by now. Without grace it is ours. A pod
         of a lost node goes at once, and a mark on it would go with it before Volcano looks."""
-        await self._switch_recovery(job, "on", "pause")
+        await _switch_recovery(hands, job, "on", "pause")
         stays = (pod for pod in pods if _holds_rank(pod) and not is_on(pod, lost_nodes))
         first = min(stays, key=lambda pod: int(_annotations(pod)[RANK_INDEX]), default=None)
-        for manager in await self._reader.managers(job):
-            await delete_pod(self._api, manager, grace_seconds)
-        if not grace_seconds or not first or not _would_end_all(await self._group(job), first):
+        for manager in await hands.reader.managers(job):
+            await hands.delete(manager, grace_seconds)
+        if not grace_seconds or not first or not _would_end_all(await _group(hands, job), first):
             for pod in pods:
-                await delete_pod(self._api, pod, 0 if is_on(pod, lost_nodes) else grace_seconds)
+                await hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds)
             return
         for pod in pods:
             if is_backup(pod):
-                await self._mark(pod, {ASK_OPERATOR: "delete"})
+                await _mark(hands, pod, {ASK_OPERATOR: "delete"})
             else:
-                await self._unmark(pod, MARKS)
-        await self._mark(first, {}, {FAULT_TYPE: "Separate"})
+                await _unmark(hands, pod, MARKS)
+        await _mark(hands, first, {}, {FAULT_TYPE: "Separate"})
         for pod in pods:
             if is_on(pod, lost_nodes):
-                await delete_pod(self._api, pod, 0)
+                await hands.delete(pod, 0)
 
-    async def ensure_pods(self, job: Workload, generation: str, places: Places) -> list[Object]:
+    async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
         """The Operator makes what is missing by itself, with a generation of its own count."""
         if problem := failure_of(job):
             raise Invalid(f"AscendJob {job.name} has failed for good: {problem}")
         count = sum(template.pods for template in job.templates)
-        pods = await self._reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
+        pods = await hands.reader.until(job, lambda pods: len(_holders(pods)) >= count, RECREATED)
         if (there := len(_holders(pods))) < count:
             raise Conflict(f"{there} of {count} pods of AscendJob {job.name} are there")
-        await self._switch_recovery(job, "pause", "on")
+        await _switch_recovery(hands, job, "pause", "on")
         for pod in pods:
             if is_backup(pod):
-                await delete_pod(self._api, pod, 0)
+                await hands.delete(pod, 0)
         return _holders(pods)
 
-    # ---- metadata
 
-    async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
-        """On the PodGroup too: it is a copy that nobody renews, and what Volcano reads."""
-        change = {"labels": labels, "annotations": annotations}
-        with suppress(NotFound):
-            await self._api.patch(_pod_group(job), {"metadata": change})
-        await self._api.patch(job.path, {"metadata": {"uid": job.uid, **change}})
-
-    async def _switch_recovery(self, job: Workload, before: str, after: str) -> None:
-        """Of the process level; a job that does not have it is left as it is."""
-        with suppress(NotFound):
-            if _labels(await self._group(job)).get(PROCESS_RECOVER_ENABLE) != before:
-                return
-            await self._api.patch(_pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
-
-    async def _group(self, job: Workload) -> Object:
-        """The job's PodGroup; an empty one where there is none."""
-        try:
-            return await self._api.get(_pod_group(job))
-        except NotFound:
-            return {"metadata": {}}
-
-    async def _mark(self, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None) -> None:
-        """A pod that is gone needs no marks; a name that has passed to another pod is a Conflict."""
-        change = {"uid": pod["metadata"]["uid"], "annotations": annotations, "labels": labels or {}}
-        with suppress(NotFound):
-            await self._api.patch(path_of(pod), {"metadata": change})
-
-    async def _unmark(self, pod: Object, marks: Iterable[str]) -> None:
-        annotations: dict[str, str | None] = {mark: None for mark in marks if mark in _annotations(pod)}
-        labels: dict[str, str | None] = {FAULT_TYPE: None} if _is_called_sub_healthy(pod) else {}
-        if annotations or labels:
-            await self._mark(pod, annotations, labels)
+# ---- what both do
 
 
-def _pod_group(job: Workload) -> str:
+async def _switch_recovery(hands: Hands, job: Workload, before: str, after: str) -> None:
+    """Of the process level; a job that does not have it is left as it is."""
+    with suppress(NotFound):
+        if _labels(await _group(hands, job)).get(PROCESS_RECOVER_ENABLE) != before:
+            return
+        await hands.api.patch(pod_group(job), {"metadata": {"labels": {PROCESS_RECOVER_ENABLE: after}}})
+
+
+async def _group(hands: Hands, job: Workload) -> Object:
+    """The job's PodGroup; an empty one where there is none."""
+    try:
+        return await hands.api.get(pod_group(job))
+    except NotFound:
+        return {"metadata": {}}
+
+
+async def _mark(
+    hands: Hands, pod: Object, annotations: dict[str, str | None], labels: dict[str, str | None] | None = None
+) -> None:
+    """A pod that is gone needs no marks; a name that has passed to another pod is a Conflict."""
+    change = {"uid": pod["metadata"]["uid"], "annotations": annotations, "labels": labels or {}}
+    with suppress(NotFound):
+        await hands.api.patch(path_of(pod), {"metadata": change})
+
+
+async def _unmark(hands: Hands, pod: Object, marks: Iterable[str]) -> None:
+    annotations: dict[str, str | None] = {mark: None for mark in marks if mark in _annotations(pod)}
+    labels: dict[str, str | None] = {FAULT_TYPE: None} if _is_called_sub_healthy(pod) else {}
+    if annotations or labels:
+        await _mark(hands, pod, annotations, labels)
+
+
+def pod_group(job: Workload) -> str:
     return f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{job.namespace}/podgroups/{job.name}-{job.uid}"
 
 

@@ -4,14 +4,14 @@ switch has moved the ranks away. What a recovery replaces is deleted by us, whic
 from contextlib import suppress
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.kinds import BARE, MANAGER, Workload
+from activities.clusters.kubernetes.kind import MANAGER, Workload
 from rekindle.errors import Conflict, NotFound
 from rekindle.model.keys import REPLICA_TYPE, STANDBY_OF
 
 
 async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
     """None of its ranks is evicted. It ends with the job; pods that nobody controls have nothing that it could end with."""
-    if job.kind is BARE:
+    if not job.kind.has_object:
         return
     with suppress(Conflict):
         await api.create(_path(job), _budget(job, selector))
@@ -19,7 +19,7 @@ async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> No
 
 async def ensure_no_budget(api: Api, job: Workload) -> None:
     """One of that name that is another's stays."""
-    if job.kind is BARE:
+    if not job.kind.has_object:
         return
     where = f"{_path(job)}/{_name(job)}"
     with suppress(NotFound):

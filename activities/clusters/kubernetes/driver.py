@@ -1,4 +1,4 @@
-"""The port `Cluster` over a Kubernetes API server. Made by `workers`; which driver serves a job is told by the job's kind."""
+"""The port `Cluster` over a Kubernetes API server. Made by `workers`; what becomes of pods is for their job's kind."""
 
 import asyncio
 import logging
@@ -8,14 +8,13 @@ from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.ascend_operator import OperatorDriver
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget
-from activities.clusters.kubernetes.direct import DirectDriver, Driver
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, BARE, TRAINING_JOB, Workload
+from activities.clusters.kubernetes.hands import Hands
+from activities.clusters.kubernetes.kind import Kind, Places, Workload
+from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of, training_side_of
-from activities.clusters.kubernetes.pod_objects import Places
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import places, reports_of
 from activities.clusters.kubernetes.said import SaidOfNodes
@@ -25,6 +24,7 @@ from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
+from rekindle.model.job import Trait
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
 from rekindle.policy import standbys
@@ -40,11 +40,10 @@ logger = logging.getLogger("cluster")
 class KubernetesCluster:
     """Implements `activities.clusters.port.Cluster`."""
 
-    def __init__(self, api: Api, settings: Settings) -> None:
+    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS) -> None:
         self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
-        self._reader = Reader(api, settings)
-        self._direct = DirectDriver(api, self._reader, settings)
-        self._operator = OperatorDriver(api, self._reader)
+        self._reader = Reader(api, settings, kinds)
+        self._hands = Hands(api, self._reader, settings)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
         self._looked = float("-inf")
@@ -158,13 +157,10 @@ class KubernetesCluster:
 
     # ---- writes
 
-    def _driver(self, job: Workload) -> Driver:
-        return self._operator if job.kind is ASCEND_JOB else self._direct
-
     async def ensure_backup(self, old: Pod, name: str, avoid_nodes: Sequence[str]) -> Pod:
         job = await self._reader.job(old.metadata.owner_uid)
         raw = await self._raw(job, old.metadata.name, old.metadata.uid)
-        (backup,) = self._read(job, [await self._driver(job).ensure_backup(job, raw, name, avoid_nodes)])
+        (backup,) = self._read(job, [await job.kind.count.ensure_backup(self._hands, job, raw, name, avoid_nodes)])
         return backup
 
     async def ensure_replacement(self, job_id: str, pod_rank: int, name: str, avoid_nodes: Sequence[str]) -> Replacement:
@@ -174,26 +170,26 @@ class KubernetesCluster:
         pods = await self._reader.pods(job)
         ranks = [rank_of(pod) for pod in self._read(job, pods)]
         lost = lost_rank(pod_rank, list(zip(ranks, pods, strict=True)), avoid_nodes)
-        made = self._read(job, [await self._driver(job).ensure_replacement(job, lost, name, avoid_nodes)])
-        unasked = lost.more if job.kind in (TRAINING_JOB, BARE) else ()  # elsewhere its controller made them meanwhile
+        made = self._read(job, [await job.kind.count.ensure_replacement(self._hands, job, lost, name, avoid_nodes)])
+        unasked = () if job.kind.count.makes_pods else lost.more  # otherwise its controller made them meanwhile
         old = self._read(job, [pod for pod in (lost.old, *unasked) if pod])
         return Replacement(made[0], next(iter(old), None))
 
     async def ensure_standbys(self, job_id: str, count: int, avoid_nodes: Sequence[str]) -> list[Pod]:
         job = await self._reader.job(job_id)
-        if count and job.kind in (ASCEND_JOB, BARE):
+        if count and Trait.NO_STANDBYS in job.kind.traits:
             raise Invalid(f"{job.kind.name} {job.name} cannot have standbys: its pods are somebody else's to make")
         raw = await self._reader.pods(job)
         by_uid = {pod["metadata"]["uid"]: pod for pod in raw}
         plan = standbys.plan(_stem_of_standbys(job), self._read(job, raw), count, avoid_nodes)
         model = by_uid[plan.model.metadata.uid] if plan.model else None
         surplus = [by_uid[pod.metadata.uid] for pod in plan.end]
-        new = await self._direct.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
+        new = await self._hands.ensure_standbys(job, model, plan.new, plan.avoid_nodes, surplus)
         return [*plan.stay, *self._read(job, new)]
 
     async def ensure_promoted(self, job_id: str, name: str, uid: str) -> None:
         job = await self._reader.job(job_id)
-        await self._driver(job).ensure_promoted(job, await self._raw(job, name, uid))
+        await job.kind.count.ensure_promoted(self._hands, job, await self._raw(job, name, uid))
 
     async def ensure_deleted(self, job_id: str, name: str, uid: str, grace_seconds: int) -> None:
         try:
@@ -201,29 +197,29 @@ class KubernetesCluster:
             pod = await self._raw(job, name, uid)
         except NotFound:
             return
-        await self._driver(job).ensure_deleted(job, pod, grace_seconds)
+        await job.kind.count.ensure_deleted(self._hands, job, pod, grace_seconds)
 
     async def ensure_no_backups(self, job_id: str, grace_seconds: int) -> list[Pod]:
         job = await self._reader.job(job_id)
         pods = await self._reader.pods(job)
-        await self._driver(job).ensure_no_backups(job, pods, grace_seconds)
+        await job.kind.count.ensure_no_backups(self._hands, job, pods, grace_seconds)
         return self._read(job, [pod for pod in pods if is_backup(pod)])
 
     async def ensure_stopped(self, job_id: str, grace_seconds: int, lost_nodes: Collection[str] = ()) -> list[Pod]:
         job = await self._reader.job(job_id)
         pods = await self._reader.pods(job)
-        await self._driver(job).ensure_stopped(job, pods, grace_seconds, lost_nodes)
+        await job.kind.restart.ensure_stopped(self._hands, job, pods, grace_seconds, lost_nodes)
         return self._read(job, pods)
 
     async def ensure_pods(
         self, job_id: str, generation: str, avoid_nodes: Sequence[str], shun_nodes: Sequence[str] = ()
     ) -> list[Pod]:
         job = await self._reader.job(job_id)
-        return self._read(job, await self._driver(job).ensure_pods(job, generation, Places(avoid_nodes, shun_nodes)))
+        return self._read(job, await job.kind.restart.ensure_pods(self._hands, job, generation, Places(avoid_nodes, shun_nodes)))
 
     async def ensure_job_metadata(self, job_id: str, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
         job = await self._reader.job(job_id)
-        await self._driver(job).ensure_metadata(job, labels, annotations)
+        await self._hands.ensure_metadata(job, labels, annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         job = await self._reader.job(job_id)

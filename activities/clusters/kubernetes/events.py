@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.kinds import BARE, Workload
+from activities.clusters.kubernetes.kind import Workload
 from rekindle.errors import Conflict
 from rekindle.model.cluster import ClusterEvent
 
@@ -27,7 +27,7 @@ class About:
 
 def about_job(job: Workload) -> About:
     kind, name = job.kind.name, job.name
-    if job.kind is BARE:
+    if not job.kind.has_object:
         kind, name = "Pod", job.object["status"]["speaker"]
     return About(kind, job.kind.api_version, job.namespace, name, job.uid, "Job")
 

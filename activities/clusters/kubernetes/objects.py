@@ -10,10 +10,10 @@ import yaml
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.devices import devices_of
-from activities.clusters.kubernetes.kinds import BARE, MANAGER, TRAINING_JOB, Workload, rank_of
+from activities.clusters.kubernetes.kind import MANAGER, Workload, rank_of
 from activities.clusters.kubernetes.queues import queue_of
 from rekindle.errors import MALFORMED, BadInput
-from rekindle.model import keys, manifest
+from rekindle.model import keys
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import (
     Condition,
@@ -234,7 +234,7 @@ def is_managed(job: Workload) -> bool:
     """Whether the job asks for recoveries, by the contract's labels and annotations or by ours."""
     labels, annotations = job.metadata.get("labels", {}), job.metadata.get("annotations", {})
     asks = labels.get(keys.MANAGED) == "true" or keys.SUB_HEALTHY_STRATEGY in labels or keys.RECOVER_STRATEGY in annotations
-    return asks or job.kind is TRAINING_JOB or job.kind is BARE
+    return asks or job.kind.is_ours
 
 
 def job_object_of(job: Workload, *, observe: bool) -> JobObject:
@@ -244,34 +244,26 @@ def job_object_of(job: Workload, *, observe: bool) -> JobObject:
         BadInput: a field, an annotation or a number means nothing.
     """
     job = job.checked()
-    read = _training_job(job) if job.kind is TRAINING_JOB else _foreign(job)
+    read = job.kind.read(job)
     if problem := size_problem(read.spec.pods, read.spec.ranks_per_pod):
         raise BadInput(f"spec: {problem}")
     status = JobObjectStatus(phase=_phase(job.object.get("status", {})))
-    known = {"kind": job.kind.name, "status": status, "suspended": job.is_held, "queue": queue_of(job), "observe": observe}
-    return read.model_copy(update=known)
+    known = {"kind": job.kind.name, "traits": job.kind.traits, "status": status, "observe": observe}
+    return read.model_copy(update={**known, "suspended": job.is_held, "queue": queue_of(job)})
 
 
-def _training_job(job: Workload) -> JobObject:
-    metadata = {key: job.metadata[key] for key in ("name", "namespace", "labels", "annotations") if key in job.metadata}
-    read = manifest.read(
-        {"apiVersion": "rekindle.io/v1", "kind": "TrainingJob", "metadata": metadata, "spec": job.object["spec"]}
-    )
-    meta = metadata_of(job.object).model_copy(update={"annotations": read.metadata.annotations})
-    return read.model_copy(update={"metadata": meta})
-
-
-def _foreign(job: Workload) -> JobObject:
-    """A job of somebody else's kind: its pods say how many ranks they have, its annotations the rest."""
-    if job.kind is BARE and not job.annotation(keys.PODS).isdecimal():
-        raise BadInput(
-            f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
-        )
-    if job.kind is not BARE and len(job.name) > LONGEST_LABEL:
+def foreign(job: Workload) -> JobObject:
+    """A job of somebody else's kind, whose pods are found by its name."""
+    if len(job.name) > LONGEST_LABEL:
         raise BadInput(
             f"metadata.name: {len(job.name)} characters are too many: its pods are found by a label with this name, "
             f"which has at most {LONGEST_LABEL}"
         )
+    return as_its_pods_say(job)
+
+
+def as_its_pods_say(job: Workload) -> JobObject:
+    """Its pods say how many ranks they have, its annotations the rest."""
     if not job.workers:
         raise BadInput(f"spec: no pods carry ranks: every template is one of a {MANAGER}")
     template = job.workers[0].body
@@ -282,15 +274,11 @@ def _foreign(job: Workload) -> JobObject:
             pods=sum(template.pods for template in job.workers),
             ranks_per_pod=_ranks_per_pod(job, spec),
             template=PodTemplate(command=_command(spec) if spec else ("runtime",)),
-            training_side=job.annotation(keys.TRAINING_SIDE) or _usual_side(job),
+            training_side=job.annotation(keys.TRAINING_SIDE) or job.kind.usual_side,
             standbys=_standbys(job),
             limits=_own_limits(job),
         ),
     )
-
-
-def _usual_side(job: Workload) -> TrainingSide:
-    return TrainingSide.MINDIO if job.kind.name == "AscendJob" else TrainingSide.REKINDLE
 
 
 def training_side_of(job: Workload) -> TrainingSide:
@@ -299,10 +287,9 @@ def training_side_of(job: Workload) -> TrainingSide:
     Raises:
         BadInput: a word that means nothing.
     """
-    own = job.kind is TRAINING_JOB
-    said = job.object.get("spec", {}).get("trainingSide") if own else job.annotation(keys.TRAINING_SIDE)
+    said = job.kind.said_side(job)
     try:
-        return TrainingSide(said) if said else _usual_side(job)
+        return TrainingSide(str(said)) if said else job.kind.usual_side
     except ValueError as error:
         accepted = ", ".join(TrainingSide)
         raise BadInput(f"the training side of job {job.name}: {str(said)[:40]!r} is not accepted, use {accepted}") from error
@@ -311,13 +298,13 @@ def training_side_of(job: Workload) -> TrainingSide:
 def _ranks_per_pod(job: Workload, spec: Object) -> int:
     """Annotation, environment, accelerators: the first that says something; otherwise one."""
     if said := job.annotation(keys.RANKS_PER_POD):
-        if not _count(said):
+        if not count_of(said):
             raise BadInput(f"metadata.annotations.{keys.RANKS_PER_POD}: {said[:40]!r} is not accepted, use a whole number from 1")
-        return _count(said)
+        return count_of(said)
     containers = spec.get("containers", ())
     environment = {entry["name"]: str(entry.get("value", "")) for one in containers for entry in one.get("env", ())}
     return (
-        next((count for name in RANK_COUNTS if (count := _count(environment.get(name, "")))), 0)
+        next((count for name in RANK_COUNTS if (count := count_of(environment.get(name, "")))), 0)
         or sum(_accelerators(_limits(container)) for container in containers)
         or 1
     )
@@ -325,14 +312,14 @@ def _ranks_per_pod(job: Workload, spec: Object) -> int:
 
 def _standbys(job: Workload) -> int:
     said = job.annotation(keys.STANDBYS)
-    if said and not (said.isascii() and said.isdecimal() and _count(said) <= MOST_STANDBYS):
+    if said and not (said.isascii() and said.isdecimal() and count_of(said) <= MOST_STANDBYS):
         raise BadInput(
             f"metadata.annotations.{keys.STANDBYS}: {said[:40]!r} is not accepted, use a whole number from 0 to {MOST_STANDBYS}"
         )
-    return _count(said)
+    return count_of(said)
 
 
-def _count(text: str) -> int:
+def count_of(text: str) -> int:
     """A number that somebody wrote, 0 where it is none. Of very many digits a few do: it is refused as too large all the same."""
     return int(text[:10]) if text.isascii() and text.isdecimal() else 0
 
@@ -352,7 +339,7 @@ def _own_limits(job: Workload) -> dict[str, float | str]:
 def _scheduled_within(job: Workload) -> dict[str, float | str]:
     """The contract's own word for one of the limits; what it does not accept counts for nothing."""
     said = job.annotation(keys.WAIT_RESCHEDULE)
-    return {"replacementScheduled": float(said)} if 30 <= _count(said) <= 270 else {}
+    return {"replacementScheduled": float(said)} if 30 <= count_of(said) <= 270 else {}
 
 
 def _phase(status: Object) -> JobPhase:
@@ -370,58 +357,3 @@ def failure_of(job: Workload) -> str:
         one for one in job.object.get("status", {}).get("conditions", ()) if one["type"] in FAILED and one.get("status") == "True"
     )
     return next((str(one.get("message") or one.get("reason") or "no reason is given") for one in failed), "")
-
-
-# ---- pods that nobody controls
-
-
-def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
-    """The job that these pods are together; rank 0 speaks for it.
-
-    Args:
-        pods: at least one, checked; pods, or the templates that a restart left of them.
-    """
-    workers = [pod for pod in pods if pod["metadata"].get("labels", {}).get(keys.REPLICA_TYPE) != MANAGER] or pods
-    speaker = min(
-        workers, key=lambda pod: (pod["metadata"].get("annotations", {}).get(keys.RANK_INDEX, ""), pod["metadata"]["name"])
-    )
-    own = speaker["metadata"]
-    labels, annotations = own.get("labels", {}), own.get("annotations", {})
-    said = annotations.get(keys.PODS, "")
-    metadata = {
-        "name": labels.get(keys.BARE_JOB_NAME) or own["name"],
-        "namespace": namespace,
-        "uid": uid,
-        "labels": labels,
-        "annotations": annotations,
-        "resourceVersion": str(max(int(pod["metadata"].get("resourceVersion") or 0) for pod in pods)),
-        "creationTimestamp": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods) or None,
-    }
-    template = {"spec": speaker["spec"] if "spec" in speaker else speaker["template"]["spec"]}
-    spec: Object = {"pods": _count(said) or len(workers), "template": template}
-    done = {pod["metadata"]["name"] for pod in workers if pod.get("status", {}).get("phase") == "Succeeded"}
-    phase = {"phase": "Succeeded"} if len(done) >= spec["pods"] else {}
-    return Workload(BARE, {"metadata": metadata, "spec": spec, "status": {"speaker": own["name"], **phase}})
-
-
-def is_bare(pod: Object) -> bool:
-    """Pods that say which job of their namespace they are of, and belong to no object."""
-    metadata = pod["metadata"]
-    return _says_its_job(metadata) and metadata["labels"][keys.JOB_ID].startswith(f"{metadata['namespace']}.")
-
-
-def refuse_misnamed(pod: Object) -> None:
-    """Raises:
-    BadInput: it says which job it is of, and belongs to no object, but that job could be one of another namespace.
-    """
-    metadata = pod["metadata"]
-    if _says_its_job(metadata) and not is_bare(pod):
-        said, namespace = metadata["labels"][keys.JOB_ID], metadata["namespace"]
-        raise BadInput(
-            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod that nobody controls, begin it with its "
-            f"namespace and a dot, such as {f'{namespace}.{said}'[:LONGEST_LABEL]!r}"
-        )
-
-
-def _says_its_job(metadata: Object) -> bool:
-    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= metadata.get("labels", {}).keys() and not metadata.get("ownerReferences")

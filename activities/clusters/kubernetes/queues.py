@@ -7,20 +7,12 @@ through its own objects, no job of one is restarted.
 from collections.abc import Mapping
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.kinds import ASCEND_JOB, TRAINING_JOB, Workload
+from activities.clusters.kubernetes.kind import Workload
 
 KUEUE = "kueue.x-k8s.io/"
 """What the keys of all its labels and annotations begin with."""
 
 QUEUE_NAME = f"{KUEUE}queue-name"
-
-OWN_CONTROLLERS = (
-    "kubernetes.io/job-controller",
-    "jobset.sigs.k8s.io/jobset-controller",
-    "trainer.kubeflow.org/trainjob-controller",
-    "kubeflow.org/training-operator",
-)
-"""Values of `managedBy` that say no more than its absence."""
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -38,24 +30,19 @@ def queue_of(job: Workload) -> str:
     """Who decides when the job's pods run, in words; empty: its own controller, which does what we ask."""
     spec = job.object["spec"]
     manager = str(spec.get("managedBy") or spec.get("runPolicy", {}).get("managedBy") or "")
-    if manager and manager not in OWN_CONTROLLERS:
+    if manager and manager != job.kind.own_manager:
         return f"controller {manager[:LONGEST]!r} (managedBy)"
-    if job.kind not in (TRAINING_JOB, ASCEND_JOB) and (queue := _queue_name(job)):
+    if job.kind.is_queued and (queue := _queue_name(job)):
         return f"Kueue, queue {queue[:LONGEST]!r}"
-    gates = [gate["name"] for template in _specs(job) for gate in template.get("schedulingGates", ())]
+    specs = [template.body.get("spec", {}) for template in job.templates]
+    gates = [gate["name"] for spec in specs for gate in spec.get("schedulingGates", ())]
     return f"whoever removes the scheduling gate {str(gates[0])[:LONGEST]!r}" if gates else ""
 
 
 def _queue_name(job: Workload) -> str:
-    """On the object; for TrainingJobs and AscendJobs Kueue has no eyes."""
+    """On the object."""
     labels = job.metadata.get("labels", {})
     return str(labels.get(QUEUE_NAME) or job.annotation(QUEUE_NAME))
-
-
-def _specs(job: Workload) -> list[Object]:
-    if job.kind is TRAINING_JOB:
-        return [job.object["spec"].get("kubernetes", {}).get("pod", {})]
-    return [template.body.get("spec", {}) for template in job.templates]
 
 
 def unassigned(spec: Object, metadata: Object) -> Object:

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from activities.clusters.api_server import Api, Listing, Object
-from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
-from activities.clusters.kubernetes.objects import bare_job, is_bare
+from activities.clusters.kubernetes.kind import Kind, Workload, group_of
+from activities.clusters.kubernetes.kinds import KINDS
+from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
-from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
-from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound, WatchExpired
+from rekindle.model.keys import JOB_ID, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
 
@@ -28,9 +29,6 @@ MOST_OWNERS = 5
 MOST_TOPS = 100_000
 """Jobs of which is remembered what they are parts of; asked again at worst."""
 
-BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
-"""Id of pods that nobody controls: their namespace, a dot, and a word of their owner's."""
-
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of an object, as far as the API server admits it."""
 
@@ -41,10 +39,15 @@ def is_name(text: str) -> bool:
 
 
 class Reader:
-    def __init__(self, api: Api, settings: Settings) -> None:
-        self._api = api
+    def __init__(self, api: Api, settings: Settings, kinds: Sequence[Kind] = KINDS) -> None:
+        """Raises:
+        BadInput: a setting names a kind that there is not.
+        """
+        self._api, self.kinds = api, kinds
+        self._parts = {kind.made_of for kind in kinds if kind.made_of}
+        self._owners = {(kind.group, kind.name): kind for kind in (*kinds, *self._parts)}
         self.scopes = settings.namespaces or ("",)
-        self._job_keys: dict[str, str] = dict(settings.job_keys.items())
+        self._job_keys = _job_keys(settings, kinds)
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
         self._looking = asyncio.Lock()
@@ -84,15 +87,15 @@ class Reader:
                 return
             await asyncio.sleep(self._looked + LOOK_GAP - _now())
             self._looked = _now()
-            for kind in KINDS:
+            for kind in self.kinds:
                 for scope in self.scopes:
                     for item in (await self.jobs(kind.path(scope))).items:
                         self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID. Of a Job that is a part of nothing its pods are not asked for again."""
+        """Where a job is, so that it is found by its UID. One that could be a part, and is none, is its own top."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
-        if job.kind is BATCH_JOB and not _has_top(job.object):
+        if job.kind in self._parts and not self.is_part(job):
             self._tops[job.uid] = job.uid
 
     def forget(self, job_id: str) -> None:
@@ -136,9 +139,13 @@ class Reader:
         return (await self._listing(job)).items
 
     async def parts(self, job: Workload) -> list[Workload]:
-        """The Jobs that make the pods of a JobSet or a TrainJob."""
-        jobs = (await self._api.list(BATCH_JOB.path(job.namespace), labelSelector=self._selector(job))).items
-        parts = [Workload(BATCH_JOB, one) for one in jobs]
+        """The objects that make the pods of a job, where it does not do so itself."""
+        if (kind := job.kind.made_of) is None:
+            return []
+        parts = [
+            Workload(kind, one)
+            for one in (await self._api.list(kind.path(job.namespace), labelSelector=self._selector(job))).items
+        ]
         return [part.checked() for part in parts if await self._top(job.namespace, part.reference) == job.uid]
 
     async def managers(self, job: Workload) -> list[Object]:
@@ -197,8 +204,9 @@ class Reader:
 
     @property
     def pod_labels(self) -> Sequence[str]:
-        """Every pod of a job carries one of them; those of a JobSet are pods of its Jobs."""
-        return list(dict.fromkeys((JOB_ID, JOB_NAME, BATCH_JOB_NAME, *self._job_keys.values())))
+        """Every pod of a job carries one of them; those of a job that is made of others are pods of these."""
+        own = (kind.pod_label for kind in self.kinds if kind.made_of not in self.kinds)
+        return list(dict.fromkeys((JOB_ID, *own, *self._job_keys.values())))
 
     def _selector(self, job: Workload) -> str:
         ((label, value),) = self.selector(job).items()
@@ -206,8 +214,8 @@ class Reader:
 
     def selector(self, job: Workload) -> dict[str, str]:
         """The label that every pod of the job carries."""
-        by_uid = job.kind in (TRAINING_JOB, BARE)
-        return {self._job_keys.get(job.kind.name, job.kind.pod_label): job.uid if by_uid else job.name}
+        named = self._job_keys.get(job.kind.name)
+        return {named: job.name} if named else job.selector
 
     async def owner_uid(self, pod: Object) -> str:
         """UID of the job that a pod is of; empty: of none that we know. Who controls it says so. What nobody controls is a pod of
@@ -226,31 +234,42 @@ class Reader:
 
     async def _above(self, namespace: str, owner: Object) -> str:
         """UID of the job that an owner of a pod is, or is a part of."""
-        return await self._top(namespace, owner) if owner["kind"] == BATCH_JOB.name else str(owner["uid"])
+        return await self._top(namespace, owner) if self._kind_of(owner) in self._parts else str(owner["uid"])
+
+    def _kind_of(self, owner: Object) -> Kind | None:
+        """Others may have a kind of the same name: Volcano has a Job too."""
+        return self._owners.get((group_of(owner.get("apiVersion", "")), owner["kind"]))
 
     async def _top(self, namespace: str, owner: Object, levels: int = LEVELS) -> str:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
-        uid = str(owner["uid"])
-        if uid not in self._tops:
+        uid, kind = str(owner["uid"]), self._kind_of(owner)
+        if kind and uid not in self._tops:
             if not is_name(owner["name"]):  # a tenant writes it, and it becomes a part of a path
                 return uid
             try:
-                found = await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"]))
+                found = await self._api.get(kind.path(namespace, owner["name"]))
             except NotFound:
                 return uid
             if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
                 return uid
-            above = controller_of(found) if levels > 1 and _has_top(found) else None
+            above = controller_of(found) if levels > 1 and self.is_part(Workload(kind, found)) else None
             if len(self._tops) >= MOST_TOPS:
                 self._tops.clear()
             self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
-        return self._tops[uid]
+        return self._tops.get(uid, uid)
+
+    def is_part(self, job: Workload) -> bool:
+        """Whether a job of a kind that we know controls it."""
+        above = controller_of(job.object)
+        return above is not None and self._kind_of(above) is not None
 
 
-def _has_top(thing: Object) -> bool:
-    """Whether a job of a kind that we know controls it."""
-    above = controller_of(thing)
-    return above is not None and above["kind"] in BY_NAME
+def _job_keys(settings: Settings, kinds: Sequence[Kind]) -> dict[str, str]:
+    """Labels that the installation names, by the kind. Our own pods are not found by a name."""
+    named = [kind.name for kind in kinds if kind.pod_label != JOB_ID]
+    if wrong := [name for name in settings.job_keys if name not in named]:
+        raise BadInput(f"REKINDLE_JOB_KEYS: kind {wrong[0]!r} is not accepted, use {', '.join(sorted(named))}")
+    return dict(settings.job_keys)
 
 
 def in_scope(plural: str, scope: str) -> str:

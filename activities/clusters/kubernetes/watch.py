@@ -13,18 +13,15 @@ from typing import Literal, TypeVar
 from activities.clusters.api_server import Api, Change, Listing, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.events import About, about_job, about_other
-from activities.clusters.kubernetes.kinds import KINDS, Kind, Workload
+from activities.clusters.kubernetes.kind import Kind, Workload
+from activities.clusters.kubernetes.kinds.bare_pods import bare_job, is_bare, refuse_misnamed
 from activities.clusters.kubernetes.objects import (
-    bare_job,
-    is_bare,
     is_managed,
     job_object_of,
     metadata_of,
     node_of,
     pod_of,
-    refuse_misnamed,
 )
-from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from activities.clusters.kubernetes.reports import Where, places
 from activities.clusters.kubernetes.said import SaidOfNodes
@@ -94,7 +91,7 @@ class Watch:
         """Namespaces first, then jobs, then their pods: each explains the next."""
         scopes = self._reader.scopes
         pods = [Stream("pods", in_scope("pods", scope), label) for scope in scopes for label in self._reader.pod_labels]
-        jobs = [Stream(kind, kind.path(scope)) for kind in KINDS for scope in scopes]
+        jobs = [Stream(kind, kind.path(scope)) for kind in self._reader.kinds for scope in scopes]
         reports = [Stream(where, where.path) for where in places(self._rules)]
         return [Stream("namespaces", NAMESPACES), *jobs, *reports, Stream("nodes", NODES), *pods]
 
@@ -268,8 +265,7 @@ class Watch:
 
     def _note_job(self, job: Workload) -> None:
         self._reader.remember(job)
-        part = controller_of(job.object)
-        if is_managed(job) and not (part and part["kind"] in {kind.name for kind in KINDS}):
+        if is_managed(job) and not self._reader.is_part(job):
             self._jobs[job.uid] = job
         else:
             self._jobs.pop(job.uid, None)

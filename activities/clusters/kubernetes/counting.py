@@ -1,0 +1,208 @@
+"""Who counts the pods of a job, and how a backup takes a pod's place: by our own hand, beside whatever controller the job has.
+
+A controller that counts pods by their labels is told in two patches who holds a rank: the old pod is released and the backup
+takes its place, in the order after which the controller leaves no pod too many.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.hands import (
+    CONTROLLER_LIMIT,
+    Hands,
+    job_id_of,
+    path_of,
+    pods_path,
+    side_by_side,
+    taken_as,
+)
+from activities.clusters.kubernetes.kind import Workload, number, rank_of
+from activities.clusters.kubernetes.lost_rank import LostRank, is_active, is_backup, is_terminating, lost_rank
+from rekindle.errors import Conflict, Invalid, NotFound
+from rekindle.model import keys
+from rekindle.settings import Settings
+
+Unseen = Callable[[Workload, LostRank, Settings], Object | None]
+"""The pod of a rank that nothing is left of, as it was made; None: only who made it knows how."""
+
+
+@dataclass(frozen=True)
+class ByNobody:
+    """A backup is a pod of the job from its beginning, and the old one until its end."""
+
+    unseen: Unseen | None = None
+    labels: ClassVar[tuple[str, ...]] = ()
+    finalizers: ClassVar[tuple[str, ...]] = ()
+    makes_pods: ClassVar[bool] = False
+
+    async def ensure_backup(self, hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+        return await _make_backup(hands, job, old, name, avoid_nodes)
+
+    async def ensure_replacement(
+        self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
+    ) -> Object:
+        if backup := _begun(lost, name):
+            return backup
+        template = _shown(lost) or (self.unseen and self.unseen(job, lost, hands.settings))
+        if not template:
+            raise Invalid(f"nothing is left of the pod of rank {lost.rank} of job {job.name}: who made it has to make it again")
+        return await _make_replacement(hands, job, replace(lost, old=template), name, avoid_nodes)
+
+    async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
+        await _unmark(hands, pod)
+
+    async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
+        await hands.delete(pod, grace_seconds)
+
+    async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        await hands.delete_all([pod for pod in pods if is_backup(pod)], grace_seconds)
+
+
+@dataclass(frozen=True)
+class ByLabels:
+    """A controller counts pods with these labels, and makes a pod that it misses."""
+
+    labels: tuple[str, ...]
+    finalizers: tuple[str, ...] = ()
+    lets_two_be: bool = False
+    """It leaves a second pod of an index alone, for ever, and fills an empty one at once."""
+
+    place: tuple[str, ...] = ()
+    """Labels of the pods of one index of one object, where the controller ends one of two by itself, but only a while later."""
+
+    unseen: Unseen | None = None
+    makes_pods: ClassVar[bool] = True
+
+    async def ensure_backup(self, hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+        return await _make_backup(hands, job, old, name, avoid_nodes)
+
+    async def ensure_replacement(
+        self, hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]
+    ) -> Object:
+        """The controller counts the backup at once, so that it makes no other pod: nobody is to be rescued by one. A pod that it
+        had made before goes, and its node is free for the backup."""
+        backup = _begun(lost, name)
+        if not backup:
+            template = _shown(lost) or (self.unseen and self.unseen(job, lost, hands.settings))
+            if not template:
+                lost = await _filled(hands, job, lost, avoid_nodes)
+            backup = await _make_replacement(hands, job, replace(lost, old=template or _shown(lost)), name, avoid_nodes)
+        await self._take_place(hands, job, [pod for pod in (*lost.more, lost.old) if pod and is_active(pod)], backup)
+        await hands.delete_all(lost.more, 0)
+        return backup
+
+    async def ensure_promoted(self, hands: Hands, job: Workload, pod: Object) -> None:
+        await _join(hands, job, pod)
+        await self._end_doubles(hands, job, pod)
+        await _unmark(hands, pod)
+
+    async def ensure_deleted(self, hands: Hands, job: Workload, pod: Object, grace_seconds: int) -> None:
+        """The controller counts the backup from now on, if there is one."""
+        selector = f"{made.BACKUP_OF}={pod['metadata']['uid']}"
+        for backup in (await hands.api.list(pods_path(job.namespace), labelSelector=selector)).items:
+            if not is_terminating(backup):
+                await self._take_place(hands, job, [pod], backup)
+        await hands.delete(pod, grace_seconds)
+
+    async def ensure_no_backups(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        """One that is counted already is released first: its end is no failure of the job."""
+        backups = [pod for pod in pods if is_backup(pod)]
+        await side_by_side(_release(hands, job, pod) for pod in backups if made.controller_of(pod))
+        await hands.delete_all(backups, grace_seconds)
+
+    async def _take_place(self, hands: Hands, job: Workload, olds: Sequence[Object], backup: Object) -> None:
+        if self.lets_two_be:
+            await _join(hands, job, backup)
+        for old in olds:
+            await _release(hands, job, old)
+        if not self.lets_two_be:
+            await _join(hands, job, backup)
+
+    async def _end_doubles(self, hands: Hands, job: Workload, backup: Object) -> None:
+        """A controller that looked between the two patches of the hand-over made a pod for the empty index. Until it ends one of
+        the two, two pods hold the rank. One that it counts must not fail."""
+        labels = backup["metadata"].get("labels", {})
+        if not (self.place and set(self.place) <= labels.keys()):
+            return
+        selector = ",".join(f"{label}={labels[label]}" for label in self.place)
+        for pod in (await hands.api.list(pods_path(job.namespace), labelSelector=selector)).items:
+            if pod["metadata"]["uid"] != backup["metadata"]["uid"] and made.controller_of(pod) and is_active(pod):
+                await _release(hands, job, pod)
+                await hands.delete(pod, 0)
+
+
+# ---- what both do
+
+
+async def _make_backup(hands: Hands, job: Workload, old: Object, name: str, avoid_nodes: Sequence[str]) -> Object:
+    if claim := made.shared_claim(old):
+        raise Invalid(
+            f"pod {old['metadata']['name']} uses ResourceClaim {claim} by its name, whose devices are on its node; "
+            "a pod that is to move needs a claim of its own (resourceClaimTemplateName)"
+        )
+    here = old["spec"].get("nodeName")
+    same, avoid = await hands.topology(job, old), {*avoid_nodes, *([here] if here else [])}
+    affinity = made.placed(old["spec"].get("affinity", {}), avoid, same)
+    body = made.backup_of(old, job, name, rank_of(job, old, hands.settings.rank_keys), affinity)
+    taken = await hands.taken(job, body, avoid)
+    return taken or await hands.create(job.namespace, body, lambda found: _is_backup_of(found, old))
+
+
+def _begun(lost: LostRank, name: str) -> Object | None:
+    """The backup that an earlier call made."""
+    return next((pod for pod in lost.backups if name in (pod["metadata"]["name"], taken_as(pod))), None)
+
+
+def _shown(lost: LostRank) -> Object | None:
+    """What a backup can be made after."""
+    return lost.old or next(iter(lost.more), None)
+
+
+async def _make_replacement(hands: Hands, job: Workload, lost: LostRank, name: str, avoid_nodes: Sequence[str]) -> Object:
+    """A backup made after a pod that is lost already, or after what it was."""
+    template = lost.old
+    assert template
+    same = await hands.topology(job, lost.neighbour or template)
+    affinity = made.placed(template["spec"].get("affinity", {}), avoid_nodes, same)
+    body = made.backup_of(template, job, name, str(lost.rank), affinity)
+    taken = await hands.taken(job, body, avoid_nodes)
+    return taken or await hands.create(job.namespace, body, lambda found: is_backup(found) and job_id_of(found) == job.uid)
+
+
+async def _filled(hands: Hands, job: Workload, lost: LostRank, lost_nodes: Sequence[str]) -> LostRank:
+    """The rank as soon as its controller has made a pod in the place of one of which nothing is left."""
+
+    def seen(pods: Sequence[Object]) -> LostRank:
+        return lost_rank(lost.rank, [(number(rank_of(job, pod, hands.settings.rank_keys)), pod) for pod in pods], lost_nodes)
+
+    found = seen(await hands.reader.until(job, lambda pods: seen(pods).is_shown, CONTROLLER_LIMIT))
+    if not found.is_shown:
+        raise Conflict(f"{job.kind.name} {job.name} has no pod of rank {lost.rank}, and its controller has made none yet")
+    return found
+
+
+async def _release(hands: Hands, job: Workload, pod: Object) -> None:
+    with suppress(NotFound):
+        await hands.api.patch(path_of(pod), made.released(pod, job))
+
+
+async def _join(hands: Hands, job: Workload, backup: Object) -> None:
+    if change := made.joined(backup, job):
+        await hands.api.patch(path_of(backup), change)
+
+
+async def _unmark(hands: Hands, pod: Object) -> None:
+    """It is a backup no more."""
+    marks = (keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
+    if any(mark in pod["metadata"].get("annotations", {}) for mark in marks):
+        labels = dict.fromkeys((made.BACKUP_OF, keys.STANDBY_OF))
+        change = {"uid": pod["metadata"]["uid"], "annotations": dict.fromkeys(marks), "labels": labels}
+        await hands.api.patch(path_of(pod), {"metadata": change})
+
+
+def _is_backup_of(pod: Object, old: Object) -> bool:
+    return bool(pod["metadata"].get("labels", {}).get(made.BACKUP_OF) == old["metadata"]["uid"])

@@ -1,0 +1,183 @@
+"""What a kind's strategies do things with: pods are made, changed and ended, and metadata is written, one request each."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.kind import Workload
+from activities.clusters.kubernetes.lost_rank import is_terminating
+from rekindle.errors import Conflict, Forbidden, Invalid, NotFound
+from rekindle.model import keys
+from rekindle.settings import Settings
+
+if TYPE_CHECKING:  # it knows the table, whose rows do things with this
+    from activities.clusters.kubernetes.reader import Reader
+
+AT_ONCE = 20
+"""Requests in flight: the API server's own share for one client is about that."""
+
+CONTROLLER_LIMIT = 9.0
+"""Seconds to wait for what a controller should do; less than the activity's time, so that it says what it waited for."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Hands:
+    api: Api
+    reader: "Reader"
+    settings: Settings
+
+    # ---- pods
+
+    async def create(self, namespace: str, body: Object, is_ours: Callable[[Object], bool]) -> Object:
+        try:
+            return await self.api.create(pods_path(namespace), body)
+        except Conflict:
+            found = await self.api.get(f"{pods_path(namespace)}/{body['metadata']['name']}")
+            if not is_ours(found) or is_terminating(found):
+                raise
+            return found
+
+    async def create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
+        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict."""
+
+        def same(body: Object) -> Callable[[Object], bool]:
+            return lambda found: (generation_of(found), job_id_of(found)) == (generation_of(body), job_id_of(body))
+
+        return await side_by_side(self.create(job.namespace, body, same(body)) for body in wanted)
+
+    async def delete(self, pod: Object, grace_seconds: int) -> None:
+        await delete_pod(self.api, pod, grace_seconds)
+
+    async def delete_all(self, pods: Sequence[Object], grace_seconds: int) -> None:
+        await side_by_side(self.delete(pod, grace_seconds) for pod in pods)
+
+    async def is_there(self, path: str) -> bool:
+        try:
+            await self.api.get(path)
+        except NotFound:
+            return False
+        return True
+
+    async def topology(self, job: Workload, pod: Object) -> list[tuple[str, str]]:
+        """The label, with its value, of the nodes that the job's pods are to share."""
+        key, node = made.topology_of(job, pod), pod["spec"].get("nodeName")
+        if not key or not node:
+            return []
+        labels = (await self.api.get(f"/api/v1/nodes/{node}"))["metadata"].get("labels", {})
+        if key not in labels:
+            raise Invalid(f"node {node} has no label {key}, which the job's annotation {keys.TOPOLOGY} names")
+        return [(key, labels[key])]
+
+    # ---- standbys
+
+    async def taken(self, job: Workload, backup: Object, avoid_nodes: Collection[str]) -> Object | None:
+        """A standby that is this backup pod from now on, or was made so before; None: there is none, or the backup pod itself was
+        made before."""
+        pods, name = pods_path(job.namespace), backup["metadata"]["name"]
+        listed = (await self.api.list(pods, labelSelector=f"{keys.STANDBY_OF}={job.uid}")).items
+        living = [pod for pod in listed if not is_terminating(pod)]
+        if before := next((pod for pod in living if taken_as(pod) == name), None):
+            return before
+        ready = [pod for pod in living if made.may_stand_in(pod, backup, job, avoid_nodes)]
+        if not ready or await self.is_there(f"{pods}/{name}"):
+            return None
+        for standby in ready:
+            with suppress(NotFound):
+                return await self.api.patch(path_of(standby), made.taken(standby, backup))
+        return None
+
+    async def ensure_standbys(
+        self, job: Workload, model: Object | None, names: Sequence[str], avoid_nodes: Sequence[str], surplus: Sequence[Object]
+    ) -> list[Object]:
+        """Ends the surplus, and makes standbys of these names after a pod."""
+        await self.delete_all(surplus, 0)
+        if not (model and names):
+            return []
+        affinity = made.placed(model["spec"].get("affinity", {}), avoid_nodes, await self.topology(job, model))
+        bodies = [made.standby_of(model, job, name, affinity, self.settings.rank_keys) for name in names]
+        return await side_by_side(self._create_standby(job, body) for body in bodies)
+
+    async def _create_standby(self, job: Workload, body: Object) -> Object:
+        """Where the priority class is not installed, it has its model's."""
+
+        def same(found: Object) -> bool:
+            return job_id_of(found) == job.uid and keys.STANDBY_OF in found["metadata"].get("labels", {})
+
+        try:
+            return await self.create(job.namespace, body, same)
+        except Forbidden as error:
+            if made.STANDBY_CLASS not in str(error):
+                raise
+        spec = {key: value for key, value in body["spec"].items() if key != "priorityClassName"}
+        own = body["metadata"]["annotations"].get(made.OWN_CLASS)
+        return await self.create(job.namespace, {**body, "spec": {**spec, **({"priorityClassName": own} if own else {})}}, same)
+
+    # ---- the job
+
+    async def ensure_metadata(self, job: Workload, labels: dict[str, str | None], annotations: dict[str, str | None]) -> None:
+        """Wherever the job's words are read."""
+        change = {"labels": labels, "annotations": annotations}
+        *copies, (path, uid) = job.kind.written_to(job)
+        for copy, of in copies:
+            with suppress(NotFound):
+                await self.api.patch(copy, {"metadata": {**_very(of), **change}})
+        await self.api.patch(path, {"metadata": {**_very(uid), **change}})
+
+
+def _very(uid: str) -> Object:
+    return {"uid": uid} if uid else {}
+
+
+async def delete_pod(api: Api, pod: Object, grace_seconds: int) -> None:
+    """Asks for its end; one that is gone, or that another has taken the name of, has ended."""
+    try:
+        await api.delete(path_of(pod), pod["metadata"]["uid"], grace_seconds)
+    except (NotFound, Conflict):
+        return
+
+
+def pods_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def path_of(pod: Object) -> str:
+    return f"{pods_path(pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
+def is_on(pod: Object, nodes: Collection[str]) -> bool:
+    return pod["spec"].get("nodeName") in nodes
+
+
+def taken_as(pod: Object) -> str:
+    return str(pod["metadata"].get("annotations", {}).get(keys.TAKEN_AS, ""))
+
+
+def generation_of(pod: Object) -> str:
+    return str(pod["metadata"].get("labels", {}).get(keys.GENERATION, "0"))
+
+
+def job_id_of(pod: Object) -> str:
+    return str(pod["metadata"].get("labels", {}).get(keys.JOB_ID, ""))
+
+
+async def side_by_side(work: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """All of it, some at once; the first error is raised when none is in flight any more."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(part: Coroutine[object, object, T]) -> T:
+        async with slots:
+            return await part
+
+    done = await asyncio.gather(*(one(part) for part in work), return_exceptions=True)
+    found: list[T] = []
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return found

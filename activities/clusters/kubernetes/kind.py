@@ -1,0 +1,331 @@
+"""What a kind of training job is on Kubernetes, and one job of it. Which kinds there are says the table, `kinds/__init__.py`.
+
+A kind is a row: where its objects are, which pods are theirs, what its object says, and its two strategies: how the whole job is
+restarted, and who counts its pods. Whatever serves jobs asks the row; no other place knows a kind by its name.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.lost_rank import LostRank
+from rekindle.model.cluster import JobObject
+from rekindle.model.job import TrainingSide, Trait
+from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STOPPED, TRAINING_SIDE
+from rekindle.model.sizes import LONGEST_RANK
+
+if TYPE_CHECKING:  # who serves jobs needs the table, and the table needs strategies
+    from activities.clusters.kubernetes.hands import Hands
+
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+MANAGER = "manager"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the pods of a restart may go."""
+
+    avoid: Sequence[str] = ()
+    shun: Sequence[str] = ()
+    """Nodes that are better than none."""
+
+
+class Restart(Protocol):
+    """How all pods of a job are ended and made anew. Every call may be repeated."""
+
+    @property
+    def suspend(self) -> tuple[str, ...]:
+        """The field, below spec, that keeps its controller from making pods; empty: there is none."""
+
+    async def ensure_stopped(
+        self, hands: "Hands", job: "Workload", pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+    ) -> None: ...
+
+    async def ensure_pods(self, hands: "Hands", job: "Workload", generation: str, places: Places) -> list[Object]: ...
+
+
+class Count(Protocol):
+    """Who counts a job's pods, and how one of them takes another's place in his eyes. Every call may be repeated."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """By which its controller counts pods: a backup pod gets them when it takes over."""
+
+    @property
+    def finalizers(self) -> tuple[str, ...]:
+        """Of a pod that it counts."""
+
+    @property
+    def makes_pods(self) -> bool:
+        """Whether a pod that is missing is made by whoever counts."""
+
+    async def ensure_backup(
+        self, hands: "Hands", job: "Workload", old: Object, name: str, avoid_nodes: Sequence[str]
+    ) -> Object: ...
+
+    async def ensure_replacement(
+        self, hands: "Hands", job: "Workload", lost: LostRank, name: str, avoid_nodes: Sequence[str]
+    ) -> Object: ...
+
+    async def ensure_promoted(self, hands: "Hands", job: "Workload", pod: Object) -> None: ...
+
+    async def ensure_deleted(self, hands: "Hands", job: "Workload", pod: Object, grace_seconds: int) -> None: ...
+
+    async def ensure_no_backups(self, hands: "Hands", job: "Workload", pods: Sequence[Object], grace_seconds: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Template:
+    """A pod template inside of a job object, and how many pods are made from it."""
+
+    body: Object
+    pods: int
+    replica_type: str = ""
+    """Or the name of a JobSet's replicated job."""
+
+    each: int = 0
+    """Pods of one of a JobSet's Jobs."""
+
+    @property
+    def is_manager(self) -> bool:
+        """The training side's manager has no rank."""
+        return bool(self.body.get("metadata", {}).get("labels", {}).get(REPLICA_TYPE) == MANAGER)
+
+
+@dataclass(frozen=True)
+class Indexing:
+    """How the controllers of a kind say on a pod which one it is of those that they make."""
+
+    keys: tuple[str, ...] = ()
+    """Annotations or labels with the pod's number; the first that is there."""
+
+    type_label: str = REPLICA_TYPE
+    """From which template it is made; numbers begin with 0 in each."""
+
+    group_label: str = ""
+    """The number of its group, where a template is for several of them; numbers begin with 0 in each."""
+
+    carries_ranks: str = ""
+    """The only template whose pods have ranks; empty: all have."""
+
+    also: tuple[str, ...] = ()
+    """Further labels and annotations that no other pod of the job may have."""
+
+    @property
+    def of_one_pod(self) -> tuple[str, ...]:
+        return tuple(key for key in (*self.keys, self.group_label, *self.also) if key)
+
+
+@dataclass(frozen=True)
+class Right:
+    """A rule of access."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+
+def _of_the_object(job: "Workload") -> list[tuple[str, str]]:
+    return [(job.path, job.uid)]
+
+
+def _annotated_side(job: "Workload") -> object:
+    return job.annotation(TRAINING_SIDE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    name: str
+    api: str
+    plural: str
+    pod_label: str
+    """Label that all of its pods carry, with the job's name, unless the installation names another. `rekindle.io/job-id` has its
+    UID instead."""
+
+    shape: type[shapes.Shape]
+    """Of the whole object, as far as it is read."""
+
+    templates: Callable[[Object], list[Template]]
+    """From the spec of a job object; the bodies are parts of it."""
+
+    read: "Callable[[Workload], JobObject]"
+    """What the object says. Raises BadInput where it means nothing."""
+
+    restart: Restart
+    count: Count
+
+    indexing: Indexing = Indexing()
+    made_of: "Kind | None" = None
+    """Kind of the objects that make its pods for it, and that it controls, be it by others between them."""
+
+    usual_side: TrainingSide = TrainingSide.REKINDLE
+    said_side: "Callable[[Workload], object]" = _annotated_side
+    traits: tuple[Trait, ...] = ()
+    is_ours: bool = False
+    """Its jobs are looked after without a word that asks for it."""
+
+    has_object: bool = True
+    """What is made for a job of it can be owned by the job, and is deleted with it."""
+
+    own_manager: str = ""
+    """Value of `managedBy` that says no more than its absence."""
+
+    is_queued: bool = True
+    """Whether Kueue has eyes for it."""
+
+    written_to: "Callable[[Workload], list[tuple[str, str]]]" = _of_the_object
+    """Paths of what carries the job's labels and annotations, each with the UID that it must have, if that is known. The last one
+    is the job itself; of the others some may not be there."""
+
+    rights: tuple[Right, ...] = ()
+    """What whoever recovers its jobs has to be allowed beside reading and changing them."""
+
+    reading: tuple[Right, ...] = ()
+    """What whoever only looks at its jobs has to be allowed beside reading them."""
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Of the collection or of one object; without a namespace: of all namespaces."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        return f"{self.api}{where}/{self.plural}" + (f"/{name}" if name else "")
+
+    @property
+    def api_version(self) -> str:
+        return self.api.removeprefix("/apis/").removeprefix("/api/")
+
+    @property
+    def group(self) -> str:
+        """Of its API; empty: the core's."""
+        return group_of(self.api_version)
+
+
+def group_of(api_version: str) -> str:
+    return api_version.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One job object as the API server has it. What its metadata says can be relied on; the rest behind `checked` only."""
+
+    kind: Kind
+    object: Object
+
+    @property
+    def metadata(self) -> Object:
+        metadata: Object = self.object["metadata"]
+        return metadata
+
+    @property
+    def uid(self) -> str:
+        return str(self.metadata["uid"])
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.metadata["namespace"])
+
+    @property
+    def path(self) -> str:
+        return self.kind.path(self.namespace, self.name)
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The label that its pods carry, as the kind's usual controller writes it."""
+        label = self.kind.pod_label
+        return {label: self.uid if label == JOB_ID else self.name}
+
+    @property
+    def reference(self) -> Object:
+        """What is made for it is deleted with it."""
+        return {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": self.name, "uid": self.uid}
+
+    @property
+    def is_suspended(self) -> bool:
+        """By whomever."""
+        said: Any = self.object["spec"]
+        for part in self.kind.restart.suspend:
+            said = said.get(part) or {}
+        return bool(self.kind.restart.suspend and said)
+
+    @property
+    def is_held(self) -> bool:
+        """Suspended by its owner or a queue, and not for a moment by a restart of ours."""
+        return self.is_suspended and self.annotation(STOPPED) != "yes"
+
+    @property
+    def was_resumed(self) -> bool:
+        """By somebody else, in the middle of a restart."""
+        return not self.is_suspended and bool(self.annotation(STOPPED))
+
+    @property
+    def templates(self) -> list[Template]:
+        return self.kind.templates(self.object["spec"])
+
+    @property
+    def workers(self) -> list[Template]:
+        """Of the pods that carry ranks."""
+        return [template for template in self.templates if not template.is_manager]
+
+    def checked(self) -> "Workload":
+        """The same without its nulls, as its kind has it.
+
+        Raises:
+            BadInput: a field that is read is wrong.
+        """
+        return Workload(self.kind, shapes.checked(self.kind.shape, self.object))
+
+    def annotation(self, key: str) -> str:
+        return str(self.metadata.get("annotations", {}).get(key, ""))
+
+
+def of_replicas(field: str, *leaders: str) -> Callable[[Object], list[Template]]:
+    """Templates by replica type, the leader first: pod ranks are counted in this order."""
+
+    def templates(spec: Object) -> list[Template]:
+        replicas: dict[str, Any] = spec.get(field, {})
+        order = sorted(replicas, key=lambda name: (name not in leaders, name))
+        return [Template(replicas[name]["template"], int(replicas[name].get("replicas", 1)), name.lower()) for name in order]
+
+    return templates
+
+
+# ---- the rank of a pod
+
+
+def rank_of(job: Workload, pod: Object, keys: Sequence[str]) -> str:
+    """The pod rank as it is written on the pod; empty: nothing says it.
+
+    Args:
+        keys: annotations or labels, the first one that is there decides; behind them the kind's own.
+    """
+    own = job.kind.indexing
+    if found := _first(pod, keys):
+        return found
+    if own.carries_ranks and pod["metadata"].get("labels", {}).get(own.type_label, own.carries_ranks) != own.carries_ranks:
+        return ""
+    index = _first(pod, own.keys)
+    return index if (place := number(index)) is None else str(place + _before(job, pod["metadata"].get("labels", {})))
+
+
+def _first(pod: Object, keys: Sequence[str]) -> str:
+    annotations, labels = pod["metadata"].get("annotations", {}), pod["metadata"].get("labels", {})
+    return next((str(found) for key in keys if (found := annotations.get(key) or labels.get(key))), "")
+
+
+def number(text: str) -> int | None:
+    """A rank or an index that somebody wrote."""
+    return int(text) if text.isdecimal() and len(text) <= LONGEST_RANK else None
+
+
+def _before(job: Workload, labels: dict[str, str]) -> int:
+    """Ranks of the templates, and of the groups of its own, that come before the pod."""
+    own, ranks = job.kind.indexing, 0
+    for template in job.workers:
+        if template.replica_type == labels.get(own.type_label, template.replica_type).lower():
+            return ranks + (number(labels.get(own.group_label, "")) or 0) * template.each
+        ranks += template.pods
+    return 0

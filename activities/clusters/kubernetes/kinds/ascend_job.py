@@ -1,0 +1,32 @@
+"""An AscendJob: the Ascend Operator makes its pods, Volcano ends them, and both want to be asked by annotations."""
+
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.ascend_operator import AskedByMarks, StoppedByVolcano, pod_group
+from activities.clusters.kubernetes.kind import REPLICA_INDEX, Indexing, Kind, Right, Workload, of_replicas
+from activities.clusters.kubernetes.objects import foreign
+from rekindle.model.job import TrainingSide, Trait
+from rekindle.model.keys import JOB_NAME
+
+
+def _with_its_copy(job: Workload) -> list[tuple[str, str]]:
+    """The PodGroup is a copy that nobody renews, and what Volcano reads."""
+    return [(pod_group(job), ""), (job.path, job.uid)]
+
+
+ASCEND_JOB = Kind(
+    name="AscendJob",
+    api="/apis/mindxdl.gitee.com/v1",
+    plural="ascendjobs",
+    pod_label=JOB_NAME,
+    shape=shapes.Job[shapes.AscendJob],
+    templates=of_replicas("replicaSpecs", "Master", "Scheduler", "Chief"),
+    read=foreign,
+    restart=StoppedByVolcano(),
+    count=AskedByMarks(),
+    indexing=Indexing((REPLICA_INDEX,)),
+    usual_side=TrainingSide.MINDIO,
+    traits=(Trait.MINDIO, Trait.NO_STANDBYS),
+    is_queued=False,
+    written_to=_with_its_copy,
+    rights=(Right("scheduling.volcano.sh", "podgroups", ("get", "patch")),),
+)

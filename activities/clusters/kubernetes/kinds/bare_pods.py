@@ -1,0 +1,166 @@
+"""Pods that nobody controls, told together by their labels; there is no object but them. Whoever made one makes it again. A
+restart remembers them as PodTemplates: there is no other place that outlives us."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.counting import ByNobody
+from activities.clusters.kubernetes.devices import GIVEN
+from activities.clusters.kubernetes.hands import Hands, side_by_side
+from activities.clusters.kubernetes.kind import MANAGER, Kind, Places, Right, Template, Workload
+from activities.clusters.kubernetes.lost_rank import is_backup
+from activities.clusters.kubernetes.objects import LONGEST_LABEL, as_its_pods_say, count_of
+from activities.clusters.kubernetes.pod_objects import placed, startable
+from activities.clusters.kubernetes.restarting import ByOurHand
+from rekindle.errors import BadInput, Conflict, NotFound
+from rekindle.model import keys
+from rekindle.model.cluster import JobObject
+from rekindle.model.job import Trait
+
+BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
+"""Id of such a job: the namespace of its pods, a dot, and a word of their owner's."""
+
+
+@dataclass(frozen=True)
+class FromWhatTheyWere(ByOurHand):
+    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        await side_by_side(_remember(hands, job, pod) for pod in pods if not is_backup(pod))
+
+    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+        path = _templates_path(job)
+        templates = (await hands.api.list(path, labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+        if not templates and not there:
+            raise NotFound(f"nothing is known of the pods of job {job.name}: neither they nor their templates are there")
+        pods = await hands.create_all(job, [brought_back(template, generation, places) for template in templates])
+        for template in templates:
+            await hands.api.delete(f"{path}/{template['metadata']['name']}", template["metadata"]["uid"])
+        return list({pod["metadata"]["uid"]: pod for pod in [*there, *pods]}.values())
+
+
+async def _remember(hands: Hands, job: Workload, pod: Object) -> None:
+    try:
+        await hands.api.create(_templates_path(job), remembered(pod))
+    except Conflict:
+        return
+
+
+def _templates_path(job: Workload) -> str:
+    return f"/api/v1/namespaces/{job.namespace}/podtemplates"
+
+
+def remembered(pod: Object) -> Object:
+    """What a restart needs of a pod that nobody controls, kept as a PodTemplate while there is none."""
+    metadata = pod["metadata"]
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key not in GIVEN}
+    kept = {"labels": metadata.get("labels", {}), "annotations": annotations}
+    return {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": {"name": metadata["name"], **kept},
+        "template": {"metadata": kept, "spec": startable(pod["spec"], {}, ()) | {"affinity": pod["spec"].get("affinity", {})}},
+    }
+
+
+def brought_back(template: Object, generation: str, places: Places) -> Object:
+    """The pod again, in its next life."""
+    own = template["template"]["metadata"]
+    spec = template["template"]["spec"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": template["metadata"]["name"],
+            "labels": {**own.get("labels", {}), keys.GENERATION: generation},
+            "annotations": own.get("annotations", {}),
+        },
+        "spec": {**spec, "affinity": placed(spec.get("affinity", {}), places.avoid, shun_nodes=places.shun)},
+    }
+
+
+# ---- the job that they are together
+
+
+def bare_job(namespace: str, uid: str, pods: Sequence[Object]) -> Workload:
+    """The job that these pods are together; rank 0 speaks for it.
+
+    Args:
+        pods: at least one, checked; pods, or the templates that a restart left of them.
+    """
+    workers = [pod for pod in pods if pod["metadata"].get("labels", {}).get(keys.REPLICA_TYPE) != MANAGER] or pods
+    speaker = min(
+        workers, key=lambda pod: (pod["metadata"].get("annotations", {}).get(keys.RANK_INDEX, ""), pod["metadata"]["name"])
+    )
+    own = speaker["metadata"]
+    labels, annotations = own.get("labels", {}), own.get("annotations", {})
+    said = annotations.get(keys.PODS, "")
+    metadata = {
+        "name": labels.get(keys.BARE_JOB_NAME) or own["name"],
+        "namespace": namespace,
+        "uid": uid,
+        "labels": labels,
+        "annotations": annotations,
+        "resourceVersion": str(max(int(pod["metadata"].get("resourceVersion") or 0) for pod in pods)),
+        "creationTimestamp": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods) or None,
+    }
+    template = {"spec": speaker["spec"] if "spec" in speaker else speaker["template"]["spec"]}
+    spec: Object = {"pods": count_of(said) or len(workers), "template": template}
+    done = {pod["metadata"]["name"] for pod in workers if pod.get("status", {}).get("phase") == "Succeeded"}
+    phase = {"phase": "Succeeded"} if len(done) >= spec["pods"] else {}
+    return Workload(BARE, {"metadata": metadata, "spec": spec, "status": {"speaker": own["name"], **phase}})
+
+
+def is_bare(pod: Object) -> bool:
+    """Pods that say which job of their namespace they are of, and belong to no object."""
+    metadata = pod["metadata"]
+    return _says_its_job(metadata) and metadata["labels"][keys.JOB_ID].startswith(f"{metadata['namespace']}.")
+
+
+def refuse_misnamed(pod: Object) -> None:
+    """Raises:
+    BadInput: it says which job it is of, and belongs to no object, but that job could be one of another namespace.
+    """
+    metadata = pod["metadata"]
+    if _says_its_job(metadata) and not is_bare(pod):
+        said, namespace = metadata["labels"][keys.JOB_ID], metadata["namespace"]
+        raise BadInput(
+            f"metadata.labels.{keys.JOB_ID}: {said!r} is not accepted for a pod that nobody controls, begin it with its "
+            f"namespace and a dot, such as {f'{namespace}.{said}'[:LONGEST_LABEL]!r}"
+        )
+
+
+def _says_its_job(metadata: Object) -> bool:
+    return {keys.JOB_ID, keys.BARE_JOB_NAME} <= metadata.get("labels", {}).keys() and not metadata.get("ownerReferences")
+
+
+def _read(job: Workload) -> JobObject:
+    if not job.annotation(keys.PODS).isdecimal():
+        raise BadInput(
+            f"metadata.annotations.{keys.PODS}: missing on pods that nobody controls: how many pods with ranks they are"
+        )
+    return as_its_pods_say(job)
+
+
+def _speaker(job: Workload) -> list[tuple[str, str]]:
+    return [(f"{job.kind.path(job.namespace)}/{job.object['status']['speaker']}", "")]
+
+
+BARE = Kind(
+    name="Pods",
+    api="/api/v1",
+    plural="pods",
+    pod_label=keys.JOB_ID,
+    shape=shapes.Job[shapes.Loose],
+    templates=lambda spec: [Template(spec["template"], int(spec["pods"]))],
+    read=_read,
+    restart=FromWhatTheyWere(),
+    count=ByNobody(),
+    traits=(Trait.NO_STANDBYS, Trait.FIRST_WORD_HOLDS),
+    is_ours=True,
+    has_object=False,
+    written_to=_speaker,
+    rights=(Right("", "podtemplates", ("list", "create", "delete")),),
+    reading=(Right("", "podtemplates", ("list",)),),
+)

@@ -1,0 +1,182 @@
+"""How all pods of a job are ended and made anew by our own hand, and with a controller that makes them: suspend, change the
+template, resume, as queueing systems do it."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+from activities.clusters.api_server import Object
+from activities.clusters.kubernetes import pod_objects as made
+from activities.clusters.kubernetes.hands import CONTROLLER_LIMIT, Hands, generation_of, is_on, side_by_side
+from activities.clusters.kubernetes.kind import Places, Workload
+from activities.clusters.kubernetes.lost_rank import is_active, is_standby, is_terminating
+from activities.clusters.kubernetes.objects import failure_of
+from rekindle.errors import Conflict, Invalid
+from rekindle.model import keys
+
+
+@dataclass(frozen=True)
+class ByOurHand:
+    """Pods are ended by us. What comes before that, and who makes them anew, says a kind's own strategy."""
+
+    @property
+    def suspend(self) -> tuple[str, ...]:
+        return ()
+
+    async def ensure_stopped(
+        self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int, lost_nodes: Collection[str] = ()
+    ) -> None:
+        await hands.delete_all([pod for pod in pods if is_standby(pod)], 0)  # so that their nodes are free
+        await self.prepare(hands, job, pods, grace_seconds)
+        # Managers last: one that goes while workers train is made anew by the controller of our own jobs.
+        for group in ([pod for pod in pods if not made.is_manager(pod)], [pod for pod in pods if made.is_manager(pod)]):
+            await side_by_side(hands.delete(pod, 0 if is_on(pod, lost_nodes) else grace_seconds) for pod in group)
+
+    async def ensure_pods(self, hands: Hands, job: Workload, generation: str, places: Places) -> list[Object]:
+        if problem := failure_of(job):
+            raise Invalid(f"{job.kind.name} {job.name} has failed for good: {problem}")
+        there = await hands.reader.pods(job)
+        if job.was_resumed:
+            await hands.ensure_metadata(job, {}, {keys.STOPPED: "resumed"})
+        late = [pod for pod in there if is_standby(pod) and not _is_new(pod, job, generation)]
+        await hands.delete_all(late, 0)  # somebody made them while the job was stopped
+        if left := [pod for pod in there if not _is_new(pod, job, generation)]:
+            raise Conflict(f"pod {left[0]['metadata']['name']} of job {job.name} is still there")
+        return await self.make(hands, job, there, generation, places)
+
+    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        """What has to be before its pods end."""
+
+    @abstractmethod
+    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+        """Its pods of this life. Those that are there are of it."""
+
+
+@dataclass(frozen=True)
+class Suspending(ByOurHand):
+    """Its controller ends its pods while it is suspended, and makes them from what its templates say then."""
+
+    field: tuple[str, ...] = ("suspend",)
+    forgets_its_start: bool = False
+    """Before Kubernetes 1.36 the template of a suspended Job can be changed only if it seems never to have started, so its start
+    is forgotten; from then on its controller does so itself. Source: KEP-2926, and how JobSet resumes its Jobs."""
+
+    @property
+    def suspend(self) -> tuple[str, ...]:
+        return self.field
+
+    async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
+        _refuse_held(job)
+        mark = {"uid": job.uid, "annotations": {keys.STOPPED: "yes"}}
+        await hands.api.patch(job.path, {"metadata": mark, "spec": _nested(self.field, True)})
+        if not failure_of(job):  # then its controller does nothing any more
+            await _given_up(hands, job)
+        await hands.delete_all(await hands.reader.managers(job), grace_seconds)
+
+    async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
+        if job.is_suspended:
+            _refuse_held(job)
+            await self.resume(hands, job, generation, places)
+        return await _made_by_the_controller(hands, job, generation)
+
+    async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
+        spec = deepcopy(job.object["spec"])
+        for one in job.kind.templates(spec):
+            change_template(one.body, generation, places)
+        await self.change(hands, job, {**spec, **_nested_in(spec, self.field)})
+
+    async def change(self, hands: Hands, job: Workload, spec: Object) -> None:
+        """Only as it was read; that it was we who stopped it is over with that."""
+        if self.forgets_its_start:
+            job = await _never_started(hands, job)
+        metadata = {**_as_read(job), "annotations": {keys.STOPPED: None}}
+        await hands.api.patch(job.path, {"metadata": metadata, "spec": spec})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspendingParts(Suspending):
+    """The same for pods that are made from the templates of other objects: the job's own are a runtime's, or immutable."""
+
+    parts: Suspending
+    """How one of these objects is changed while it is suspended. The job's controller resumes it."""
+
+    async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
+        for part in await hands.reader.parts(job):
+            template = deepcopy(part.object["spec"]["template"])
+            change_template(template, generation, places)
+            await self.parts.change(hands, part, {"template": template})
+        await self.change(hands, job, _nested(self.field, False))
+
+
+async def _given_up(hands: Hands, job: Workload) -> None:
+    """Its controller has ended its pods itself: one that we end first may count as failed, and fail the job for good."""
+
+    def kept(pods: Sequence[Object]) -> list[Object]:
+        return [pod for pod in pods if made.controller_of(pod) and is_active(pod)]
+
+    pods = await hands.reader.until(job, lambda pods: not kept(pods), CONTROLLER_LIMIT)
+    if left := kept(pods):
+        name = left[0]["metadata"]["name"]
+        raise Conflict(f"{job.kind.name} {job.name} is suspended, and its controller has not ended pod {name} yet")
+
+
+async def _never_started(hands: Hands, job: Workload) -> Workload:
+    status = job.object.get("status", {})
+    if not status.get("startTime"):
+        return job
+    if not any(one["type"] == "Suspended" and one["status"] == "True" for one in status.get("conditions", ())):
+        raise Conflict(f"{job.kind.name} {job.name} is told to suspend, and its controller has not said yet that it is")
+    change = {"metadata": _as_read(job), "status": {"startTime": None}}
+    return Workload(job.kind, await hands.api.patch(f"{job.path}/status", change))
+
+
+async def _made_by_the_controller(hands: Hands, job: Workload, generation: str) -> list[Object]:
+    expected = sum(template.pods for template in job.templates)
+
+    def new(pods: Sequence[Object]) -> list[Object]:
+        return [pod for pod in pods if _is_new(pod, job, generation)]
+
+    pods = new(await hands.reader.until(job, lambda pods: len(new(pods)) >= expected, CONTROLLER_LIMIT))
+    if len(pods) < expected:
+        raise Conflict(f"{len(pods)} of {expected} pods of {job.kind.name} {job.name} are there")
+    return pods
+
+
+def _as_read(job: Workload) -> Object:
+    """Metadata of a change that is refused when somebody else was faster."""
+    return {"resourceVersion": job.metadata["resourceVersion"]}
+
+
+def _refuse_held(job: Workload) -> None:
+    """Raises: Invalid when somebody else keeps the job from running: its owner, or a queue that has given its place away."""
+    if job.is_held:
+        raise Invalid(f"{job.kind.name} {job.name} is suspended, and not by a restart: who suspended it resumes it")
+
+
+def _is_new(pod: Object, job: Workload, generation: str) -> bool:
+    """Whether it lives and is of this life of the job. Who resumes a job himself says no generation; its old pods are gone."""
+    said = job.was_resumed or generation_of(pod) == generation
+    return said and not is_terminating(pod)
+
+
+def change_template(body: Object, generation: str, places: Places) -> None:
+    """In place: the label of the generation, and the nodes to avoid. None removes what an earlier restart wrote."""
+    body.setdefault("metadata", {}).setdefault("labels", {})[keys.GENERATION] = generation
+    affinity = made.placed(body["spec"].get("affinity") or {}, places.avoid, shun_nodes=places.shun)
+    of_nodes = affinity.get("nodeAffinity", {})
+    written = {key: of_nodes.get(key) for key in (made.REQUIRED, made.PREFERRED)}
+    body["spec"]["affinity"] = {**affinity, "nodeAffinity": {**of_nodes, **written}}
+
+
+def _nested(path: Sequence[str], value: object) -> Object:
+    for part in reversed(path):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def _nested_in(spec: Object, path: Sequence[str]) -> Object:
+    """The field set to False, with what is beside it."""
+    head, *rest = path
+    return {head: {**spec.get(head, {}), **_nested(rest, False)} if rest else False}

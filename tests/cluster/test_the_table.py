@@ -1,0 +1,64 @@
+"""The table of kinds: what follows from it, and that nobody else knows a kind."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from activities.clusters.kubernetes import kinds
+from activities.clusters.kubernetes.kind import Kind
+from activities.clusters.kubernetes.kinds import BARE, KINDS
+from activities.clusters.kubernetes.reader import Reader
+from deploy.rights import OF_JOBS, OWN, TARGET, generated, rights_of
+from rekindle.errors import BadInput
+from rekindle.model.job import TRAITS_BEFORE
+from rekindle.settings import Settings
+from tests.support.cluster import ROOT
+from tests.support.gang_kind import GANG
+
+SERVE_OUR_OWN = {"workers/operator.py", "workers/local_kubernetes/console.py"}
+ROWS = set(kinds.__all__) - {"KINDS"}
+WORDS = {kind.name for kind in KINDS} - {"Job"}
+"""`Job` is what a job is called in our own objects, whatever its kind."""
+
+
+def code() -> list[Path]:
+    """Of everything that decides about jobs or does something with them."""
+    folders = (ROOT / name for name in ("activities", "workflows", "workers", "rekindle/policy"))
+    files = [file for folder in folders for file in folder.rglob("*.py")]
+    return [file for file in files if file.parent.name != "kinds" and str(file.relative_to(ROOT)) not in SERVE_OUR_OWN]
+
+
+def test_no_kind_is_known_outside_of_its_own_file() -> None:
+    """Nobody imports a row or compares with its name: what differs between kinds is asked of the row."""
+    for file in code():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("activities.clusters.kubernetes.kinds"):
+                assert not ROWS & {alias.name for alias in node.names}, file
+            assert not (isinstance(node, ast.Constant) and node.value in WORDS), file
+
+
+def test_rights_are_those_of_the_table() -> None:
+    """The committed file is the generated one: `make rights`."""
+    assert TARGET.read_text() == generated()
+
+
+@pytest.mark.parametrize("account", OWN)
+def test_a_new_kind_has_its_rights_by_its_row(account: str) -> None:
+    """Each account that looks at jobs may do to it what it may do to the others, and no account more."""
+    new = set(rights_of(account, (*KINDS, BARE, GANG))) - set(rights_of(account, (*KINDS, BARE)))
+    wanted = {("gangs.example.com", "gangs", OF_JOBS[account])} if account in OF_JOBS else set()
+    assert {(right.group, right.resource, right.verbs) for right in new} == wanted
+
+
+@pytest.mark.parametrize("kind", ["TrainingJob", "Pods", "pytorchjob"])
+def test_a_label_is_named_for_kinds_that_have_one(kind: str) -> None:
+    """A setting that would hold for nothing is refused with what is accepted."""
+    with pytest.raises(BadInput, match=f"REKINDLE_JOB_KEYS: kind '{kind}' is not accepted, use AscendJob, Job, JobSet"):
+        Reader(None, Settings(job_keys={kind: "job-name"}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, BARE], ids=lambda kind: kind.name)
+def test_a_job_that_was_registered_before_has_the_traits_of_its_kind(kind: Kind) -> None:
+    """Histories and memories of older versions do not say them."""
+    assert set(TRAITS_BEFORE.get(kind.name, ())) == set(kind.traits)

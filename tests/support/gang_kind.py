@@ -1,0 +1,29 @@
+"""A kind of job that nobody has: this file is all that the product would need of one more kind."""
+
+from pydantic import StrictBool
+
+from activities.clusters.kubernetes import shapes
+from activities.clusters.kubernetes.counting import ByLabels
+from activities.clusters.kubernetes.kind import Indexing, Kind, Template
+from activities.clusters.kubernetes.objects import foreign
+from activities.clusters.kubernetes.restarting import Suspending
+
+
+class Spec(shapes.Shape):
+    size: shapes.Count
+    template: shapes.Template
+    paused: StrictBool = False
+
+
+GANG = Kind(
+    name="Gang",
+    api="/apis/gangs.example.com/v1",
+    plural="gangs",
+    pod_label="gangs.example.com/gang",
+    shape=shapes.Job[Spec],
+    templates=lambda spec: [Template(spec["template"], int(spec["size"]))],
+    read=foreign,
+    restart=Suspending(("paused",)),
+    count=ByLabels(("gangs.example.com/uid",)),
+    indexing=Indexing(("gangs.example.com/member",)),
+)
