@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -76,6 +76,18 @@ async def test_a_list_comes_in_pages(namespace: Namespace, monkeypatch: pytest.M
         await namespace.api.create(namespace.path("configmaps"), {"metadata": {"name": name, "labels": {"mine": "yes"}}})
     listing = await namespace.api.list(namespace.path("configmaps"), labelSelector="mine=yes")
     assert sorted(item["metadata"]["name"] for item in listing.items) == sorted(names)
+
+
+async def test_a_server_that_streams_no_lists_sends_everything_in_pages(namespace: Namespace) -> None:
+    """The oldest one refuses the stream; what comes, and where a watch goes on, is the same."""
+    await namespace.api.create(namespace.path("configmaps"), MAP)
+    async with aclosing(namespace.api.everything(namespace.path("configmaps"))) as changes:
+        *maps, end = [change async for change in changes]
+    assert MAP["metadata"]["name"] in {change.object["metadata"]["name"] for change in maps}
+    since = end.object["metadata"]["resourceVersion"]
+    async with aclosing(namespace.api.watch(namespace.path("configmaps"), since)) as news:
+        await namespace.api.patch(namespace.path("configmaps", MAP["metadata"]["name"]), {"data": {"new": "yes"}})
+        assert (await anext(news)).object["data"]["new"] == "yes"
 
 
 async def test_a_missing_permission_is_named(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:

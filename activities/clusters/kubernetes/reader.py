@@ -3,9 +3,9 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
-from activities.clusters.api_server import Api, Listing, Object
+from activities.clusters.api_server import Api, Listing, Object, lean
 from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
 from activities.clusters.kubernetes.objects import bare_job, is_bare
 from activities.clusters.kubernetes.pod_objects import controller_of
@@ -47,6 +47,8 @@ class Reader:
         self._job_keys: dict[str, str] = dict(settings.job_keys.items())
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
+        self._above_of: dict[str, Object] = {}
+        """Who controls those of them that are parts of others."""
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
         """When all jobs were listed last."""
@@ -86,26 +88,23 @@ class Reader:
             self._looked = _now()
             for kind in KINDS:
                 for scope in self.scopes:
-                    for item in (await self.jobs(kind.path(scope))).items:
-                        self.remember(Workload(kind, item))
+                    with suppress(NotFound):  # the kind is not installed
+                        async for page in self._api.metadata(kind.path(scope)):
+                            for item in page.items:
+                                self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID. Of a Job that is a part of nothing its pods are not asked for again."""
+        """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
-        if job.kind is BATCH_JOB and not _has_top(job.object):
-            self._tops[job.uid] = job.uid
+        self._above_of.pop(job.uid, None)
+        if _has_top(job.object) and (above := controller_of(job.object)):
+            self._above_of[job.uid] = above
 
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
         self._where.pop(job_id, None)
+        self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
-
-    async def jobs(self, path: str) -> Listing:
-        """All job objects of a kind; none where the kind is not installed."""
-        try:
-            return await self._api.list(path)
-        except NotFound:
-            return Listing([], "")
 
     async def _remembered(self, job_id: str) -> Workload | None:
         if (where := self._where.get(job_id)) is None:
@@ -147,7 +146,7 @@ class Reader:
 
     async def _listing(self, job: Workload) -> Listing:
         listing = await self._api.list(_pods_path(job), labelSelector=self._selector(job))
-        return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
+        return Listing([lean(pod) for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
         """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
@@ -177,7 +176,7 @@ class Reader:
                 if change.type == "DELETED":
                     pods.pop(change.object["metadata"]["uid"], None)
                 else:
-                    pods[change.object["metadata"]["uid"]] = change.object
+                    pods[change.object["metadata"]["uid"]] = lean(change.object)
                 changed.set()
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
@@ -232,19 +231,28 @@ class Reader:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid = str(owner["uid"])
         if uid not in self._tops:
-            if not is_name(owner["name"]):  # a tenant writes it, and it becomes a part of a path
+            known = self._where.get(uid)
+            if known and (known[0].name, *known[1:]) == (owner["kind"], namespace, owner["name"]):
+                above = self._above_of.get(uid)
+            elif (found := await self._found(namespace, owner)) is None:
                 return uid
-            try:
-                found = await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"]))
-            except NotFound:
-                return uid
-            if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
-                return uid
-            above = controller_of(found) if levels > 1 and _has_top(found) else None
+            else:
+                above = controller_of(found) if _has_top(found) else None
             if len(self._tops) >= MOST_TOPS:
                 self._tops.clear()
-            self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
+            self._tops[uid] = await self._top(namespace, above, levels - 1) if above and levels > 1 else uid
         return self._tops[uid]
+
+    async def _found(self, namespace: str, owner: Object) -> Object | None:
+        """The very object that a tenant says is an owner of his: its name becomes a part of a path, and may be that of somebody
+        else's."""
+        if not is_name(owner["name"]):
+            return None
+        try:
+            found = await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"]))
+        except NotFound:
+            return None
+        return found if found["metadata"]["uid"] == owner["uid"] else None
 
 
 def _has_top(thing: Object) -> bool:
