@@ -20,7 +20,7 @@ from rekindle.model import keys
 NAMESPACE = "training"
 DEVICE = "nvidia.com/gpu"
 MOMENT = "2026-11-20T08:00:00Z"
-MANAGED_FIELDS = 40
+MANAGED_FIELDS, OF_A_NODE = 40, 20
 """Entries that say whose the fields of an object are."""
 
 IMAGES = 50
@@ -275,7 +275,7 @@ def node(number: int) -> Object:
             "creationTimestamp": MOMENT,
             "labels": labels,
             "annotations": annotations,
-            "managedFields": _managed_fields("kubelet", "node-problem-detector", "feature-discovery"),
+            "managedFields": _managed_fields("kubelet", "node-problem-detector", "feature-discovery", count=OF_A_NODE),
         },
         "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"], "providerID": f"cloud://{name}"},
         "status": {
@@ -292,7 +292,7 @@ def node(number: int) -> Object:
 # ---- what all objects have
 
 
-def _managed_fields(*managers: str) -> list[Object]:
+def _managed_fields(*managers: str, count: int = MANAGED_FIELDS) -> list[Object]:
     return [
         {
             "manager": managers[number % len(managers)],
@@ -302,7 +302,7 @@ def _managed_fields(*managers: str) -> list[Object]:
             "fieldsType": "FieldsV1",
             "fieldsV1": {"f:metadata": {"f:annotations": {f"f:example.com/field-{number}-{one}": {} for one in range(4)}}},
         }
-        for number in range(MANAGED_FIELDS)
+        for number in range(count)
     ]
 
 
@@ -318,20 +318,27 @@ def _now() -> str:
 # ---- etcd
 
 
+Written = Sequence[bytes]
+"""Transactions that are ready to be sent."""
+
+
+def written(things: Iterable[Keyed]) -> Iterator[bytes]:
+    for batch in _batches(things):
+        puts = [{"requestPut": {"key": _encoded(key), "value": _encoded(json.dumps(one))}} for key, one in batch]
+        yield json.dumps({"success": puts}).encode()
+
+
 class Etcd:
     """Its JSON gateway."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def put(self, things: Iterable[Keyed]) -> None:
-        """In transactions, one after the other."""
+    async def put(self, transactions: Iterable[bytes]) -> None:
+        """One after the other."""
         async with aiohttp.ClientSession() as session:
-            for batch in _batches(things):
-                body = {
-                    "success": [{"requestPut": {"key": _encoded(key), "value": _encoded(json.dumps(one))}} for key, one in batch]
-                }
-                async with session.post(f"{self._url}/v3/kv/txn", json=body) as answer:
+            for transaction in transactions:
+                async with session.post(f"{self._url}/v3/kv/txn", data=transaction) as answer:
                     answer.raise_for_status()
 
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from activities.clusters.api_server import BOOKMARK, Api, Object
 from benchmarks import large_cluster
-from benchmarks.large_cluster import Etcd, Size
+from benchmarks.large_cluster import Etcd, Size, Written
 from rekindle.errors import NotFound
 from workers.local_kubernetes.binaries import control_plane_binaries
 from workers.local_kubernetes.installation import install, kubeconfig_of
@@ -39,6 +40,9 @@ HEARTBEATS = 300.0
 AN_HOUR = 3600.0
 SLICES = 5
 """Of the quiet time, so that its spread is seen."""
+
+IDLE = 0.1
+"""Of a processor: a process that uses less does nothing."""
 
 MEBIBYTE = 2**20
 
@@ -82,6 +86,13 @@ class Measured:
         async with self._happened:
             self._lines.append({"ended": True})
             self._happened.notify_all()
+
+    async def until_quiet(self) -> None:
+        """Behind a start it looks for budgets, one job after the other."""
+        before = -1.0
+        while self.cpu - before > IDLE:
+            before = self.cpu
+            await asyncio.sleep(1)
 
     def forget(self) -> None:
         self._lines.clear()
@@ -175,13 +186,17 @@ async def _count(api: Api, path: str, query: dict[str, str], version: str) -> No
 
 
 class World:
-    def __init__(self, etcd: Etcd, size: Size) -> None:
-        self._etcd, self._size = etcd, size
+    def __init__(self, etcd: Etcd, size: Size, directory: Path) -> None:
+        self._etcd, self._size, self._directory = etcd, size, directory
 
-    async def set_pods(self, jobs: Iterable[int], *, failed: bool) -> None:
+    def kill_api_server(self) -> None:
+        """It is started again."""
+        os.kill(int((self._directory / "kube-apiserver.pid").read_text()), signal.SIGKILL)
+
+    def of_pods(self, jobs: Iterable[int], *, failed: bool) -> Written:
         """All pods of these jobs fail, or run."""
         places = self._places()
-        await self._etcd.put(
+        pods = (
             (
                 large_cluster.pod_key(job, rank),
                 large_cluster.pod(job, rank, (places[job] + rank) % self._size.nodes, failed=failed),
@@ -189,6 +204,10 @@ class World:
             for job in jobs
             for rank in range(self._size.pods_of(job))
         )
+        return list(large_cluster.written(pods))
+
+    async def put(self, transactions: Written) -> None:
+        await self._etcd.put(transactions)
 
     def _places(self) -> list[int]:
         places = [0]
@@ -200,7 +219,7 @@ class World:
         """Every node says every five minutes that nothing is new, until this is cancelled."""
         number = 0
         while True:
-            await self._etcd.put([(large_cluster.node_key(number), large_cluster.node(number))])
+            await self._etcd.put(large_cluster.written([(large_cluster.node_key(number), large_cluster.node(number))]))
             number = (number + 1) % self._size.nodes
             await asyncio.sleep(HEARTBEATS / self._size.nodes)
 
@@ -254,6 +273,7 @@ async def measure(size: Size, rounds: int, quiet: float, world: World, kubeconfi
     figures.add(f"{size.largest} pods of one job fail, until all are told", seconds, "s", "2 s")
     seconds = await failures(watcher, world, few, rounds, told(many, "lost"), told(many, "held"))
     figures.add(f"{lost} pods of {len(few)} jobs fail, until all are told", seconds, "s", "2 s")
+    figures.add("the API server is killed, and pods fail, until they are told", [await outage(watcher, world, large)], "s")
     an_hour = [one + median(spent) for one in await quietly(watcher, world, quiet)]
     figures.add("an hour, quiet, with one list of everything, of a processor", an_hour, "s", "60 s")
     for what, values in (("now", (at_first[0], watcher.memory[0])), ("at most", (at_first[1], watcher.memory[1]))):
@@ -293,16 +313,31 @@ async def failures(
     back: Callable[[Sequence[Object]], bool] | None = None,
 ) -> list[float]:
     """Seconds from the first write."""
+    failed, running = world.of_pods(jobs, failed=True), world.of_pods(jobs, failed=False)
     seconds = []
     for _ in range(rounds):
+        await process.until_quiet()
         process.forget()
         began = time.monotonic()
-        await world.set_pods(jobs, failed=True)
+        await world.put(failed)
         seconds.append(await process.until(lost) - began)
         process.forget()
-        await world.set_pods(jobs, failed=False)
+        await world.put(running)
         await process.until(back or lost)
-        await asyncio.sleep(2)  # the next ones find it quiet
+    await process.until_quiet()
+    return seconds
+
+
+async def outage(process: Measured, world: World, large: dict[str, int]) -> float:
+    """Everything is listed anew beside what was known."""
+    process.forget()
+    began = time.monotonic()
+    world.kill_api_server()
+    await world.put(world.of_pods([0], failed=True))
+    seconds = await process.until(told(large, "lost")) - began
+    await world.put(world.of_pods([0], failed=False))
+    await process.until(told(large, "held"))
+    await process.until_quiet()
     return seconds
 
 
@@ -331,10 +366,10 @@ async def benchmark(options: argparse.Namespace) -> None:
                 await install(api, servers.endpoint, directory)
             began = time.monotonic()
             etcd = Etcd(servers.etcd)
-            await etcd.put(large_cluster.everything(size))
+            await etcd.put(large_cluster.written(large_cluster.everything(size)))
             console.print(f"filled within {time.monotonic() - began:.0f} s", style="dim")
             own = kubeconfig_of("watcher", directory)
-            await measure(size, options.rounds, options.quiet, World(etcd, size), own, figures)
+            await measure(size, options.rounds, options.quiet, World(etcd, size, directory), own, figures)
         finally:
             await servers.stop()
     console.print(figures.table)

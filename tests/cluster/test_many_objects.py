@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from activities.clusters.api_server import BOOKMARK, Api, Change, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAINING_JOB
+from activities.clusters.kubernetes.objects import shown_by
 from activities.clusters.port import Snapshot
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
@@ -179,3 +180,22 @@ async def test_two_watchers_say_once_what_is_wrong_with_an_object(server: tuple[
             await anext(news)
         await scripted.until_answered("POST", EVENTS, times)
     assert [one["reason"] for one in scripted.collections[EVENTS].values()] == ["JobRefused"]
+
+
+def test_a_node_that_says_that_it_lives_shows_nothing_new() -> None:
+    """Each of thousands does so every few minutes; every other change counts."""
+    node = valid_objects.node("node")
+    beats = copy.deepcopy(node)
+    beats["metadata"] |= {"resourceVersion": "8", "managedFields": [{"manager": "kubelet"}]}
+    beats["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-02-02T00:00:00Z"
+    assert shown_by(beats) == shown_by(node)
+    changes: list[Callable[[Object], object]] = [
+        lambda one: one["status"]["conditions"][0].update(status="False"),
+        lambda one: one["metadata"]["labels"].update(zone="a"),
+        lambda one: one.update(spec={"unschedulable": True}),
+        lambda one: one["status"]["allocatable"].update(cpu="7"),
+    ]
+    for change in changes:
+        changed = copy.deepcopy(beats)
+        change(changed)
+        assert shown_by(changed) != shown_by(node)

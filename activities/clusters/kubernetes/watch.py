@@ -23,6 +23,7 @@ from activities.clusters.kubernetes.objects import (
     node_of,
     pod_of,
     refuse_misnamed,
+    shown_by,
 )
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.reader import Reader, in_scope
@@ -88,6 +89,8 @@ class Watch:
         """Pods that nobody controls, by job and UID."""
         self._modes: dict[str, str] = {}
         """What a namespace's label says."""
+        self._shown: dict[str, int] = {}
+        """What each node showed last, in short: most that comes of nodes are heartbeats."""
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         found = Found({}, {})
@@ -197,6 +200,7 @@ class Watch:
         )
 
     def _node(self, raw: Object) -> Node:
+        self._shown[raw["metadata"]["uid"]] = shown_by(raw)
         return self._said.put(kept_of_node(node_of(raw), self._rules))
 
     # ---- one object's trouble is its owner's
@@ -229,13 +233,20 @@ class Watch:
             changed = self._said.take(stream.what, thing, gone=kind == "DELETED")
             return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in changed]
         if stream.what == "nodes":
-            node = self._said.drop(node_of(thing)) if kind == "DELETED" else self._node(thing)
-            return [WatchEvent(type=kind, kind="Node", object=node)]
+            return self._take_node(thing, kind)
         if stream.what == "namespaces":
             return self._take_namespace(thing, kind)
         if stream.what == "pods":
             return await self._take_pod(thing, kind)
         return await self._take_job(Workload(stream.what, lean(thing)), kind)
+
+    def _take_node(self, raw: Object, kind: EventType) -> list[WatchEvent]:
+        if kind == "DELETED":
+            self._shown.pop(raw["metadata"]["uid"], None)
+            return [WatchEvent(type=kind, kind="Node", object=self._said.drop(node_of(raw)))]
+        if self._shown.get(raw["metadata"]["uid"]) == shown_by(raw):
+            return []
+        return [WatchEvent(type=kind, kind="Node", object=self._node(raw))]
 
     def _take_namespace(self, namespace: Object, kind: EventType) -> list[WatchEvent]:
         name = namespace["metadata"]["name"]
