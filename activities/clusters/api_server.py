@@ -167,7 +167,7 @@ class Api:
         while True:
             async with self._answer(Request("GET", path, query, accept=accept)) as answer:
                 page = _parsed(await answer.read())
-            yield Listing(page["items"], page["metadata"]["resourceVersion"])
+            yield Listing(page["items"] or [], page["metadata"]["resourceVersion"])  # of metadata none are null
             if not (more := page["metadata"].get("continue")):
                 return
             query["continue"] = more
