@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -228,14 +228,15 @@ class Api:
         await self._ask("DELETE", path, {}, options)
 
     async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        """Changes behind this version, without end; a stream that the server ends in order is opened again where it was.
+        """Changes behind this version, without end; a stream that the server ends in order, or that is silent for long, is opened
+        again where it was: of what never changes some servers send no bookmarks.
 
         Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
-            async with self._answer(Request("GET", path, query, limit=None)) as answer:
-                async for line in _lines(answer):
+            async with self._answer(Request("GET", path, query, limit=None, silence=SILENCE_LIMIT)) as answer:
+                async for line in _lines_until_silent(answer):
                     change = _change(line)
                     resource_version = change.object["metadata"]["resourceVersion"]
                     if change.type != BOOKMARK:
@@ -348,6 +349,12 @@ def lean(thing: Object) -> Object:
 async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
     while line := await answer.response.content.readline(max_line_length=LONGEST_LINE):
         yield line
+
+
+async def _lines_until_silent(answer: RESTResponse) -> AsyncIterator[bytes]:
+    with suppress(TimeoutError):
+        async for line in _lines(answer):
+            yield line
 
 
 def _parsed(content: bytes) -> Any:

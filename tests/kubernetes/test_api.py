@@ -224,6 +224,26 @@ async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_p
     assert asked == ["5", "10", "20"]
 
 
+async def test_a_watch_that_is_silent_for_long_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what never changes some servers send no bookmarks: that is no reason to list everything again."""
+    monkeypatch.setattr(kube, "SILENCE_LIMIT", 0.05)
+    asked: list[str] = []
+
+    async def silent_at_first(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        change = {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "6"}}}
+        await response.write(json.dumps(change).encode() + b"\n")
+        return response
+
+    async with scripted(silent_at_first, tmp_path) as api, aclosing(api.watch("/api/v1/pods", "5")) as changes:
+        assert (await anext(changes)).type == "MODIFIED"
+    assert asked == ["5", "5"]
+
+
 async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:
     """A token that was renewed in its file is taken at the first 401; one that is still wrong is an error."""
 
