@@ -6,9 +6,10 @@ that is not a success becomes an error of our tree; reads and writes are not rep
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +40,13 @@ LONGEST_LINE = 64 * 1024 * 1024
 BOOKMARK = "BOOKMARK"
 """A watch's event that only says how far it has come."""
 
+ALL_THERE = "k8s.io/initial-events-end"
+"""Annotation of the bookmark behind the last object of a streamed list."""
+
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""A list of objects without their specs and statuses."""
+
 MERGE_PATCH = "application/merge-patch+json"
 
 ERRORS: Mapping[int, type[ClusterError]] = {
@@ -61,6 +68,8 @@ TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 Object = dict[str, Any]
 
+logger = logging.getLogger("cluster")
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -73,7 +82,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Change:
-    """One event of a watch: ADDED, MODIFIED or DELETED."""
+    """One event of a watch: ADDED, MODIFIED or DELETED; or a BOOKMARK, where that is said."""
 
     type: str
     object: Object
@@ -87,6 +96,10 @@ class Request:
     body: Object | None = None
     kind: str = JSON
     limit: float | None = REQUEST_LIMIT
+    silence: float = SILENCE_LIMIT
+    """Seconds without a byte, where the whole has no limit."""
+
+    accept: str = JSON
     credentials: bool = True
 
 
@@ -111,6 +124,8 @@ class Api:
         self._kubeconfig = kubeconfig
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._streams = True
+        """Whether the server sends lists as streams, as far as we know."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,13 +154,61 @@ class Api:
 
     async def pages(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
         """The same, so that nobody has to hold all of it."""
+        async for page in self._pages(path, JSON, **selectors):
+            yield page
+
+    async def metadata(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
+        """Pages of objects of which nothing but the metadata is sent."""
+        async for page in self._pages(path, METADATA, **selectors):
+            yield page
+
+    async def _pages(self, path: str, accept: str, **selectors: str) -> AsyncGenerator[Listing, None]:
         query = {**selectors, "limit": str(PAGE)}
         while True:
-            page = await self._ask("GET", path, query)
-            yield Listing(page["items"], page["metadata"]["resourceVersion"])
+            async with self._answer(Request("GET", path, query, accept=accept)) as answer:
+                page = _parsed(await answer.read())
+            yield Listing(page["items"] or [], page["metadata"]["resourceVersion"])  # of metadata none are null
             if not (more := page["metadata"].get("continue")):
                 return
             query["continue"] = more
+
+    async def everything(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
+        """All objects as they are, one by one, and a BOOKMARK from which a watch misses nothing: as a stream, of which neither
+        side holds more than an object at a time, where the server has that (WatchList), otherwise page by page. What changes
+        meanwhile may come again, or as DELETED."""
+        if self._streams:
+            try:
+                async with aclosing(self._streamed(path, **selectors)) as changes:
+                    async for change in changes:
+                        yield change
+            except Invalid as unknown:
+                logger.info("the API server streams no lists, they come in pages", extra={"reason": str(unknown)})
+                self._streams = False
+            except ClusterUnavailable:
+                self._streams = False  # the next try is the older way: a server may know the word, and send no bookmark
+                raise
+            else:
+                return
+        async for page in self.pages(path, **selectors):
+            for item in page.items:
+                yield Change("ADDED", item)
+        yield Change(BOOKMARK, {"metadata": {"resourceVersion": page.resource_version}})
+
+    async def _streamed(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
+        """Raises:
+        Invalid: the server does not do that; nothing has come.
+        """
+        stream = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        query = {**selectors, **stream, "allowWatchBookmarks": "true"}
+        async with self._answer(Request("GET", path, query, limit=None, silence=REQUEST_LIMIT)) as answer:
+            async for line in _lines(answer):
+                change = _change(line)
+                if change.type != BOOKMARK:
+                    yield change
+                elif change.object["metadata"].get("annotations", {}).get(ALL_THERE) == "true":
+                    yield change
+                    return
+        raise ClusterUnavailable(f"GET {path}: the stream of the list ended before its end")
 
     async def create(self, path: str, body: Object) -> Object:
         return await self._ask("POST", path, {}, body)
@@ -165,14 +228,15 @@ class Api:
         await self._ask("DELETE", path, {}, options)
 
     async def watch(self, path: str, resource_version: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        """Changes behind this version, without end; a stream that the server ends in order is opened again where it was.
+        """Changes behind this version, without end; a stream that the server ends in order, or that is silent for long, is opened
+        again where it was: of what never changes some servers send no bookmarks.
 
         Raises: WatchExpired when the version is too old, ClusterUnavailable when the stream breaks: list again.
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
-            async with self._answer(Request("GET", path, query, limit=None)) as answer:
-                async for line in _lines(answer):
+            async with self._answer(Request("GET", path, query, limit=None, silence=SILENCE_LIMIT)) as answer:
+                async for line in _lines_until_silent(answer):
                     change = _change(line)
                     resource_version = change.object["metadata"]["resourceVersion"]
                     if change.type != BOOKMARK:
@@ -234,11 +298,11 @@ class Api:
                 request.method,
                 request.path,
                 query_params=list(request.query.items()),
-                header_params={"Accept": JSON, "Content-Type": request.kind, "User-Agent": "rekindle"},
+                header_params={"Accept": request.accept, "Content-Type": request.kind, "User-Agent": "rekindle"},
                 body=request.body,
                 auth_settings=["BearerToken"] if request.credentials else [],
             )
-            limits = {"sock_connect": REQUEST_LIMIT, "sock_read": request.limit or SILENCE_LIMIT}
+            limits = {"sock_connect": REQUEST_LIMIT, "sock_read": request.limit or request.silence}
             timeout = aiohttp.ClientTimeout(total=request.limit, **limits)
             answer = await connection.client.call_api(*call, _request_timeout=timeout)
             try:
@@ -276,9 +340,21 @@ class Api:
         return configuration
 
 
+def lean(thing: Object) -> Object:
+    """The same without the record of who wrote which field, which may be most of it."""
+    thing["metadata"].pop("managedFields", None)
+    return thing
+
+
 async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
     while line := await answer.response.content.readline(max_line_length=LONGEST_LINE):
         yield line
+
+
+async def _lines_until_silent(answer: RESTResponse) -> AsyncIterator[bytes]:
+    with suppress(TimeoutError):
+        async for line in _lines(answer):
+            yield line
 
 
 def _parsed(content: bytes) -> Any:

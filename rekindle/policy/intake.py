@@ -158,6 +158,13 @@ def is_urgent(news: News, acknowledged: Acknowledged) -> bool:
     return not (grown and same and before.manager in ("", now.manager))
 
 
+def is_calm(news: News) -> bool:
+    """A registration of a job with which all is well: of these there are thousands when a watcher starts."""
+    if not isinstance(news, Register) or (seen := news.registration.sighting) is None:
+        return False
+    return all(seen.holders) and not seen.faults and not seen.problems
+
+
 def dated(news: News, seen_at: Mapping[str, datetime]) -> News:
     """With the times at which the faults were seen first, which are for people: no two sightings are compared by them."""
     if isinstance(news, Register) and (seen := news.registration.sighting):

@@ -8,13 +8,13 @@ import copy
 import gc
 import json
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import Api, Listing, Object
+from activities.clusters.api_server import Api, Change, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB
@@ -212,15 +212,15 @@ async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> 
 async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of objects each has a hundred times as much as is read of it."""
     await tenants.job(BATCH_JOB, "victim", "train")
-    listed: list[weakref.ref[Listing]] = []
-    real = tenants.api.list
+    listed: list[weakref.ref[Change]] = []
+    real = tenants.api.everything
 
-    async def listing(path: str, **selectors: str) -> Listing:
-        found = await real(path, **selectors)
-        listed.append(weakref.ref(found))
-        return found
+    async def everything(path: str, **selectors: str) -> AsyncGenerator[Change, None]:
+        async for change in real(path, **selectors):
+            listed.append(weakref.ref(change))
+            yield change
 
-    monkeypatch.setattr(tenants.api, "list", listing)
+    monkeypatch.setattr(tenants.api, "everything", everything)
     async with aclosing(tenants.cluster.watch()) as news:
         await anext(news)
         following = asyncio.create_task(anext(news))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.clusters.api_server import Change, Listing, Object
+from activities.clusters.api_server import BOOKMARK, Change, Listing, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Kind
 from activities.clusters.kubernetes.kinds import BATCH_JOB, KINDS, TRAINING_JOB
@@ -64,6 +64,11 @@ class Served:
 
     async def list(self, path: str, **selectors: str) -> Listing:
         return Listing(copy.deepcopy(self.listed.get(path, [])), "1")
+
+    async def everything(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
+        for thing in copy.deepcopy(self.listed.get(path, [])):
+            yield Change("ADDED", thing)
+        yield Change(BOOKMARK, {"metadata": {"resourceVersion": "1"}})
 
 
 def named(thing: Object, name: str) -> Object:

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -76,6 +76,18 @@ async def test_a_list_comes_in_pages(namespace: Namespace, monkeypatch: pytest.M
         await namespace.api.create(namespace.path("configmaps"), {"metadata": {"name": name, "labels": {"mine": "yes"}}})
     listing = await namespace.api.list(namespace.path("configmaps"), labelSelector="mine=yes")
     assert sorted(item["metadata"]["name"] for item in listing.items) == sorted(names)
+
+
+async def test_a_server_that_streams_no_lists_sends_everything_in_pages(namespace: Namespace) -> None:
+    """The oldest one refuses the stream; what comes, and where a watch goes on, is the same."""
+    await namespace.api.create(namespace.path("configmaps"), MAP)
+    async with aclosing(namespace.api.everything(namespace.path("configmaps"))) as changes:
+        *maps, end = [change async for change in changes]
+    assert MAP["metadata"]["name"] in {change.object["metadata"]["name"] for change in maps}
+    since = end.object["metadata"]["resourceVersion"]
+    async with aclosing(namespace.api.watch(namespace.path("configmaps"), since)) as news:
+        await namespace.api.patch(namespace.path("configmaps", MAP["metadata"]["name"]), {"data": {"new": "yes"}})
+        assert (await anext(news)).object["data"]["new"] == "yes"
 
 
 async def test_a_missing_permission_is_named(namespace: Namespace, kubeconfig: Path, tmp_path: Path) -> None:
@@ -210,6 +222,26 @@ async def test_a_watch_that_the_server_ends_goes_on_behind_the_last_change(tmp_p
         changes = api.watch("/api/v1/pods", "5")
         assert [(await anext(changes)).type for _ in range(2)] == ["MODIFIED", "MODIFIED"]
     assert asked == ["5", "10", "20"]
+
+
+async def test_a_watch_that_is_silent_for_long_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what never changes some servers send no bookmarks: that is no reason to list everything again."""
+    monkeypatch.setattr(kube, "SILENCE_LIMIT", 0.05)
+    asked: list[str] = []
+
+    async def silent_at_first(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        change = {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "6"}}}
+        await response.write(json.dumps(change).encode() + b"\n")
+        return response
+
+    async with scripted(silent_at_first, tmp_path) as api, aclosing(api.watch("/api/v1/pods", "5")) as changes:
+        assert (await anext(changes)).type == "MODIFIED"
+    assert asked == ["5", "5"]
 
 
 async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from rekindle.model.rule_file import parse, plain, rules_of
 from rekindle.model.rules import Rules
 from rekindle.policy import rules as policy
 from rekindle.policy.sighting import sight
-from tests.support.job_views import NOW, job, node, pod, view
+from tests.support.job_views import NOW, job, kept, node, pod, view
 
 HEAD = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n"
 
@@ -53,7 +53,10 @@ def shows(name: str = "node-0", **facts: Any) -> Node:
 
 
 def faults(seen: JobView, rules: Rules | None = None) -> Sequence[Fault]:
-    return sight(seen, rules).faults
+    """As whoever sees whole objects, and the watcher, which keeps less of them, alike find them."""
+    found = sight(seen, rules).faults
+    assert sight(kept(seen, rules or plain()), rules).faults == found
+    return found
 
 
 XID = ("True", "XID79", "GPU 3 fell off the bus")

@@ -11,9 +11,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from rekindle.model.cluster import JobPhase, JobView, Node, Pod, PodPhase
 from rekindle.model.fault import UNKNOWN_HOLDER, Fault, FaultKind, Sighting
+from rekindle.model.rule_file import plain
 from rekindle.model.sizes import MOST_PODS, MOST_STANDBYS
 from rekindle.policy.sighting import MOST_BYTES, MOST_FAULTS, matters, sight
-from tests.support.job_views import NOW, job, manager, node, pod, view
+from tests.support.job_views import NOW, job, kept, manager, node, pod, view
 
 PAYLOAD = 256 * 1024
 """Bytes of the largest payload that we send."""
@@ -263,11 +264,13 @@ NODES = st.tuples(
 
 @given(st.lists(PODS, max_size=6, unique_by=lambda one: one.metadata.uid), NODES, st.sampled_from(JobPhase), st.randoms())
 def test_the_same_world_gives_an_equal_value(pods: list[Pod], nodes: tuple[Node, ...], phase: JobPhase, random: Any) -> None:
-    """In whatever order things are listed; every difference has an id of its own, and names only ranks that there are."""
+    """In whatever order things are listed, and however little is kept of them; every difference has an id of its own, and names
+    only ranks that there are."""
     seen = sight(JobView(job=job(phase), pods=tuple(pods), nodes=nodes))
     random.shuffle(pods)
     assert sight(JobView(job=job(phase), pods=tuple(pods), nodes=nodes[::-1])) == seen
     assert sight(JobView(job=job(phase), pods=tuple(pods), nodes=tuple(filter(matters, nodes)))) == seen
+    assert sight(kept(JobView(job=job(phase), pods=tuple(pods), nodes=nodes), plain())) == seen
     assert len(seen.holders) == 2
     assert len({fault.id for fault in seen.faults}) == len(seen.faults)
     assert {rank for fault in seen.faults for rank in fault.ranks} <= {0, 1, 2, 3}

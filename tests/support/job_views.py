@@ -20,7 +20,10 @@ from rekindle.model.cluster import (
     PodStatus,
     PodTemplate,
 )
+from rekindle.model.rules import Rules
+from rekindle.policy.keeping import LABELS, kept_of_node, kept_of_pod
 
+NOISE = "example.com/noise"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -87,3 +90,17 @@ def node(
 
 def view(*pods: Pod, nodes: tuple[Node, ...] = (), of: JobObject | None = None) -> JobView:
     return JobView(job=of or job(), pods=pods, nodes=nodes or (node(),))
+
+
+def kept(seen: JobView, rules: Rules) -> JobView:
+    """The same job as the watcher keeps it, with what it does not keep beside it."""
+    pods = tuple(kept_of_pod(_adorned(one), rules) for one in seen.pods)
+    nodes = tuple(kept_of_node(one, rules) for one in seen.nodes)
+    assert all(one.metadata.labels.keys() <= {*LABELS} and NOISE not in one.metadata.annotations for one in pods)
+    return seen.model_copy(update={"pods": pods, "nodes": nodes})
+
+
+def _adorned(pod: Pod) -> Pod:
+    """With words of others."""
+    more = {key: {**getattr(pod.metadata, key), NOISE: "x"} for key in ("labels", "annotations")}
+    return pod.model_copy(update={"metadata": pod.metadata.model_copy(update=more)})

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from activities.clusters.api_server import Api, Object
+from activities.clusters.api_server import ALL_THERE, BOOKMARK, Api, Object
 
 WAIT_LIMIT = 20.0
 
@@ -26,7 +27,12 @@ class ScriptedApi:
         """Whole answers to a method on a path."""
         self.requests: list[tuple[str, str]] = []
         """Methods and paths, in their order."""
+        self.streams = True
+        """Whether lists are streamed to who asks for that."""
+        self.gone: set[str] = set()
+        """Names of objects that go while their list is streamed."""
         self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
+        self._answered = Counter[tuple[str, str]]()
         self._version = 0
         self._changed = asyncio.Condition()
 
@@ -68,6 +74,13 @@ class ScriptedApi:
     # ---- requests
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        response = await self._answer(request)
+        async with self._changed:
+            self._answered[request.method, request.path] += 1
+            self._changed.notify_all()
+        return response
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         path, method = request.path, request.method
         self.requests.append((method, request.raw_path))
         whole = self.answers.get((method, path))
@@ -106,11 +119,27 @@ class ScriptedApi:
         collection, name = path.rsplit("/", 1)
         if name in self.collections.get(collection, {}):
             return web.json_response(self.collections[collection][name])
-        if request.query.get("watch"):
-            return await self._watch(request, selector)
         things = [thing for where, known in self.collections.items() if _is_below(where, path) for thing in known.values()]
         items = [thing for thing in things if _selected(thing, selector)]
+        if request.query.get("sendInitialEvents"):
+            return await self._stream(request, items)
+        if request.query.get("watch"):
+            return await self._watch(request, selector)
         return web.json_response({"metadata": {"resourceVersion": str(self._version + 1)}, "items": items})
+
+    async def _stream(self, request: web.Request, items: list[Object]) -> web.StreamResponse:
+        """The end of it is where its reader goes, and opens a watch."""
+        if not self.streams:
+            words = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+            return web.json_response({"kind": "Status", "code": 422, "message": words}, status=422)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        end = {"resourceVersion": str(self._version + 1), "annotations": {ALL_THERE: "true"}}
+        changes = [{"type": "ADDED", "object": item} for item in items]
+        changes += [{"type": "DELETED", "object": item} for item in items if item["metadata"]["name"] in self.gone]
+        for change in (*changes, {"type": BOOKMARK, "object": {"metadata": end}}):
+            await response.write(json.dumps(change).encode() + b"\n")
+        return response
 
     async def _watch(self, request: web.Request, selector: str) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -121,6 +150,10 @@ class ScriptedApi:
             self._changed.notify_all()
         while True:
             await response.write(json.dumps(await queue.get()).encode() + b"\n")
+
+    async def until_answered(self, method: str, path: str, times: int) -> None:
+        async with asyncio.timeout(WAIT_LIMIT), self._changed:
+            await self._changed.wait_for(lambda: self._answered[method, path] >= times)
 
     async def until_watched(self, path: str) -> None:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:

@@ -76,6 +76,12 @@ class Servers:
         Raises:
             Unavailable: a server did not start; the message has the end of its log.
         """
+        await self.start_api_server()
+        self._keep("kube-scheduler", self._client_arguments())
+        self._keep("kube-controller-manager", [*self._client_arguments(), *self._controller_arguments()])
+
+    async def start_api_server(self) -> None:
+        """The same, alone: objects stay as they are written."""
         (self._directory / "certificates").mkdir(parents=True, exist_ok=True)
         if self._oldest:
             self._version = await self._emulation()
@@ -91,8 +97,10 @@ class Servers:
             log = self._log("kube-apiserver")
             words = "\n  ".join(log.read_text(errors="replace").splitlines()[-10:])
             raise Unavailable(f"kube-apiserver was not ready within {START_LIMIT:g} s (log: {log})\n  {words}") from None
-        self._keep("kube-scheduler", self._client_arguments())
-        self._keep("kube-controller-manager", [*self._client_arguments(), *self._controller_arguments()])
+
+    @property
+    def etcd(self) -> str:
+        return f"http://127.0.0.1:{self._etcd}"
 
     async def stop(self) -> None:
         """The database is thrown away with its directory: nothing needs to end in order."""

@@ -101,8 +101,9 @@ class ClusterIndex:
 
     def view(self, job_id: str) -> JobView:
         """One job, its pods, and of the nodes that they are on those that something is wrong with."""
-        nodes = tuple(self._nodes[name] for name in self._wrong if job_id in self._jobs_on.get(name, ()))
-        return JobView(job=self.jobs.get(job_id), pods=tuple(self._pods.get(job_id, {}).values()), nodes=nodes)
+        pods = tuple(self._pods.get(job_id, {}).values())
+        names = {pod.spec.node_name for pod in pods} & self._wrong
+        return JobView(job=self.jobs.get(job_id), pods=pods, nodes=tuple(self._nodes[name] for name in sorted(names)))
 
 
 def _says(node: Node) -> tuple[object, ...]:

@@ -19,11 +19,16 @@ from rekindle.errors import Refused, Unavailable
 from rekindle.ids import CONTROL_QUEUE, Updates, Workflows, job_workflow
 from rekindle.model.fault import Sighting
 from rekindle.model.state import JobState, Registration
-from rekindle.policy.intake import News, Register, Sighted
+from rekindle.policy.intake import News, Register, Sighted, is_calm
 from rekindle.temporal import TASK_TIMEOUT, handle_unread
 
 RPC_TIMEOUT = timedelta(seconds=10)
 """For one attempt; it may still be carried out, so the next one with the same news has the same update id."""
+
+
+AT_ONCE = 32
+"""Updates under way at the same time, of either sort. A watcher that starts has one for each job: of a thousand at once most
+would wait in Temporal for longer than `RPC_TIMEOUT`, and come again."""
 
 
 class JobUnknown(Exception):
@@ -55,10 +60,13 @@ class TemporalJobWorkflows:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._room = {calm: asyncio.Semaphore(AT_ONCE) for calm in (True, False)}
+        """What is wrong with one job does not wait for the registrations of a thousand others."""
 
     async def send(self, job_id: str, news: News, update_id: str) -> None:
         try:
-            await self._send(job_id, news, update_id)
+            async with self._room[is_calm(news)]:
+                await self._send(job_id, news, update_id)
         except WorkflowUpdateFailedError as error:
             raise Refused(str(error.cause)) from error
         except RPCError as error:

@@ -18,8 +18,11 @@ from workers.watcher.cluster_index import ClusterIndex
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
-RELIST = 600.0
+RELIST = 3600.0
 """Seconds after which everything is listed again, whether or not the watch broke: a net under the watch, which shows all."""
+
+RECONSIDER = 600.0
+"""Seconds before a registration that a workflow refused is tried again: the workflow's code may be another one by then."""
 
 REWATCH, LONGEST = 0.2, 5.0
 """Seconds before a broken watch is opened again; they double."""
@@ -59,6 +62,7 @@ class Watcher:
         async with self._tasks:
             self._tasks.create_task(self._keep_registered())
             self._tasks.create_task(self._budgets.run())
+            self._tasks.create_task(self._keep_reconsidering())
             while True:
                 try:
                     await self._watch_for_a_while()
@@ -101,6 +105,14 @@ class Watcher:
                 logger.warning("the job's workflow is lost, it is registered again", extra={"job": job_id})
                 reconciler.forget()
                 self._changed(job_id, calm=False)
+
+    async def _keep_reconsidering(self) -> None:
+        while True:
+            await asyncio.sleep(RECONSIDER)
+            for job_id, reconciler in list(self._reconcilers.items()):
+                if reconciler.acknowledged.declined:
+                    reconciler.reconsider()
+                    self._changed(job_id, calm=False)
 
     def _begin_anew(self, everything: Snapshot) -> None:
         self.problem = ""

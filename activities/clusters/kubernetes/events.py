@@ -24,24 +24,33 @@ class About:
     word: str
     """What reasons of events call it."""
 
+    version: str = ""
+    """Of the object, as it was looked at."""
+
 
 def about_job(job: Workload) -> About:
     kind, name = job.kind.name, job.name
     if not job.kind.has_object:
         kind, name = "Pod", job.object["status"]["speaker"]
-    return About(kind, job.kind.api_version, job.namespace, name, job.uid, "Job")
+    return About(kind, job.kind.api_version, job.namespace, name, job.uid, "Job", _version(job.metadata))
 
 
 def about_other(kind: str, thing: Object) -> About:
     """About a pod, a node or a namespace. Events of objects without a namespace are in `default`."""
     metadata = thing["metadata"]
-    return About(kind, "v1", metadata.get("namespace") or "default", metadata["name"], metadata["uid"], kind)
+    return About(kind, "v1", metadata.get("namespace") or "default", metadata["name"], metadata["uid"], kind, _version(metadata))
+
+
+def _version(metadata: Object) -> str:
+    return str(metadata.get("resourceVersion", ""))
 
 
 async def record(api: Api, about: About, event: ClusterEvent) -> None:
-    """Once: the name is that of the same news, so that a repeated call finds it."""
+    """Once: the name is that of the same news, so that a repeated call finds it, and so does another process of ours that says
+    the same of the same version of the object."""
     moment = (event.timestamp or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{moment}".encode()).hexdigest()[:16]
+    state = moment if event.timestamp else about.version or moment
+    key = hashlib.sha256(f"{about.uid}{event.reason}{event.message}{state}".encode()).hexdigest()[:16]
     of_one_pod = about.word == "Job" and about.kind == "Pod"  # it speaks for its job, whose UID is not its own
     involved = {"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name}
     body = {

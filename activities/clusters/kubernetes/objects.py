@@ -41,8 +41,8 @@ SUCCEEDED = ("Complete", "Completed", "Succeeded")
 """Types of conditions, and phases, of a job that is done."""
 FAILED = ("Failed",)
 
-NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse")
-"""Fields of nodes."""
+NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "lastHeartbeatTime")
+"""Fields of nodes and of their conditions."""
 
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
@@ -72,6 +72,16 @@ def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
         ),
         status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions, reports=reports),
     )
+
+
+def shown_by(raw: Object) -> int:
+    """The same for the same node, whenever it was alive last: each of thousands says every few minutes that nothing is new."""
+    parts = {part: _lean(value) for part, value in raw.items()}
+    parts["metadata"].pop("resourceVersion", None)
+    status = parts.get("status")
+    if isinstance(status, dict) and isinstance(status.get("conditions"), list):
+        status["conditions"] = [_lean(one) for one in status["conditions"]]
+    return hash(repr(parts))
 
 
 def _taint(raw: Object) -> Taint:

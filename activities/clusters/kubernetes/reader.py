@@ -3,9 +3,9 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
-from activities.clusters.api_server import Api, Listing, Object
+from activities.clusters.api_server import Api, Listing, Object, lean
 from activities.clusters.kubernetes.kind import Kind, Workload, group_of
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
@@ -50,6 +50,8 @@ class Reader:
         self._job_keys = _job_keys(settings, kinds)
         self._where: dict[str, tuple[Kind, str, str]] = {}
         """Kind, namespace and name of the jobs that were seen, by UID."""
+        self._above_of: dict[str, Object] = {}
+        """Who controls those of them that are parts of others."""
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
         """When all jobs were listed last."""
@@ -89,26 +91,23 @@ class Reader:
             self._looked = _now()
             for kind in self.kinds:
                 for scope in self.scopes:
-                    for item in (await self.jobs(kind.path(scope))).items:
-                        self.remember(Workload(kind, item))
+                    with suppress(NotFound):  # the kind is not installed
+                        async for page in self._api.metadata(kind.path(scope)):
+                            for item in page.items:
+                                self.remember(Workload(kind, item))
 
     def remember(self, job: Workload) -> None:
-        """Where a job is, so that it is found by its UID. One that could be a part, and is none, is its own top."""
+        """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
         self._where[job.uid] = (job.kind, job.namespace, job.name)
-        if job.kind in self._parts and not self.is_part(job):
-            self._tops[job.uid] = job.uid
+        self._above_of.pop(job.uid, None)
+        if self.is_part(job) and (above := controller_of(job.object)):
+            self._above_of[job.uid] = above
 
     def forget(self, job_id: str) -> None:
         """Nothing is left of the job."""
         self._where.pop(job_id, None)
+        self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
-
-    async def jobs(self, path: str) -> Listing:
-        """All job objects of a kind; none where the kind is not installed."""
-        try:
-            return await self._api.list(path)
-        except NotFound:
-            return Listing([], "")
 
     async def _remembered(self, job_id: str) -> Workload | None:
         if (where := self._where.get(job_id)) is None:
@@ -154,7 +153,7 @@ class Reader:
 
     async def _listing(self, job: Workload) -> Listing:
         listing = await self._api.list(_pods_path(job), labelSelector=self._selector(job))
-        return Listing([pod for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
+        return Listing([lean(pod) for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
         """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
@@ -184,7 +183,7 @@ class Reader:
                 if change.type == "DELETED":
                     pods.pop(change.object["metadata"]["uid"], None)
                 else:
-                    pods[change.object["metadata"]["uid"]] = change.object
+                    pods[change.object["metadata"]["uid"]] = lean(change.object)
                 changed.set()
 
     async def until(self, job: Workload, done: Callable[[Sequence[Object]], bool], limit: float) -> list[Object]:
@@ -244,24 +243,33 @@ class Reader:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid, kind = str(owner["uid"]), self._kind_of(owner)
         if kind and uid not in self._tops:
-            if not is_name(owner["name"]):  # a tenant writes it, and it becomes a part of a path
+            known = self._where.get(uid)
+            if known and known[0] is kind and known[1:] == (namespace, owner["name"]):
+                above = self._above_of.get(uid)
+            elif (found := await self._found(kind, namespace, owner)) is None:
                 return uid
-            try:
-                found = await self._api.get(kind.path(namespace, owner["name"]))
-            except NotFound:
-                return uid
-            if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
-                return uid
-            above = controller_of(found) if levels > 1 and self.is_part(Workload(kind, found)) else None
+            else:
+                above = controller_of(found.object) if self.is_part(found) else None
             if len(self._tops) >= MOST_TOPS:
                 self._tops.clear()
-            self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
+            self._tops[uid] = await self._top(namespace, above, levels - 1) if above and levels > 1 else uid
         return self._tops.get(uid, uid)
 
     def is_part(self, job: Workload) -> bool:
         """Whether a job of a kind that we know controls it."""
         above = controller_of(job.object)
         return above is not None and self._kind_of(above) is not None
+
+    async def _found(self, kind: Kind, namespace: str, owner: Object) -> Workload | None:
+        """The very object that a tenant says is an owner of his: its name becomes a part of a path, and may be that of somebody
+        else's."""
+        if not is_name(owner["name"]):
+            return None
+        try:
+            found = Workload(kind, await self._api.get(kind.path(namespace, owner["name"])))
+        except NotFound:
+            return None
+        return found if found.uid == owner["uid"] else None
 
 
 def _job_keys(settings: Settings, kinds: Sequence[Kind]) -> dict[str, str]:

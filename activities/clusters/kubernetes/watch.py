@@ -6,11 +6,11 @@ Jobs of every kind that is installed, their pods, all nodes, and namespaces, who
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from activities.clusters.api_server import Api, Change, Listing, Object
+from activities.clusters.api_server import BOOKMARK, Api, Change, Object, lean
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.events import About, about_job, about_other
 from activities.clusters.kubernetes.kind import Kind, Workload
@@ -21,17 +21,19 @@ from activities.clusters.kubernetes.objects import (
     metadata_of,
     node_of,
     pod_of,
+    shown_by,
 )
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from activities.clusters.kubernetes.reports import Where, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
-from rekindle.errors import BadInput
+from rekindle.errors import BadInput, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
 from rekindle.model.job import no_restart
 from rekindle.model.rules import Rules
+from rekindle.policy.keeping import kept_of_node, kept_of_pod
 from rekindle.settings import Settings
 
 NODES = "/api/v1/nodes"
@@ -56,8 +58,16 @@ class Stream:
         return {"labelSelector": self.selector} if self.selector else {}
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is there at the beginning, by UID."""
+
+    pods: dict[str, Pod]
+    nodes: dict[str, Node]
+
+
 Refuse = Callable[[About, BadInput], None]
-Found = TypeVar("Found")
+Understood = TypeVar("Understood")
 
 
 class Watch:
@@ -76,16 +86,22 @@ class Watch:
         """Pods that nobody controls, by job and UID."""
         self._modes: dict[str, str] = {}
         """What a namespace's label says."""
+        self._shown: dict[str, int] = {}
+        """What each node showed last, in short: most that comes of nodes are heartbeats."""
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
-        listings = [(stream, await self._list(stream)) for stream in self._streams()]
-        yield await self._begin(listings)
-        since = [(stream, listing.resource_version) for stream, listing in listings if listing.resource_version]
-        del listings  # its objects are large, and a watch is open for minutes
+        found = Found({}, {})
+        since = [(stream, version) for stream in self._streams() if (version := await self._begin(stream, found))]
+        yield await self._snapshot(found)
+        del found
         async with self._changes(since) as changes:
             async for stream, change in changes:
                 for event in await self._take(stream, change):
                     yield event
+
+    def paths(self) -> list[tuple[str, dict[str, str]]]:
+        """Paths and queries of all that is listed and watched."""
+        return [(stream.path, stream.query) for stream in self._streams()]
 
     def _streams(self) -> list[Stream]:
         """Namespaces first, then jobs, then their pods: each explains the next."""
@@ -94,11 +110,6 @@ class Watch:
         jobs = [Stream(kind, kind.path(scope)) for kind in self._reader.kinds for scope in scopes]
         reports = [Stream(where, where.path) for where in places(self._rules)]
         return [Stream("namespaces", NAMESPACES), *jobs, *reports, Stream("nodes", NODES), *pods]
-
-    async def _list(self, stream: Stream) -> Listing:
-        if isinstance(stream.what, Kind):
-            return await self._reader.jobs(stream.path)
-        return await self._api.list(stream.path, **stream.query)
 
     @asynccontextmanager
     async def _changes(self, streams: list[tuple[Stream, str]]) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change], None]]:
@@ -129,46 +140,69 @@ class Watch:
 
     # ---- the beginning
 
-    async def _begin(self, listings: list[tuple[Stream, Listing]]) -> Snapshot:
-        nodes, pods = [], []
-        for stream, listing in listings:
-            for item in listing.items:
-                if isinstance(stream.what, Where):
-                    self._said.take(stream.what, item, gone=False)
-                elif stream.what == "nodes":
-                    if node := await self._alone(stream, item, self._node(item)):
-                        nodes.append(node)
-                elif stream.what == "pods":
-                    pods.append((stream, item))
-                else:
-                    await self._alone(stream, item, self._note(stream, item))
-        bare = [(stream, pod) for stream, pod in pods if await self._alone(stream, pod, self._is_noted(pod))]
-        for job_id, (stream, pod) in {_job_id(pod): (stream, pod) for stream, pod in bare}.items():
-            await self._alone(stream, pod, self._renew_bare(job_id))
-        read = {job.uid: self._read(job) for job in list(self._jobs.values())}
-        jobs = [job for job in read.values() if job]
-        found = [await self._alone(stream, pod, self._pod(pod)) for stream, pod in pods]
-        return Snapshot(jobs, [pod for pod in found if pod], nodes, [uid for uid, job in read.items() if job is None])
+    async def _begin(self, stream: Stream, found: Found) -> str:
+        """Takes all objects of a stream, one by one: they are large, and there are tens of thousands. Answers where a watch goes
+        on; empty: the kind is not installed."""
+        try:
+            async with aclosing(self._api.everything(stream.path, **stream.query)) as changes:
+                async for change in changes:
+                    if change.type == BOOKMARK:
+                        return str(change.object["metadata"]["resourceVersion"])
+                    await self._alone(stream, change.object, self._first(stream, change, found))
+        except NotFound:
+            if not isinstance(stream.what, Kind):
+                raise
+        return ""
 
-    async def _note(self, stream: Stream, item: Object) -> None:
-        if isinstance(stream.what, Kind):
-            self._note_job(Workload(stream.what, item))
+    async def _first(self, stream: Stream, change: Change, found: Found) -> None:
+        """What is there at the beginning. Nobody is told yet: the snapshot tells all."""
+        thing, uid, gone = change.object, change.object["metadata"]["uid"], change.type == "DELETED"
+        if isinstance(stream.what, Where):
+            self._said.take(stream.what, thing, gone=gone)
+        elif isinstance(stream.what, Kind):
+            self._note_job(Workload(stream.what, lean(thing)))
+            if gone:
+                self._jobs.pop(uid, None)
+        elif stream.what == "namespaces":
+            self._note_mode(thing)
+        elif stream.what == "nodes":
+            found.nodes.pop(uid, None)
+            if not gone:
+                found.nodes[uid] = self._node(thing)
         else:
-            self._note_mode(item)
+            await self._first_pod(change, found)
 
-    async def _is_noted(self, pod: Object) -> bool:
-        """Whether it is one of a job that has no object."""
+    async def _first_pod(self, change: Change, found: Found) -> None:
+        """Of what nobody controls the job is known when all pods have come."""
+        pod, uid = change.object, change.object["metadata"]["uid"]
         refuse_misnamed(pod)
-        if bare := is_bare(pod):
-            self._note_bare(pod, "ADDED")
-        return bare
+        found.pods.pop(uid, None)
+        if is_bare(pod):
+            self._note_bare(pod, change.type)
+        elif change.type != "DELETED" and (seen := await self._pod(pod)):
+            found.pods[uid] = seen
 
-    async def _node(self, node: Object) -> Node:
-        return self._said.put(node_of(node))
+    async def _snapshot(self, found: Found) -> Snapshot:
+        pods = Stream("pods", "")
+        bare = [pod for known in list(self._bare.values()) for pod in known.values()]
+        for job_id, pod in {_job_id(pod): pod for pod in bare}.items():
+            await self._alone(pods, pod, self._renew_bare(job_id))
+        read = {job.uid: self._read(job) for job in list(self._jobs.values())}
+        loose = [await self._alone(pods, pod, self._pod(pod)) for pod in bare]
+        return Snapshot(
+            [job for job in read.values() if job],
+            [*found.pods.values(), *(pod for pod in loose if pod)],
+            list(found.nodes.values()),
+            [uid for uid, job in read.items() if job is None],
+        )
+
+    def _node(self, raw: Object) -> Node:
+        self._shown[raw["metadata"]["uid"]] = shown_by(raw)
+        return self._said.put(kept_of_node(node_of(raw), self._rules))
 
     # ---- one object's trouble is its owner's
 
-    async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Found]) -> Found | None:
+    async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Understood]) -> Understood | None:
         """What is understood of one object. Where it cannot be read that is None, and the object's owner hears of it: here, and
         nowhere else, an exception ends that an object has caused."""
         try:
@@ -196,15 +230,20 @@ class Watch:
             changed = self._said.take(stream.what, thing, gone=kind == "DELETED")
             return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in changed]
         if stream.what == "nodes":
-            node = node_of(thing)
-            return [
-                WatchEvent(type=kind, kind="Node", object=self._said.drop(node) if kind == "DELETED" else self._said.put(node))
-            ]
+            return self._take_node(thing, kind)
         if stream.what == "namespaces":
             return self._take_namespace(thing, kind)
         if stream.what == "pods":
             return await self._take_pod(thing, kind)
-        return await self._take_job(Workload(stream.what, thing), kind)
+        return await self._take_job(Workload(stream.what, lean(thing)), kind)
+
+    def _take_node(self, raw: Object, kind: EventType) -> list[WatchEvent]:
+        if kind == "DELETED":
+            self._shown.pop(raw["metadata"]["uid"], None)
+            return [WatchEvent(type=kind, kind="Node", object=self._said.drop(node_of(raw)))]
+        if self._shown.get(raw["metadata"]["uid"]) == shown_by(raw):
+            return []
+        return [WatchEvent(type=kind, kind="Node", object=self._node(raw))]
 
     def _take_namespace(self, namespace: Object, kind: EventType) -> list[WatchEvent]:
         name = namespace["metadata"]["name"]
@@ -270,12 +309,12 @@ class Watch:
         else:
             self._jobs.pop(job.uid, None)
 
-    def _note_bare(self, pod: Object, kind: EventType) -> str:
+    def _note_bare(self, pod: Object, kind: str) -> str:
         job_id = _job_id(pod)
         pods = self._bare.setdefault(job_id, {})
         pods.pop(pod["metadata"]["uid"], None)
         if kind != "DELETED":
-            pods[pod["metadata"]["uid"]] = checked(shapes.Pod, pod)
+            pods[pod["metadata"]["uid"]] = checked(shapes.Pod, lean(pod))
         return job_id
 
     async def _renew_bare(self, job_id: str) -> None:
@@ -303,7 +342,9 @@ class Watch:
 
     async def _pod(self, pod: Object) -> Pod | None:
         job = self._jobs.get(await self._reader.owner_uid(pod))
-        return pod_of(pod, job, self._settings.rank_keys) if job and _is_of(pod, job) else None
+        if job is None or not _is_of(pod, job):
+            return None
+        return kept_of_pod(pod_of(lean(pod), job, self._settings.rank_keys), self._rules)
 
 
 def _is_of(pod: Object, job: Workload) -> bool:

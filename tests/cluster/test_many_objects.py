@@ -1,0 +1,201 @@
+"""Clusters of tens of thousands of objects: how they are listed, what is kept of them, and how many jobs are told at once."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from activities.clusters.api_server import BOOKMARK, Api, Change, Object
+from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAINING_JOB
+from activities.clusters.kubernetes.objects import shown_by
+from activities.clusters.port import Snapshot
+from rekindle.model import keys
+from rekindle.model.cluster import Pod
+from rekindle.model.fault import Sighting
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
+from rekindle.model.state import Registration
+from rekindle.policy.intake import News, Register, Sighted
+from rekindle.settings import Settings
+from tests.support import job_views, valid_objects
+from tests.support.scripted_api import ScriptedApi, scripted_api
+from workers.watcher.job_workflows import AT_ONCE, TemporalJobWorkflows
+
+EVENTS = "/api/v1/namespaces/default/events"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[tuple[ScriptedApi, Api]]:
+    async with scripted_api(tmp_path) as both:
+        yield both
+
+
+async def everything(api: Api) -> list[Change]:
+    async with aclosing(api.everything(PODS)) as changes:
+        return [change async for change in changes]
+
+
+async def snapshot(api: Api) -> Snapshot:
+    async with aclosing(KubernetesCluster(api, Settings(cluster="kubernetes")).watch()) as news:
+        first = await anext(news)
+    assert isinstance(first, Snapshot)
+    return first
+
+
+def a_pod(name: str, job: str, **metadata: object) -> Object:
+    """Of a job that owns it."""
+    pod = valid_objects.pod("", name)
+    owner = {"apiVersion": TRAINING_JOB.api_version, "kind": TRAINING_JOB.name, "name": job, "uid": f"uid-of-{job}"}
+    pod["metadata"]["labels"] = {keys.JOB_ID: f"uid-of-{job}", "team": "vision"}
+    pod["metadata"] |= {"ownerReferences": [{**owner, "controller": True}], **metadata}
+    return pod
+
+
+# ---- lists
+
+
+async def test_a_list_is_streamed_and_a_watch_goes_on_behind_it(server: tuple[ScriptedApi, Api]) -> None:
+    """One request, whose objects come one by one, with a bookmark behind the last."""
+    scripted, api = server
+    for number in range(3):
+        await scripted.put(PODS, valid_objects.pod("", f"pod-{number}"))
+    *pods, end = await everything(api)
+    assert [(change.type, change.object["metadata"]["name"]) for change in pods] == [("ADDED", f"pod-{one}") for one in range(3)]
+    assert (end.type, int(end.object["metadata"]["resourceVersion"])) == (BOOKMARK, 4)
+    assert len(scripted.requests) == 1
+
+
+async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[ScriptedApi, Api]) -> None:
+    """It refuses the first stream, and is asked for none again."""
+    scripted, api = server
+    scripted.streams = False
+    for number in range(5):
+        await scripted.put(PODS, valid_objects.pod("", f"pod-{number}"))
+    for _ in range(2):
+        *pods, end = await everything(api)
+        assert [change.object["metadata"]["name"] for change in pods] == [f"pod-{number}" for number in range(5)]
+        assert end.type == BOOKMARK
+    assert sum("sendInitialEvents" in path for _, path in scripted.requests) == 1
+    assert sum("limit=" in path for _, path in scripted.requests) == 2
+
+
+async def test_what_ends_while_a_list_is_streamed_is_not_there(server: tuple[ScriptedApi, Api]) -> None:
+    """Changes may come before the bookmark: of a pod, a node and a job that are gone by then nothing is told."""
+    scripted, api = server
+    await scripted.put(TRAINING_JOB.path("default"), a_training_job("stays"))
+    for name in ("stays", "goes"):
+        await scripted.put(PODS, a_pod(name, "stays"))
+        await scripted.put("/api/v1/nodes", valid_objects.node(name))
+    await scripted.put(TRAINING_JOB.path("default"), a_training_job("goes"))
+    scripted.gone = {"goes"}
+    seen = await snapshot(api)
+    assert [[one.metadata.name for one in things] for things in (seen.jobs, seen.pods, seen.nodes)] == [["stays"]] * 3
+
+
+def a_training_job(name: str) -> Object:
+    job = copy.deepcopy(valid_objects.JOBS[TRAINING_JOB])
+    job["metadata"] |= {"name": name, "uid": f"uid-of-{name}"}
+    return job
+
+
+async def test_of_a_pod_is_kept_what_is_looked_at(server: tuple[ScriptedApi, Api]) -> None:
+    """Ten thousand pods have words of their owners, and records of who wrote which field, which are larger than all else."""
+    scripted, api = server
+    await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
+    await scripted.put(PODS, a_pod("worker", "train", managedFields=[{"manager": "kubelet", "fieldsV1": {}}]))
+    (pod,) = (await snapshot(api)).pods
+    assert isinstance(pod, Pod)
+    assert pod.metadata.labels == {}
+    assert pod.metadata.annotations == {keys.RANK_INDEX: "0"}
+    assert pod.status.conditions == ()
+
+
+async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple[ScriptedApi, Api]) -> None:
+    """Whose Job it is says the list of all Jobs."""
+    scripted, api = server
+    job_set = copy.deepcopy(valid_objects.JOBS[JOB_SET])
+    job_set["metadata"] |= {"name": "set", "uid": "uid-of-set", "labels": {keys.MANAGED: "true"}}
+    await scripted.put(JOB_SET.path("default"), job_set)
+    for number in range(3):
+        part = copy.deepcopy(valid_objects.JOBS[BATCH_JOB])
+        owner = {"apiVersion": JOB_SET.api_version, "kind": JOB_SET.name, "name": "set", "uid": "uid-of-set", "controller": True}
+        part["metadata"] |= {"name": f"part-{number}", "uid": f"uid-of-part-{number}", "ownerReferences": [owner]}
+        await scripted.put(BATCH_JOB.path("default"), part)
+        pod = valid_objects.pod("", f"pod-{number}")
+        pod["metadata"]["labels"] = {"batch.kubernetes.io/job-name": f"part-{number}"}
+        of_part = {"apiVersion": "batch/v1", "kind": "Job", "name": f"part-{number}", "uid": f"uid-of-part-{number}"}
+        pod["metadata"]["ownerReferences"] = [{**of_part, "controller": True}]
+        await scripted.put(PODS, pod)
+    seen = await snapshot(api)
+    assert {pod.metadata.owner_uid for pod in seen.pods} == {"uid-of-set"}
+    assert len(seen.pods) == 3
+    assert not [path for _, path in scripted.requests if "/namespaces/" in path]
+
+
+# ---- telling
+
+
+class Slow(TemporalJobWorkflows):
+    """Acknowledges nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.under_way: list[News] = []
+
+    async def _send(self, job_id: str, news: News, update_id: str) -> None:
+        self.under_way.append(news)
+        await asyncio.Event().wait()
+
+
+async def test_a_fault_waits_for_no_thousand_of_registrations() -> None:
+    """A watcher that starts registers all jobs, a few of them at a time; what is wrong with one is told beside them."""
+    workflows, job = Slow(), job_of(job_views.job(), Limits())
+    calm = Register(registration=Registration(job=job, sighting=Sighting(holders=("a", "b"))))
+    sick = Sighted(sighting=Sighting(holders=("a", "")))
+    tasks = [asyncio.create_task(workflows.send("job", news, "")) for news in [calm] * 1000 + [sick]]
+    await asyncio.sleep(0)
+    assert workflows.under_way == [*[calm] * AT_ONCE, sick]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ---- two watchers
+
+
+async def test_two_watchers_say_once_what_is_wrong_with_an_object(server: tuple[ScriptedApi, Api]) -> None:
+    """While one takes the other's place both run for a moment, and a new one finds what the last one has said."""
+    scripted, api = server
+    job = a_training_job("train")
+    job["spec"]["pods"] = "many"
+    await scripted.put(TRAINING_JOB.path("default"), job)
+    clusters = [KubernetesCluster(api, Settings(cluster="kubernetes")) for _ in range(2)]
+    for times, cluster in enumerate(clusters, 1):
+        async with aclosing(cluster.watch()) as news:
+            await anext(news)
+        await scripted.until_answered("POST", EVENTS, times)
+    assert [one["reason"] for one in scripted.collections[EVENTS].values()] == ["JobRefused"]
+
+
+def test_a_node_that_says_that_it_lives_shows_nothing_new() -> None:
+    """Each of thousands does so every few minutes; every other change counts."""
+    node = valid_objects.node("node")
+    beats = copy.deepcopy(node)
+    beats["metadata"] |= {"resourceVersion": "8", "managedFields": [{"manager": "kubelet"}]}
+    beats["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-02-02T00:00:00Z"
+    assert shown_by(beats) == shown_by(node)
+    changes: list[Callable[[Object], object]] = [
+        lambda one: one["status"]["conditions"][0].update(status="False"),
+        lambda one: one["metadata"]["labels"].update(zone="a"),
+        lambda one: one.update(spec={"unschedulable": True}),
+        lambda one: one["status"]["allocatable"].update(cpu="7"),
+    ]
+    for change in changes:
+        changed = copy.deepcopy(beats)
+        change(changed)
+        assert shown_by(changed) != shown_by(node)
