@@ -3,14 +3,14 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Listing, Object
 from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME, BY_NAME, KINDS, TRAINING_JOB, Kind, Workload
 from activities.clusters.kubernetes.objects import bare_job, is_bare
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
-from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
+from rekindle.errors import BadInput, ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
@@ -134,6 +134,23 @@ class Reader:
     async def pods(self, job: Workload) -> list[Object]:
         """All pods of a job, terminating ones too."""
         return (await self._listing(job)).items
+
+    async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
+        """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
+        by_job: dict[str, list[Object]] = {}
+        labels = set(self.pod_labels)
+        for scope in self.scopes:
+            for pod in (await self._api.list(in_scope("pods", scope), fieldSelector=f"spec.nodeName={node}")).items:
+                if labels & pod["metadata"].get("labels", {}).keys() and (uid := await self.owner_uid(pod)):
+                    by_job.setdefault(uid, []).append(pod)
+        if any("." not in uid and uid not in self._where for uid in by_job):
+            await self._look_around()
+        found = []
+        for uid, pods in by_job.items():
+            with suppress(BadInput), reading(f"job {uid}"):
+                if job := await (self._bare(uid) if "." in uid else self._remembered(uid)):
+                    found.append((job.checked(), [pod for pod in pods if pod["metadata"]["namespace"] == job.namespace]))
+        return found
 
     async def parts(self, job: Workload) -> list[Workload]:
         """The Jobs that make the pods of a JobSet or a TrainJob."""
