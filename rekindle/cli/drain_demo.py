@@ -14,6 +14,9 @@ from rekindle.model.draining import Where
 from rekindle.model.keys import RANK_INDEX
 from rekindle.model.recovery import Incident, Mode, Outcome
 
+SETTLES = 2.0
+"""Seconds until a cordon counts, by the rule `plain/cordoned`."""
+
 
 class DrainDemo(SubHealth):
     """What the demo is asked for."""
@@ -42,8 +45,8 @@ class DrainScenario(HotSwitchScenario):
     drained: dict[str, bool]
 
     def step_ms(self, loading: float) -> float:
-        """Training must outlast all drains."""
-        return super().step_ms(loading) * self.options.incidents
+        """Training must outlast all drains, at its own pace."""
+        return super().step_ms(loading + SETTLES) * self.options.incidents
 
     async def strike(self) -> None:
         """Each node takes pods again before the next one is drained: it is the spare for that."""
