@@ -6,7 +6,7 @@ from activities.clusters.port import Cluster
 from activities.heartbeat import heartbeating
 from activities.translation import translating_errors
 from rekindle.model.explained import FEW_FACTS, MOST_FACTS, Mark, NodesNow, NodesRequest
-from rekindle.policy.explaining import marked, node_now, nodes_now
+from rekindle.policy.explaining import marked, node_now, nodes_now, there
 
 
 class NodeActivities:
@@ -23,7 +23,16 @@ class NodeActivities:
                     return nodes_now(await self._cluster.nodes(), rules)
                 found = [await self._cluster.node(name) for name in request.names]
                 most = MOST_FACTS if len(found) == 1 else FEW_FACTS
-                return NodesNow(nodes=tuple(node_now(node, rules, most) for node in found), count=len(found))
+                shown = there(found[0], await self._cluster.pods_on(request.names[0]), rules) if request.pods else None
+                return NodesNow(nodes=tuple(node_now(node, rules, most) for node in found), count=len(found), there=shown)
+
+    @activity.defn
+    async def cordon_nodes(self, request: NodesRequest) -> None:
+        """No new pod is put on these nodes, or pods are again."""
+        with translating_errors():
+            async with heartbeating():
+                for name in request.names:
+                    await self._cluster.cordon_node(name, cordoned=bool(request.cordon))
 
     @activity.defn
     async def mark_nodes(self, request: NodesRequest) -> None:

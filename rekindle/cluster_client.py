@@ -179,6 +179,10 @@ class ClusterClient:
         """None removes a key."""
         return await self._send("PATCH", _path("node", name), NodePatch(annotations=dict(annotations)), Node)
 
+    async def cordon(self, name: str, *, cordoned: bool) -> Node:
+        """No new pod is put there, or pods are again. What runs there stays."""
+        return await self._send("PATCH", _path("node", name), NodePatch(unschedulable=cordoned), Node)
+
     async def set_link(self, node: str, link: str, *, up: bool) -> Node:
         """Pulls the cable of a node's link, such as `eth1`, or plugs it in again.
 

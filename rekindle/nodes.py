@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Forbidden, NotFound, Refused, Unavailable
-from rekindle.model.explained import Mark, NodeNow, NodesNow, NodesRequest
+from rekindle.model.explained import Mark, NodeNow, NodesNow, NodesRequest, There
 from rekindle.model.sizes import LONGEST_NOTE
 from rekindle.temporal import TASK_TIMEOUT
 
@@ -42,6 +42,16 @@ class Nodes:
             raise BadInput(f"reason: {len(reason)} characters are too many: at most {LONGEST_NOTE}")
         found = await self._ask(NodesRequest(names=(name,), mark=mark, reason=reason), f"node {name} is marked {mark}")
         return found.nodes[0]
+
+    async def there(self, name: str, *, cordon: bool | None = None) -> There:
+        """The pods of jobs on a node, and whether it is cordoned.
+
+        Args:
+            cordon: cordons it first, or takes that back; None: neither.
+        """
+        done = {True: " is cordoned", False: " is uncordoned"}[cordon] if cordon is not None else ": its pods are looked at"
+        found = await self._ask(NodesRequest(names=(name,), cordon=cordon, pods=True), f"node {name}{done}")
+        return found.there or There()
 
     async def _ask(self, request: NodesRequest, words: str) -> NodesNow:
         try:

@@ -96,6 +96,7 @@ def activities_of(
         plans.move_back,
         nodes.look_at_nodes,
         nodes.mark_nodes,
+        nodes.cordon_nodes,
     )
 
 

@@ -32,6 +32,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.policy import faulty, orders
 from rekindle.policy.clients import Identity, identity
+from rekindle.policy.drains import WENT_BACK
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
@@ -231,8 +232,7 @@ class HotSwitch(ModeWorkflow):
             status, rescue = await self._resume_and_delete(backup, latest)
         if rescue:
             await self.compensate()
-            reason = f"the backup pod could not take over, training goes on where it was: {rescue}"
-            return self._ended(Ends(Outcome.IGNORED, reason, policy=IGNORE))
+            return self._ended(Ends(Outcome.IGNORED, f"{WENT_BACK}: {rescue}", policy=IGNORE))
         self.undo.clear()
         async with self.phase("backup pod takes over the rank"):
             late, self.left_behind = await hand_over.promoted(self.context.job, backup.old, backup.backup)

@@ -350,7 +350,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     why = f"{last.outcome}: {last.reason}"
     state = judged(state, case, why)
     if is_wait:
-        state = state.with_(drain_again=incident.started_at + timedelta(seconds=incident.seconds) + drains.AGAIN)
+        state = state.with_(drain_again=drains.again_at(state.job, repeated, incident))
     return state.with_(faults=tuple(faults.judged(state.faults, met, why)))
 
 

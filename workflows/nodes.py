@@ -13,4 +13,6 @@ class Nodes:
     async def run(self, request: NodesRequest) -> NodesNow:
         if request.mark:
             await steps.mark_nodes(request)
+        if request.cordon is not None:
+            await steps.cordon_nodes(request)
         return await steps.look_at_nodes(request)

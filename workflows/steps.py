@@ -397,6 +397,11 @@ async def mark_nodes(request: NodesRequest) -> None:
     await workflow.execute_activity_method(NodeActivities.mark_nodes, request, **named(WRITE, what))
 
 
+async def cordon_nodes(request: NodesRequest) -> None:
+    what = f"{', '.join(request.names[:3])}: {'cordoned' if request.cordon else 'uncordoned'}"
+    await workflow.execute_activity_method(NodeActivities.cordon_nodes, request, **named(WRITE, what))
+
+
 async def look_at_nodes(request: NodesRequest) -> NodesNow:
     return await workflow.execute_activity_method(NodeActivities.look_at_nodes, request, **named(LOOK, "look at the nodes"))
 

@@ -12,7 +12,7 @@ from rekindle.model.cluster import ClusterEvent, JobObject, Node, ObjectMeta, Po
 from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules
 from rekindle.policy import standbys
-from rekindle.policy.pod_ranks import is_standby, last_holder, latest_generation
+from rekindle.policy.pod_ranks import is_over, is_standby, last_holder, latest_generation
 
 RANKS = (keys.RANK_INDEX, keys.POD_TYPE, keys.BACKUP_SOURCE, keys.TAKEN_AS)
 """Annotations that a pod has for the sake of its rank."""
@@ -53,6 +53,12 @@ class LocalCluster:
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         await self._client.annotate_node(name, annotations)
+
+    async def cordon_node(self, name: str, *, cordoned: bool) -> None:
+        await self._client.cordon(name, cordoned=cordoned)
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        return [pod for pod in await self._client.pods() if pod.spec.node_name == node and not is_over(pod)]
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         async with aclosing(self._client.watch()) as events:

@@ -64,6 +64,14 @@ class Cluster(Protocol):
         """Sets annotations of a node; None removes a key. NotFound where there is no such node."""
         ...
 
+    async def cordon_node(self, name: str, *, cordoned: bool) -> None:
+        """No new pod is put there, or pods are again. NotFound where there is no such node."""
+        ...
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        """The pods of jobs that are on a node and not over, terminating ones too."""
+        ...
+
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         """All pods of a job as they are, and again after every change. Ends with WatchExpired or ClusterUnavailable."""
         ...

@@ -8,9 +8,10 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from rekindle import __version__
-from rekindle.cli import stress_demo
+from rekindle.cli import drain_demo, stress_demo
 from rekindle.cli.demo import demo_app
 from rekindle.cli.dev import dev
+from rekindle.cli.drain import drain
 from rekindle.cli.explain import check, explain
 from rekindle.cli.jobs import delete, fault_app, history, jobs, nodes_app, show, submit
 from rekindle.cli.links import failover, maintenances, switchback
@@ -49,6 +50,7 @@ for command in (
     recover,
     reschedule,
     stress_test,
+    drain,
     cancel,
     failover,
     switchback,
@@ -58,6 +60,7 @@ for command in (
 for group in (demo_app, fault_app, nodes_app, plan_app, policy_app, versions_app):
     app.command(group)
 demo_app.command(stress_demo.stress_test, name="stress-test")
+demo_app.command(drain_demo.drain, name="drain")
 app.register_install_completion_command()
 
 

@@ -33,7 +33,7 @@ LEFT = 5
 demo_app = App(name="demo", help="Watch a recovery of a real training job on this machine.")
 
 
-def _flag(text: str) -> Parameter:
+def flag(text: str) -> Parameter:
     return Parameter(negative="", help=text)
 
 
@@ -64,7 +64,7 @@ class Struck:
 
 
 NO_SPARE_PROCESS = "No loaded process waits for the rank: where its own has ended, one is started."
-STANDBY = _flag("A pod stands by on a node of its own, with everything loaded but the state, and takes the ranks over.")
+STANDBY = flag("A pod stands by on a node of its own, with everything loaded but the state, and takes the ranks over.")
 
 KILL = "kill: SIGKILL to the rank's process"
 KILL_POD = "kill: SIGKILL to all processes of the rank's pod, its launcher among them, so that the pod fails"
@@ -77,11 +77,11 @@ async def hot_switch(
     *,
     common: Common = Common(),
     pod_rank: Annotated[int, Parameter(help="The pod whose node turns sub-healthy.")] = 1,
-    no_spare: Annotated[bool, _flag("There is no free node: the sub-health is ignored from then on.")] = False,
+    no_spare: Annotated[bool, flag("There is no free node: the sub-health is ignored from then on.")] = False,
     standby: Annotated[bool, STANDBY] = False,
-    backup_fails: Annotated[bool, _flag("The backup pod dies while it loads.")] = False,
-    pause_hangs: Annotated[bool, _flag("The training side never pauses.")] = False,
-    resume_fails: Annotated[bool, _flag("The training side cannot resume.")] = False,
+    backup_fails: Annotated[bool, flag("The backup pod dies while it loads.")] = False,
+    pause_hangs: Annotated[bool, flag("The training side never pauses.")] = False,
+    resume_fails: Annotated[bool, flag("The training side cannot resume.")] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, let a node turn sub-healthy, move its pod, and compare with an undisturbed run.
 
@@ -97,8 +97,7 @@ async def hot_switch(
         resume_fails=resume_fails,
     )
     check(options)
-    if not 0 <= pod_rank < options.pods:
-        raise BadInput(f"--pod-rank: {pod_rank} is not accepted, use 0 to {options.pods - 1}")
+    check_pod_rank(options)
     if sum([no_spare, backup_fails, pause_hangs, resume_fails]) > 1:
         raise BadInput("--no-spare, --backup-fails, --pause-hangs, --resume-fails: use one of them at a time")
     return await run_demo(options, HotSwitchScenario, "hot switch", common)
@@ -110,7 +109,7 @@ async def in_place(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.KILL,
-    no_spare: Annotated[bool, _flag(NO_SPARE_PROCESS)] = False,
+    no_spare: Annotated[bool, flag(NO_SPARE_PROCESS)] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, strike one, replace its process inside its pod, and compare with an undisturbed run.
 
@@ -128,7 +127,7 @@ async def online_retry(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL}; {OTHERS}")] = Strike.MEMORY,
-    no_spare: Annotated[bool, _flag(NO_SPARE_PROCESS)] = False,
+    no_spare: Annotated[bool, flag(NO_SPARE_PROCESS)] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, let a step fail for want of memory, repeat it, and compare with an undisturbed run.
 
@@ -145,7 +144,7 @@ async def process_rescheduling(
     common: Common = Common(),
     struck: Struck = Struck(),
     fault: Annotated[Strike, Parameter(help=f"{KILL_POD}; {OTHERS}")] = Strike.KILL,
-    no_spare: Annotated[bool, _flag("No node takes another pod, also not that of the lost one: the job is rescheduled.")] = False,
+    no_spare: Annotated[bool, flag("No node takes another pod, also not that of the lost one: the job is rescheduled.")] = False,
     standby: Annotated[bool, STANDBY] = False,
 ) -> int:
     """Train a small GPT on 4 ranks, end a pod, replace it on another node, and compare with an undisturbed run.
@@ -233,6 +232,11 @@ def check(options: Options) -> None:
         raise BadInput(f"--seed: {options.seed} is not accepted, use 0 to {2**32 - 1}")
 
 
+def check_pod_rank(options: SubHealth) -> None:
+    if not 0 <= options.pod_rank < options.pods:
+        raise BadInput(f"--pod-rank: {options.pod_rank} is not accepted, use 0 to {options.pods - 1}")
+
+
 def _check_struck(struck: Struck) -> None:
     if not 0 <= struck.rank < RANKS:
         raise BadInput(f"--rank: {struck.rank} is not accepted, use 0 to {RANKS - 1}")
@@ -285,6 +289,8 @@ def _show(result: dict[str, Any], title: str, output: Format) -> None:
     for rank in result["switched"]:
         before, after = rank["before"], rank["after"]
         table.add_row(f"rank {rank['rank']}", f"{_place(before)} -> {_place(after)}")
+    if "drained" in result:
+        table.add_row("drained", f"{', '.join(result['nodes'])}{'' if result['drained'] else ': no, it waits for a free node'}")
     if "fault_to_step_seconds" not in result:
         table.add_row("sub-health policy", result["policy_after"])
     table.add_row("cluster", result["cluster"])

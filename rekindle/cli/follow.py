@@ -52,7 +52,11 @@ async def _phases(rekindle: Rekindle, job: Job, other: str) -> list[str]:
         return []
     if recovery and recovery.workflow_id == other:
         return []
-    mode = recovery.mode if recovery else ""
+    return phases(recovery.mode if recovery else "", page)
+
+
+def phases(mode: str, page: str) -> list[str]:
+    """A line for each phase on the page of a recovery, with its mark."""
     return [f"{MARKS.get(line['mark'], '?')} {mode}: {line['words'].replace('**', '')}" for line in PHASE.finditer(page)]
 
 

@@ -184,7 +184,7 @@ def _health(node: Node) -> str:
     degraded = condition_of(node.status.conditions, "SubHealthy")
     if degraded and degraded.status == "True":
         return f"sub-healthy: {degraded.reason} {degraded.message}"
-    return _isolated(node) or "healthy"
+    return _isolated(node) or ("cordoned" if node.spec.unschedulable else "healthy")
 
 
 def _isolated(node: Node) -> str:

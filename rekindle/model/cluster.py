@@ -298,6 +298,9 @@ class NodePatch(Resource):
     annotations: dict[str, str | None] = {}
     """None removes a key."""
 
+    unschedulable: bool | None = None
+    """Cordons it, or takes that back."""
+
 
 class GenerationRequest(Resource):
     """The pods of a restart of the whole job."""

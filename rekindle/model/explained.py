@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rekindle.model.base import Value
-from rekindle.model.bounds import Note
+from rekindle.model.bounds import Note, Text
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 
 MOST_NODES = 60
@@ -15,6 +15,10 @@ MOST_NODES = 60
 
 MOST_FACTS = 100
 """That are shown of one node; of many each has a few."""
+
+MOST_THERE = 256
+"""Pods of jobs on one node that are shown: hardly a kubelet runs more."""
+
 FEW_FACTS = 4
 
 
@@ -36,6 +40,12 @@ class NodesRequest(Value):
 
     mark: Mark | None = None
     """Of the nodes that are named; None: nothing is written."""
+
+    cordon: bool | None = None
+    """Cordons the node that is named, or takes that back; None: neither."""
+
+    pods: bool = False
+    """Also the pods of jobs on the node that is named."""
 
     reason: Annotated[str, Field(max_length=LONGEST_NOTE)] = ""
 
@@ -71,8 +81,34 @@ class NodeNow(Value):
     """Facts that are left out."""
 
 
+class PodThere(Value):
+    """A pod of a job that is on a node and not over."""
+
+    job_id: Text
+    name: Note
+    uid: Text
+    pod_rank: int | None = None
+    """None: it has none, as a manager and a standby."""
+
+
+class There(Value):
+    """What matters of a node that is drained."""
+
+    cordoned: bool = False
+    rule: Note = ""
+    """By which a cordoned node is to be left."""
+
+    refused: Note = ""
+    """Why a cordon makes nobody leave it; empty: it does."""
+
+    pods: tuple[PodThere, ...] = ()
+
+
 class NodesNow(Value):
     nodes: tuple[NodeNow, ...] = ()
+    there: There | None = None
+    """Of the node that was named, where its pods were asked for."""
+
     count: int = 0
     """Of the nodes of the cluster."""
 

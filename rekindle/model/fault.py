@@ -17,6 +17,9 @@ WATCHER = "watcher"
 TRAINING_SIDE = "training-side"
 """Source of reports about processes, which merge into one fault for as long as it stands."""
 
+CORDONED = "cordoned"
+"""What a rule saw of a node that the scheduler puts no new pod on, because somebody says so."""
+
 HOLDER_LENGTH = 8
 """Characters of a pod's UID that stand for it in `Sighting.holders`."""
 
@@ -126,6 +129,11 @@ class Fault(Value):
     def is_maintenance(self) -> bool:
         """Nothing is wrong with its node, which is to be left."""
         return self.decided is not None and self.decided.maintenance
+
+    @property
+    def is_cordon(self) -> bool:
+        """Its node takes pods again as soon as somebody says so; until then the scheduler puts none there."""
+        return self.decided is not None and self.decided.saw == CORDONED
 
     def same_as(self, other: "Fault") -> bool:
         """Whether it is the same difference, seen again."""

@@ -14,6 +14,10 @@ class Limits(Written):
     backup_scheduled: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """From the creation of the backup pod until it has a node. Beyond it: no spare. Source: ClusterD, hot switch."""
 
+    drain_again: timedelta = Field(default=timedelta(seconds=60), ge=timedelta(seconds=1))
+    """On a node that is to be left: from a hot switch that found no free node until the next. Of free nodes elsewhere nothing is
+    told; the pending backup pod of a try is the request for one. Source: ours."""
+
     backup_start: timedelta = Field(default=timedelta(minutes=10), gt=timedelta(0))
     """From the node until the backup pod runs; an image may have to be pulled. Beyond it: the backup pod fails to run."""
 

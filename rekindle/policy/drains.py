@@ -9,10 +9,13 @@ from rekindle.model.state import JobState
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST
 
-AGAIN = timedelta(minutes=1)
-"""Between two tries to leave a node. Of free nodes elsewhere nothing is told; the backup pod of a try is the request for one."""
+MOST_RARELY = timedelta(minutes=30)
+"""Between two tries that each cost training a pause."""
 
 WAITS = "the drain waits"
+
+WENT_BACK = "the backup pod could not take over, training goes on where it was"
+"""Of the verdict of a hot switch that paused training and moved nothing."""
 
 
 def is_drain(case: Case) -> bool:
@@ -49,6 +52,27 @@ def waited(history: Iterable[Incident], case: Case) -> Incident | None:
     """The incident that ended in the same wait: of its repetitions the last one is remembered."""
     same = (one for one in history if one.summary == case.summary and one.ladder[-1].reason.startswith(WAITS))
     return next(same, None)
+
+
+def again_at(job: Job, before: Incident | None, incident: Incident) -> datetime:
+    """When it is tried again to leave the node. A try that finds no free node costs training nothing; of those that pause it for
+    nothing, each is followed by the next after twice as long.
+
+    Args:
+        before: the try before this one; None: it is the first.
+    """
+    patience = job.limits.drain_again
+    if before and _went_back(before) and _went_back(incident):
+        patience = max(patience, min(MOST_RARELY, 2 * (incident.started_at - _end(before))))
+    return _end(incident) + patience
+
+
+def _went_back(incident: Incident) -> bool:
+    return WENT_BACK in incident.ladder[-1].reason
+
+
+def _end(incident: Incident) -> datetime:
+    return incident.started_at + timedelta(seconds=incident.seconds)
 
 
 def is_due(state: JobState, now: datetime) -> bool:

@@ -111,6 +111,8 @@ READY_CHECKS: dict[Check, str] = {
 somebody else."""
 
 
+ALWAYS_READY = Readiness(attached=True, completed_a_step=True, lost_manager="")
+
 RECOVERY_OFF = "neither process-recover-enable=on nor subHealthyStrategy=hotSwitch is set on the job"
 
 
@@ -118,6 +120,11 @@ def recovery_is_on(job: Job) -> bool:
     """Whether a manager of this job may register (code 403 otherwise). Source: the wire contract, Init."""
     ours = job.training_side is TrainingSide.REKINDLE
     return ours or job.labels.get(PROCESS_RECOVER_ENABLE) == "on" or job.sub_health is SubHealthStrategy.HOT_SWITCH
+
+
+def never(job: Job, pod_rank: int) -> tuple[str, ...]:
+    """Why this pod of the job can be hot-switched at no time; empty: it can at some."""
+    return tuple(reason for check in JOB_CHECKS if (reason := check(job, pod_rank, ALWAYS_READY)))
 
 
 def hot_switch(state: JobState, pod_rank: int | None) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 from rekindle.model.bounds import cut, note
-from rekindle.model.cluster import Node, condition_of
-from rekindle.model.explained import FEW_FACTS, MOST_NODES, FactNow, Mark, NodeNow, NodesNow
+from rekindle.model.cluster import Node, Pod, condition_of
+from rekindle.model.explained import FEW_FACTS, MOST_NODES, MOST_THERE, FactNow, Mark, NodeNow, NodesNow, PodThere, There
 from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
 from rekindle.model.rules import Named, Rules, Then
 from rekindle.policy import isolation
+from rekindle.policy.pod_ranks import is_standby, rank_of
 from rekindle.policy.rules import Fact, decisions, is_silenced
 from rekindle.policy.sighting import READY, is_lost
 
@@ -36,6 +37,33 @@ def nodes_now(nodes: Iterable[Node], rules: Rules) -> NodesNow:
     seen = (node_now(node, rules, FEW_FACTS) for node in known)
     told = [one for one in seen if one.lost or one.silenced or one.isolated or any(is_used(fact) for fact in one.facts)]
     return NodesNow(nodes=tuple(told[:MOST_NODES]), count=len(known), more=max(0, len(told) - MOST_NODES))
+
+
+def there(node: Node, pods: Iterable[Pod], rules: Rules) -> There:
+    """A node that somebody wants to drain. The pods that have a rank come first."""
+    rule, refused = _leaving(node, rules)
+    rows = sorted(map(_pod_there, pods), key=lambda pod: (pod.pod_rank is None, pod.job_id, pod.pod_rank or 0, pod.name))
+    return There(cordoned=node.spec.unschedulable, rule=rule, refused=refused, pods=tuple(rows[:MOST_THERE]))
+
+
+def _leaving(node: Node, rules: Rules) -> tuple[str, str]:
+    """The rule by which it is to be left when it is cordoned, and why it is not; one of the two is empty."""
+    name = node.metadata.name
+    if is_silenced(node):
+        mark = node.metadata.annotations.get(HEALTH, "")
+        return "", f"{name}: a person says that it is {mark}, which silences every rule: rekindle nodes mark {name} none"
+    cordoned = node.model_copy(update={"spec": node.spec.model_copy(update={"unschedulable": True})})
+    named = next((named for fact, named in decisions(cordoned, rules) if fact.source == "cordoned"), None)
+    if named and named.rule.then is not Then.NOTHING:
+        return named.name, ""
+    by = f"rule {named.name} says so" if named else "no rule takes it"
+    return "", f"{name}: a cordon is no reason to leave a node in this installation ({by}, REKINDLE_RULES)"
+
+
+def _pod_there(pod: Pod) -> PodThere:
+    metadata = pod.metadata
+    rank = None if is_standby(pod) else rank_of(pod)
+    return PodThere(job_id=metadata.owner_uid, name=note(metadata.name), uid=metadata.uid, pod_rank=rank)
 
 
 def is_used(fact: FactNow) -> bool:

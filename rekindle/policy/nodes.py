@@ -15,8 +15,9 @@ MOST_BYTES = 48 * 1024
 
 def to_avoid(faults: Iterable[Fault], policy: SubHealthStrategy) -> tuple[str, ...]:
     """Nodes that are sub-healthy, unless that is ignored, and then nodes that are lost. A failed pod or process says nothing of
-    its node: most of them fail by themselves, and a full cluster has no other node for them."""
-    known = list(faults)
+    its node: most of them fail by themselves, and a full cluster has no other node for them. A pod that is to keep off a cordoned
+    node could not be put there either when that is over: it is left to the scheduler, and to who makes the pod."""
+    known = [fault for fault in faults if not fault.is_cordon]
     ill = [] if policy is SubHealthStrategy.IGNORE else _nodes(known, FaultKind.SUB_HEALTH)
     return _some([*ill, *_nodes(known, FaultKind.NODE)])
 

@@ -44,6 +44,11 @@ def rank_of(pod: Pod) -> int | None:
     return int(written) if written.isascii() and written.isdecimal() and len(written) <= LONGEST_RANK else None
 
 
+def is_over(pod: Pod) -> bool:
+    """Whether nothing of it runs any more, or ever will."""
+    return pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
 def is_standby(pod: Pod) -> bool:
     """Whether it waits for a rank. One that has a rank is a pod of that, whatever else it says."""
     return pod.metadata.annotations.get(POD_TYPE) == PodRole.STANDBY and RANK_INDEX not in pod.metadata.annotations

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, Node, NodeReport, Pod
+from rekindle.model.fault import CORDONED
 from rekindle.model.keys import HEALTH
 from rekindle.model.rules import Named, Rules, Then
 
@@ -128,7 +129,7 @@ def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
 def node_facts(node: Node) -> Iterator[Fact]:
     yield from _conditions(node.status.conditions, "condition")
     if node.spec.unschedulable:
-        yield Fact("cordoned", {}, "cordoned", "Cordoned", f"node {node.metadata.name} is cordoned")
+        yield Fact("cordoned", {}, CORDONED, "Cordoned", f"node {node.metadata.name} is cordoned")
     for taint in node.spec.taints:
         values = {"key": taint.key, "value": taint.value, "effect": taint.effect}
         saw = f"taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"

@@ -19,6 +19,9 @@ MOST_NODES = 500
 OF_KUBERNETES = "node.kubernetes.io/"
 """Taints that say how a node is. Every pod tolerates some of them, for a while."""
 
+CORDON = "node.kubernetes.io/unschedulable"
+"""The taint that Kubernetes gives a cordoned node."""
+
 EFFECTS = ("NoSchedule", "NoExecute")
 
 Shut = Callable[[Node, Collection[str]], bool]
@@ -31,7 +34,8 @@ class Unfit:
     """Nodes to which no new pod goes."""
 
     sub_healthy: tuple[str, ...] = ()
-    """Nodes to which no backup pod goes; a pod of a restart does, if there is no other place for it."""
+    """Nodes to which no backup pod goes; a pod of a restart does, if there is no other place for it. One that is cordoned when
+    the pod is made is open to it as soon as that is over."""
 
     @property
     def both(self) -> tuple[str, ...]:
@@ -39,18 +43,18 @@ class Unfit:
 
 
 def _is_ill(node: Node, _: Collection[str]) -> bool:
-    return is_lost(node) or any(taint.key.startswith(OF_KUBERNETES) and taint.effect in EFFECTS for taint in node.spec.taints)
+    taints = (taint for taint in node.spec.taints if taint.key != CORDON)
+    return is_lost(node) or any(taint.key.startswith(OF_KUBERNETES) and taint.effect in EFFECTS for taint in taints)
 
 
 def _is_kept_free(node: Node, named: Collection[str]) -> bool:
     """A taint that pods name is where they belong, such as `nvidia.com/gpu`; the scheduler heeds the others, but not for pods
     that tolerate everything, and it moves no standby away."""
-    return any(taint.effect in EFFECTS and taint.key not in named for taint in node.spec.taints)
+    return any(taint.effect in EFFECTS and taint.key not in (*named, CORDON) for taint in node.spec.taints)
 
 
 SHUT: tuple[Shut, ...] = (
     lambda node, _: is_isolated(node.metadata.annotations),  # a stress test found a fault there
-    lambda node, _: node.spec.unschedulable,  # cordoned: somebody wants it empty
     _is_ill,
     _is_kept_free,
 )
@@ -64,6 +68,7 @@ def unfit(nodes: Iterable[Node], named: Collection[str] | None, rules: Rules) ->
     known = sorted(nodes, key=lambda node: node.metadata.name)
     shuts = SHUT if named is not None else SHUT[:-1]
     shut = dict.fromkeys(node.metadata.name for shut_by in shuts for node in known if shut_by(node, named or ()))
-    ill = [node.metadata.name for node in known if of_node(node, rules) and node.metadata.name not in shut]
+    ill = [node for node in known if node.spec.unschedulable or of_node(node, rules)]
+    left = [node.metadata.name for node in ill if node.metadata.name not in shut]
     first = list(shut)[:MOST_NODES]
-    return Unfit(tuple(first), tuple(ill[: MOST_NODES - len(first)]))
+    return Unfit(tuple(first), tuple(left[: MOST_NODES - len(first)]))

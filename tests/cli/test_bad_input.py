@@ -79,6 +79,8 @@ def test_the_demo_names_the_option_that_is_wrong(rekindle: Rekindle, arguments: 
         (["link-failover", "--at-step", "141"], "--at-step", "1 to 140"),
         (["link-failover", "--steps", "60"], "--steps", "75 or more"),
         (["link-failover", "--cluster", "kubernetes"], "--cluster", "--cluster local"),
+        (["drain", "--all-nodes", "--no-spare"], "--all-nodes", "one of them"),
+        (["drain", "--pod-rank", "2"], "--pod-rank", "0 to 1"),
         (["process-rescheduling", "--no-spare", "--standby"], "--standby", "on a spare node"),
     ],
 )

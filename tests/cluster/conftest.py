@@ -30,5 +30,6 @@ async def client(socket: Path) -> AsyncIterator[ClusterClient]:
             await client.bring_up(node.metadata.name)
             await client.set_capacity(node.metadata.name, 2)
             await client.annotate_node(node.metadata.name, isolation.release(node.metadata.annotations))
+            await client.cordon(node.metadata.name, cordoned=False)
             for link in node.status.links:
                 await client.set_link(node.metadata.name, link.name, up=True)

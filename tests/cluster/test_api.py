@@ -128,6 +128,17 @@ async def test_no_pod_goes_to_an_isolated_node_until_it_is_released(client: Clus
     assert second.spec.node_name == "node-1"
 
 
+async def test_no_pod_goes_to_a_cordoned_node(client: ClusterClient) -> None:
+    """The scheduler says so in its own words, and puts it there when the cordon is over."""
+    await client.cordon("node-0", cordoned=True)
+    await client.submit(job_object("demo", accelerators=2, pods=3))
+    view = await until(client, lambda view: bool(scheduling(view, "demo-worker-2")))
+    assert "1 node(s) were unschedulable" in scheduling(view, "demo-worker-2")
+    await client.cordon("node-0", cordoned=False)
+    (late,) = await until_running(client, "demo-worker-2")
+    assert late.spec.node_name == "node-0"
+
+
 async def test_a_manager_does_not_sit_beside_rank_0(client: ClusterClient) -> None:
     """Workers begin with the first node and the manager with the last."""
     await client.submit(job_object(manager=FOREVER))

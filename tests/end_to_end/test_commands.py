@@ -139,6 +139,17 @@ def test_nodes_turn_sub_healthy_and_well_again(shell: Shell) -> None:
     assert "node-9" in shell("fault", "inject", "node-9", code=2)
 
 
+def test_a_node_is_drained_and_taken_back(shell: Shell) -> None:
+    """A node without a rank is cordoned, and is left at once; one with a rank that can never move is refused and not touched."""
+    registered(shell)
+    assert "node-2 is drained" in shell("drain", "node-2")
+    assert [node["health"] for node in shell.json("nodes")][2] == "cordoned"
+    assert "node-2 takes pods again" in shell("drain", "node-2", "--undo")
+    (rank,) = (node["name"] for node in shell.json("nodes") if "idle-worker-1" in node["pods"])
+    assert "MindIO needs an AscendJob" in shell("drain", rank, code=4)
+    assert [node["health"] for node in shell.json("nodes")] == ["healthy"] * 3
+
+
 def test_requests_are_refused_with_an_exit_code_that_says_why(shell: Shell) -> None:
     """Bad input is 2, a refusal 4, and each says what is wrong; nothing to lift is no error."""
     registered(shell)

@@ -53,6 +53,17 @@ def test_no_spare_node_leaves_training_untouched(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("arguments", [["--all-nodes"], ["--cluster", "kubernetes"], ["--no-spare"]], ids=lambda one: one[-1])
+@pytest.mark.same_path("a demo, as a machine reads it")
+def test_the_demo_of_a_drain_says_which_nodes_were_left(tmp_path: Path, arguments: list[str]) -> None:
+    """One, or all of them in turn; without a spare the drain waits. No step is lost in any case."""
+    result = demonstrated(tmp_path, ["drain", *arguments])
+    assert len(result["nodes"]) == (3 if "--all-nodes" in arguments else 1)
+    assert result["drained"] is ("--no-spare" not in arguments)
+    assert (result["parameters_equal"], result["steps_lost"], result["policy_after"]) == (True, 0, "hotSwitch")
+
+
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("arguments", "ladder"),
     [

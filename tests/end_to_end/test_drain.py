@@ -1,68 +1,144 @@
-"""`kubectl drain` of a node under a training job, on a real control plane: it takes a moment longer, and no step is lost."""
+"""`kubectl drain` of node after node under a training job, on a real control plane: it takes a moment longer, and no step is lost
+as long as a node is free. Where none is, the job's owner has the word."""
 
 import asyncio
+import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from rekindle.cli import measure
+from rekindle.cli.scenario import until
 from rekindle.cli.stack import ClusterKind, Machine, Stack, running
 from rekindle.cli.sub_health import HotSwitchScenario, SubHealth
-from rekindle.model.keys import RANK_INDEX
-from tests.end_to_end.conftest import STEPS
-from tests.end_to_end.test_hot_switch import tried
+from rekindle.model.cluster import Pod, PodPhase
+from rekindle.model.keys import JOB_ID, RANK_INDEX, REPLICA_TYPE
 from workers.local_kubernetes.binaries import kubectl
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
+STEPS = 120
+STEP_MS = 500.0
+
+
+class Upgraded(SubHealth):
+    """No wait is long."""
+
+    steps: int = STEPS
+    at_step: int = 5
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """A restart waits for a node that is being upgraded."""
+        return {**super().limits, "backupScheduled": 3, "drainAgain": 2, "replacementScheduled": 3}
+
 
 class Drained(HotSwitchScenario):
-    """The node of a pod is drained, as the maintainer of a cluster does it."""
+    """Nodes of a job are drained, as the maintainer of a cluster does it."""
 
-    def __init__(self, stack: Stack, directory: Path) -> None:
-        super().__init__(SubHealth(steps=STEPS), stack, directory, lambda _: None)
-        self.node, self.words = "", ""
-        self._draining: asyncio.Task[int] | None = None
+    def __init__(self, stack: Stack, directory: Path, drains: Callable[["Drained"], Awaitable[None]]) -> None:
+        super().__init__(Upgraded(), stack, directory, lambda _: None)
+        self._drains = drains
+
+    def step_ms(self, loading: float) -> float:
+        return STEP_MS
 
     async def strike(self) -> None:
-        pods = await self.cluster.pods(self.job_id)
-        manager = next(pod for pod in pods if RANK_INDEX not in pod.metadata.annotations)
-        pod = next(p for p in pods if RANK_INDEX in p.metadata.annotations and p.spec.node_name != manager.spec.node_name)
-        self.node = pod.spec.node_name
-        async with asyncio.timeout(20):
-            while "No resources" in await self._answer("get", "poddisruptionbudgets"):
-                await asyncio.sleep(0.2)
-        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
-        self._draining = asyncio.create_task(self._kubectl("drain", self.node, *options))
-
-    async def drained(self) -> int:
-        assert self._draining
-        return await self._draining
+        await self._drains(self)
 
     async def tidy(self) -> None:
+        for node in await self.cluster.nodes():
+            await self.cluster.cordon(node.metadata.name, cordoned=False)
         await super().tidy()
-        if self._draining:
-            await self._draining
-            await self._kubectl("uncordon", self.node)
 
-    async def _answer(self, *words: str) -> str:
-        before = len(self.words)
-        await self._kubectl(*words)
-        return self.words[before:]
+    @property
+    def steps_lost(self) -> int:
+        """So far."""
+        return measure.steps_lost(measure.read_steps(self.job_directory))
 
-    async def _kubectl(self, *words: str) -> int:
+    async def until(self, condition: Callable[[], Awaitable[object]], what: str) -> None:
+        """Training goes on for as long as it takes."""
+
+        async def holds() -> object:
+            self._drag_out()
+            return await condition()
+
+        await until(holds, what)
+
+    async def ranks(self) -> dict[str, Pod]:
+        """By rank, as far as they run and hold it."""
+        status = await self._status()
+        pods = [pod for pod in await self.cluster.pods(self.job_id) if RANK_INDEX in pod.metadata.annotations]
+        running = (pod for pod in pods if pod.status.phase is PodPhase.RUNNING and not pod.metadata.deletion_timestamp)
+        return {pod.metadata.annotations[RANK_INDEX]: pod for pod in running if pod.metadata.uid[:8] in status.state.holders}
+
+    async def trains_on(self, *nodes: str) -> None:
+        """All ranks are on these nodes, have completed a step there, and nothing more is to be done."""
+
+        async def settled() -> bool:
+            on = {pod.spec.node_name for pod in (await self.ranks()).values()}
+            status = await self._status()
+            return on == set(nodes) and not status.running and not status.state.faults
+
+        await self.until(settled, f"the ranks to be on {' and '.join(nodes)}")
+        step = measure.last_step(measure.read_steps(self.job_directory))
+        await self.until(lambda: self._has_completed(step + 1), "the next step")
+
+    async def _has_completed(self, step: int) -> bool:
+        return measure.last_step(measure.read_steps(self.job_directory)) >= step
+
+    def drain(self, node: str) -> asyncio.Task[str]:
+        """`kubectl drain`, which runs on; what it writes."""
+        words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+        return asyncio.create_task(self.kubectl("drain", node, *words))
+
+    async def drained(self, node: str) -> str:
+        draining = self.drain(node)
+        await self.until(lambda: _is_done(draining), f"the drain of {node}")
+        said = await draining
+        assert f"node/{node} drained" in said, said
+        return said
+
+    async def uncordon(self, node: str) -> None:
+        await self.kubectl("uncordon", node)
+
+    async def says(self, word: str) -> None:
+        """The owner of the job says what is to become of it without a spare."""
+        await self.kubectl("annotate", "trainingjob", "gpt", f"rekindle.io/drain={word}", "--overwrite")
+
+    async def budgets(self) -> list[str]:
+        found = json.loads(await self.kubectl("get", "poddisruptionbudgets", "--output=json"))
+        return [one["metadata"]["name"] for one in found["items"]]
+
+    async def is_held(self) -> bool:
+        return any(name.endswith("-drain") for name in await self.budgets())
+
+    async def is_not_held(self) -> bool:
+        return not await self.is_held()
+
+    async def told(self) -> set[str]:
+        """Who is told that the drain waits."""
+        found = json.loads(await self.kubectl("get", "events", "-A", "--field-selector=reason=DrainWaits", "--output=json"))
+        return {one["involvedObject"]["name"] for one in found["items"]}
+
+    async def kubectl(self, *words: str) -> str:
         config = self._directory / "kubernetes" / "kubeconfig"
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             str(kubectl(print)), f"--kubeconfig={config}", *words, stdout=pipe, stderr=asyncio.subprocess.STDOUT
         )
         out, _ = await process.communicate()
-        self.words += out.decode()
-        assert process.returncode is not None
-        return process.returncode
+        said = out.decode()
+        assert process.returncode == 0, said
+        return said
+
+
+async def _is_done(task: asyncio.Task[str]) -> bool:
+    return task.done()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -73,13 +149,70 @@ async def stack() -> AsyncIterator[tuple[Stack, Path]]:
         yield await ends.enter_async_context(running(folder, Machine(3, 2, ClusterKind.KUBERNETES))), folder
 
 
-async def test_a_drain_of_a_node_under_a_training_job_loses_no_step(stack: tuple[Stack, Path]) -> None:
-    """The budget holds the eviction until the ranks have moved; their parameters are those of an undisturbed run, bit for bit."""
-    scenario = Drained(*stack)
-    result = await scenario.run()
-    assert await scenario.drained() == 0, scenario.words
-    assert f"node/{scenario.node} drained" in scenario.words, scenario.words
-    assert tried(result) == [("hot switch", "recovered")], result
+async def test_a_cluster_is_upgraded_twice_under_a_training_job(stack: tuple[Stack, Path]) -> None:
+    """Every node is drained, taken back, and the next follows: first with a spare, held by our budget or the owner's own; then
+    without one, each time with another word of the owner. Its parameters are those of an undisturbed run, bit for bit."""
+    nodes: list[str] = []
+
+    async def drains(job: Drained) -> None:
+        ranks = await job.ranks()
+        first, second = ranks["0"].spec.node_name, ranks["1"].spec.node_name
+        (third,) = {node.metadata.name for node in await job.cluster.nodes()} - {first, second}
+        nodes.extend((first, second, third))
+        await with_a_spare(job, first, second, third)
+        await without_one(job, first, second, third)
+
+    result = await Drained(*stack, drains).run()
+    assert len(nodes) == 3
     assert result["parameters_equal"]
-    assert (result["steps_lost"], result["policy_after"]) == (0, "hotSwitch")
-    assert {moved["before"]["node"] for moved in result["switched"]} == {scenario.node}
+    assert result["policy_after"] == "hotSwitch"
+
+
+async def with_a_spare(job: Drained, first: str, second: str, third: str) -> None:
+    await job.until(job.is_held, "the budget of the job")
+    assert "disruption budget" in await job.drained(first)
+    await job.trains_on(second, third)
+    await job.uncordon(first)
+
+    await job.says("let-go")
+    selector = f"--selector={JOB_ID}={job.job_id},{REPLICA_TYPE} notin (manager)"
+    await job.kubectl("create", "poddisruptionbudget", "own", selector, "--min-available=2")
+    await job.until(job.is_not_held, "the end of our budget")
+    assert "disruption budget" in await job.drained(second)
+    await job.trains_on(first, third)
+    await job.uncordon(second)
+    await job.kubectl("delete", "poddisruptionbudget", "own")
+
+    await job.says("wait")
+    await job.until(job.is_held, "the budget of the job")
+    await job.drained(third)
+    await job.trains_on(first, second)
+    assert job.steps_lost == 0
+
+
+async def without_one(job: Drained, first: str, second: str, third: str) -> None:
+    """The third is cordoned still."""
+    draining = job.drain(first)
+    (waiting,) = [pod.metadata.name for pod in (await job.ranks()).values() if pod.spec.node_name == first]
+
+    async def is_told() -> bool:
+        return {waiting, first} <= await job.told()
+
+    await job.until(is_told, "the word that the drain waits")
+    assert not draining.done()
+    await job.uncordon(third)
+    await job.until(lambda: _is_done(draining), "the drain that waited")
+    assert f"node/{first} drained" in await draining
+    await job.trains_on(second, third)
+    assert job.steps_lost == 0
+
+    await job.says("reschedule")
+    await job.drained(second)
+    await job.uncordon(first)
+    await job.trains_on(first, third)
+
+    await job.says("let-go")
+    await job.until(job.is_not_held, "the end of our budget")
+    await job.drained(third)
+    await job.uncordon(second)
+    await job.trains_on(first, second)

@@ -67,6 +67,22 @@ async def test_pods_carry_their_rank_and_fit_on_their_nodes(world: World) -> Non
     assert {pod.metadata.owner_uid for pod in pods} == {job}
 
 
+@pytest.mark.same_path("a node is cordoned, on every kind of cluster")
+async def test_a_node_is_cordoned_and_shows_the_pods_of_jobs(world: World) -> None:
+    """Cordoned again it is the same; what runs there stays, and is told with its rank."""
+    job = await world.job(2)
+    pod = await world.holder(job, 0)
+    node = pod.spec.node_name
+    for cordoned in (True, True, False):
+        await world.cluster.cordon_node(node, cordoned=cordoned)
+        assert (await world.cluster.node(node)).spec.unschedulable is cordoned
+    there = {one.metadata.uid: one for one in await world.cluster.pods_on(node)}
+    assert set(there) == {one.metadata.uid for one in await world.cluster.pods(job) if one.spec.node_name == node}
+    assert (rank_of(there[pod.metadata.uid]), there[pod.metadata.uid].metadata.owner_uid) == ("0", job)
+    with pytest.raises(NotFound):
+        await world.cluster.cordon_node("no-such-node", cordoned=True)
+
+
 @pytest.mark.same_path("a pod of another UID is another pod, on every kind of cluster")
 async def test_a_pod_of_another_uid_is_another_pod(world: World) -> None:
     """A pod is found by name, UID and job together."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from activities.clusters.api_server import Object
 from rekindle.model.cluster import Condition, condition_of
 from tests.support.kubernetes import Namespace
 from workers.local_kubernetes.kubelet import LOST, REFUSE, START_AFTER
@@ -151,3 +152,17 @@ def _ready(node: dict[str, object]) -> str:
     assert isinstance(status, dict)
     condition = condition_of([Condition.model_validate(c) for c in status["conditions"]], "Ready")
     return condition.status if condition else ""
+
+
+async def test_a_pod_that_was_given_up_with_its_node_is_ready_again(namespace: Namespace) -> None:
+    """It runs, and a disruption budget counts it."""
+    await namespace.pod("given-up", "sleep", "1000")
+    running = await namespace.until_phase("given-up", "Running")
+    conditions = [{**one, "status": "False"} if one["type"] == "Ready" else one for one in running["status"]["conditions"]]
+    path = namespace.path("pods", "given-up/status")
+    await namespace.api.patch(path, {"status": {"conditions": conditions}})
+
+    def is_ready(pod: Object) -> bool:
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"]["conditions"])
+
+    await namespace.until("pods", "given-up", is_ready)

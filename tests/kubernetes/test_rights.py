@@ -151,6 +151,9 @@ async def look_and_remember(cluster: Cluster, job: str) -> None:
     assert name in isolated(await cluster.nodes())
     await cluster.annotate_node(name, {keys.ISOLATED: None})
     assert name not in isolated(await cluster.nodes())
+    for cordoned in (True, False):
+        await cluster.cordon_node(name, cordoned=cordoned)
+    await cluster.pods_on(name)
 
 
 async def tell_why_a_drain_waits(cluster: Cluster, job: str) -> None:

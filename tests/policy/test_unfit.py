@@ -3,7 +3,7 @@
 import pytest
 
 from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta, Taint
-from rekindle.model.keys import ISOLATED
+from rekindle.model.keys import HEALTH, ISOLATED
 from rekindle.model.rule_file import plain
 from rekindle.policy.unfit import MOST_NODES, Unfit, unfit
 
@@ -19,11 +19,22 @@ def tainted(key: str, effect: str = "NoSchedule") -> Node:
     return node(taints=(Taint(key=key, effect=effect),))
 
 
-@pytest.mark.parametrize("ill", [node(ready="False"), node(ready="Unknown"), node(unschedulable=True)])
-def test_a_node_that_is_not_ready_or_cordoned_takes_no_new_pod(ill: Node) -> None:
+@pytest.mark.parametrize("ill", [node(ready="False"), node(ready="Unknown")])
+def test_a_node_that_is_not_ready_takes_no_new_pod(ill: Node) -> None:
     """Whatever a job tolerates."""
     assert unfit([ill], {"anything"}, plain()).shut == ("n",)
     assert unfit([ill], None, plain()).shut == ("n",)
+
+
+@pytest.mark.parametrize("taints", [(), (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)])
+@pytest.mark.parametrize("well", [True, False])
+def test_a_cordoned_node_takes_no_backup_and_is_open_to_a_restart_when_that_is_over(
+    taints: tuple[Taint, ...], well: bool
+) -> None:
+    """Whatever rules say of cordons: until then the scheduler puts nothing there."""
+    cordoned = node(unschedulable=True, taints=taints)
+    marks = ObjectMeta(name="n", annotations={HEALTH: "well"} if well else {})
+    assert unfit([cordoned.model_copy(update={"metadata": marks})], (), plain()) == Unfit((), ("n",))
 
 
 def test_an_isolated_node_takes_no_new_pod() -> None:
@@ -59,6 +70,7 @@ def test_a_taint_that_pods_name_is_where_they_belong(taint: Node, named: tuple[s
 def test_a_few_hundred_are_named_those_first_that_the_scheduler_does_not_know() -> None:
     """An affinity has no room for thousands."""
     others = [node(f"a-{number}", taints=({"key": "theirs", "effect": "NoSchedule"},)) for number in range(MOST_NODES)]
-    found = unfit([*others, node("z", unschedulable=True), node("sick", sick=True)], (), plain())
+    isolated = node().model_copy(update={"metadata": ObjectMeta(name="z", annotations={ISOLATED: "a test"})})
+    found = unfit([*others, isolated, node("sick", sick=True)], (), plain())
     assert found.shut[0] == "z"
     assert len(found.both) == MOST_NODES

@@ -16,6 +16,7 @@ from rekindle.model.cluster import (
     JobPhase,
     JobSpec,
     Node,
+    NodeSpec,
     NodeStatus,
     ObjectMeta,
     Pod,
@@ -39,7 +40,7 @@ class ScriptedCluster:
         self.job_model = job
         self.node_names = [f"node-{i}" for i in range(first_node, first_node + nodes)]
         self.pods_by_name: dict[str, Pod] = {}
-        self.conditions: dict[str, tuple[Condition, ...]] = {}
+        self.cordoned, self.conditions = dict[str, bool](), dict[str, tuple[Condition, ...]]()
         """What is wrong with a node, by its name."""
         self.node_annotations: dict[str, dict[str, str]] = {}
         self.writes: list[str] = []
@@ -118,7 +119,8 @@ class ScriptedCluster:
             raise NotFound(f"node {name}")
         status = NodeStatus(accelerators=8, conditions=self.conditions.get(name, ()))
         marks = self.node_annotations.get(name, {})
-        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}", annotations=marks), status=status)
+        spec = NodeSpec(unschedulable=self.cordoned.get(name, False))
+        return Node(metadata=ObjectMeta(name=name, uid=f"uid-of-{name}", annotations=marks), spec=spec, status=status)
 
     async def nodes(self) -> Sequence[Node]:
         if self.unreachable:
@@ -131,6 +133,14 @@ class ScriptedCluster:
         self.writes.append(f"annotate {name}")
         merged = {**self.node_annotations.get(name, {}), **annotations}
         self.node_annotations[name] = {key: value for key, value in merged.items() if value is not None}
+
+    async def cordon_node(self, name: str, *, cordoned: bool) -> None:
+        await self.node(name)
+        self.writes.append(f"{'cordon' if cordoned else 'uncordon'} {name}")
+        self.cordoned[name] = cordoned
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        return [pod for pod in self.pods_by_name.values() if pod.spec.node_name == node]
 
     async def job(self, job_id: str) -> JobObject:
         self._answers(job_id)

@@ -20,7 +20,7 @@ SOON = timedelta(seconds=0.4)
 BEGUN = 4
 """Events of a history whose first task is done."""
 
-LATER = drains.AGAIN + timedelta(seconds=5)
+LATER = Limits().drain_again + timedelta(seconds=5)
 
 
 def cordoned(node: str = "node-1") -> Fault:

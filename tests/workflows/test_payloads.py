@@ -23,7 +23,7 @@ from activities.training import OrderActivities
 from rekindle.model import activity_values, explained, recovery
 from rekindle.model import stress as stress_values
 from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
-from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest
+from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
 from rekindle.model.fault import (
     EXPECTED_HOLDER,
     HOLDER_LENGTH,
@@ -433,6 +433,7 @@ async def examples(job: Job) -> list[Any]:
         activity_values.WithdrawRequest(job_id=job.id, request_id=TEXT),
         NodesRequest(names=tuple(a_name(number) for number in range(explained.MOST_NODES)), mark=Mark.BROKEN, reason=TEXT[:300]),
         nodes_seen(),
+        NodesNow(nodes=nodes_seen().nodes[:1], there=pods_there()),
         verdict(job),
         request,
         recovery.Order(
@@ -473,6 +474,12 @@ async def examples(job: Job) -> list[Any]:
         (pod_ref(1), pod_ref(2)),
         TEXT,
     ]
+
+
+def pods_there() -> There:
+    """As many pods of jobs as are shown of one node."""
+    pod = PodThere(job_id=f"{'n' * 63}.{'j' * 63}", name="p" * 253, uid="u" * 36, pod_rank=9_999)
+    return There(cordoned=True, rule="r" * 60, refused="w" * LONGEST_NOTE, pods=(pod,) * explained.MOST_THERE)
 
 
 def nodes_seen() -> NodesNow:

@@ -87,6 +87,9 @@ class Machine:
         if patch.annotations:
             node = _annotated(node, patch.annotations)
             logger.info("node", extra={"node": name, "annotations": patch.annotations})
+        if patch.unschedulable is not None:
+            node = node.model_copy(update={"spec": node.spec.model_copy(update={"unschedulable": patch.unschedulable})})
+            logger.info("node", extra={"node": name, "unschedulable": patch.unschedulable})
         capacity = node.status.accelerators if patch.accelerators is None else patch.accelerators
         node = self.store.put(_with_status(node, accelerators=capacity, conditions=conditions))
         if not ready(node):

@@ -93,17 +93,16 @@ def _still_there(way: Sequence[Pod]) -> int:
 
 def _refusal(pod: Pod, job: JobObject, node: Node, used: int) -> str:
     """Why the pod does not go to this node; empty: it could."""
-    if not ready(node):
-        return "node(s) were not ready"
-    if sub_healthy(node) and job.metadata.labels.get(SUB_HEALTHY_STRATEGY) in AVOIDING:
-        return "node(s) were sub-healthy"
-    if is_isolated(node.metadata.annotations):
-        return "node(s) were isolated by a stress test"
-    if node.metadata.name in pod.spec.avoid_nodes:
-        return "node(s) didn't match Pod's node affinity"
-    if pod.spec.accelerators > node.status.accelerators - used:
-        return "Insufficient accelerators"
-    return ""
+    avoids = job.metadata.labels.get(SUB_HEALTHY_STRATEGY) in AVOIDING
+    against = {
+        "node(s) were not ready": not ready(node),
+        "node(s) were unschedulable": node.spec.unschedulable,
+        "node(s) were sub-healthy": avoids and sub_healthy(node) is not None,
+        "node(s) were isolated by a stress test": is_isolated(node.metadata.annotations),
+        "node(s) didn't match Pod's node affinity": node.metadata.name in pod.spec.avoid_nodes,
+        "Insufficient accelerators": pod.spec.accelerators > node.status.accelerators - used,
+    }
+    return next((reason for reason, holds in against.items() if holds), "")
 
 
 def _cost(node: Node, pod: Pod, placed: Sequence[Pod], used: int) -> tuple[bool, int, int, int]:

@@ -149,6 +149,8 @@ class Console:
         if patch.accelerators is not None:
             amounts = {ACCELERATOR: str(patch.accelerators)}
             node = await self._api.patch(f"{path}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+        if patch.unschedulable is not None:
+            node = await self._api.patch(path, {"spec": {"unschedulable": patch.unschedulable or None}})
         for condition in patch.conditions:
             if condition.type == "Ready":
                 lost = None if condition.status == "True" else condition.message or "taken down"

@@ -175,6 +175,13 @@ class Kubelet:
         elif uid not in self._begun:
             self._begun.add(uid)
             self._spawn(self._begin(pod))
+        elif not _is_ready(pod) and pod["status"].get("phase") == "Running" and self._processes.running(uid):
+            self._spawn(self._say_running(pod))
+
+    async def _say_running(self, pod: Object) -> None:
+        """Its node was given up for lost, and the pod with it; budgets count only pods that are ready."""
+        if not self._says(pod["spec"]["nodeName"], LOST):
+            await self._tell(pod, _running(pod, self._restarts.get(pod["metadata"]["uid"], 0)))
 
     def _forget_all_but(self, there: set[str]) -> None:
         """Pods that vanished while nobody watched."""
@@ -368,8 +375,9 @@ def _status(pod: Object, phase: str, state: Object, restarts: int, *, ready: boo
     return {"phase": phase, "conditions": [*kept, initialized, *ours], "containerStatuses": [told]}
 
 
-def _is_ready(node: Object) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", ()))
+def _is_ready(thing: Object) -> bool:
+    """A node or a pod."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in thing["status"].get("conditions", ()))
 
 
 def _ready() -> Object:

@@ -28,7 +28,7 @@ from rekindle.model.job import Trait
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
 from rekindle.policy import standbys
-from rekindle.policy.pod_ranks import rank_of
+from rekindle.policy.pod_ranks import is_over, rank_of
 from rekindle.settings import Settings
 
 MOST_REFUSED = 10_000
@@ -114,6 +114,17 @@ class KubernetesCluster:
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
         await self._api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
+
+    async def cordon_node(self, name: str, *, cordoned: bool) -> None:
+        await self._api.patch(f"{NODES}/{name}", {"spec": {"unschedulable": cordoned or None}})
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        """One list of the node's pods, whosever they are; what is none of a job costs no further request."""
+        found: list[Pod] = []
+        for job, pods in await self._reader.on_node(node):
+            with suppress(BadInput):
+                found += self._read(job, pods)
+        return [pod for pod in found if not is_over(pod)]
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)

@@ -137,6 +137,23 @@ class Reader:
         """All pods of a job, terminating ones too."""
         return (await self._listing(job)).items
 
+    async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
+        """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
+        by_job: dict[str, list[Object]] = {}
+        labels = set(self.pod_labels)
+        for scope in self.scopes:
+            for pod in (await self._api.list(in_scope("pods", scope), fieldSelector=f"spec.nodeName={node}")).items:
+                if labels & pod["metadata"].get("labels", {}).keys() and (uid := await self.owner_uid(pod)):
+                    by_job.setdefault(uid, []).append(pod)
+        if any("." not in uid and uid not in self._where for uid in by_job):
+            await self._look_around()
+        found = []
+        for uid, pods in by_job.items():
+            with suppress(BadInput), reading(f"job {uid}"):
+                if job := await (self._bare(uid) if "." in uid else self._remembered(uid)):
+                    found.append((job.checked(), [pod for pod in pods if pod["metadata"]["namespace"] == job.namespace]))
+        return found
+
     async def parts(self, job: Workload) -> list[Workload]:
         """The objects that make the pods of a job, where it does not do so itself."""
         if (kind := job.kind.made_of) is None:

@@ -1,0 +1,144 @@
+"""The command that drains a node: the ranks on it leave, each by the policy of its job, and training loses no step."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from rekindle.cli.context import control_plane
+from rekindle.cli.follow import phases
+from rekindle.cli.output import Format, console, print_columns, print_json, problems
+from rekindle.cli.recover import DryRun, Output
+from rekindle.client import Rekindle
+from rekindle.drains import Drains
+from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
+from rekindle.model.draining import SETTLED, Draining, Where
+from rekindle.model.explained import PodThere
+
+LOOK = 0.5
+"""Seconds between two looks at the jobs on a node that is drained."""
+
+PATIENCE = 30.0
+"""Seconds without an answer until the command gives up: processes of the control plane may be replaced meanwhile."""
+
+Wait = Annotated[bool, Parameter(negative="", help="Also for pods that wait for a free node.")]
+Undo = Annotated[bool, Parameter(negative="", help="Let pods be put there again; those that have left do not come back.")]
+
+
+async def drain(
+    node: str, *, dry_run: DryRun = False, undo: Undo = False, wait: Wait = False, output: Output = Format.TEXT
+) -> int:
+    """Drain NODE: it is cordoned, and the ranks on it move to other nodes while training pauses for a moment.
+
+    It ends when all have left (exit code 0), or when those that are left wait or stay (1). Where no node is free the job's
+    annotation rekindle.io/drain decides. Pods without a rank are left to kubectl drain.
+
+    Example: rekindle drain node-1 --dry-run
+    """
+    if undo and (wait or dry_run):
+        raise BadInput("--undo: use it alone, it takes back the cordon and waits for nothing")
+    rekindle = await control_plane()
+    drains = Drains(rekindle)
+    if undo:
+        return _undone(node, was_cordoned=await drains.undo(node), output=output)
+    if dry_run:
+        return _forecast(await drains.forecast(node), output)
+    with _going_on(node):
+        await drains.begin(node)
+        return _end(await _followed(rekindle, drains, node, wait=wait), output)
+
+
+def _undone(node: str, *, was_cordoned: bool, output: Format) -> int:
+    if output is Format.JSON:
+        print_json({"node": node, "was_cordoned": was_cordoned})
+    else:
+        _say(f"{node} takes pods again" if was_cordoned else f"nothing to undo: {node} is not cordoned")
+    return 0
+
+
+def _forecast(would: Draining, output: Format) -> int:
+    if output is Format.JSON:
+        print_json(would.model_dump(mode="json"))
+        return 4 if would.refused else 0
+    _show(would)
+    if would.refused:
+        raise Refused("\n".join(["would be refused:", *would.refused]))
+    _say(f"would be accepted: {would.node} {'stays' if would.cordoned else 'is'} cordoned")
+    return 0
+
+
+@contextmanager
+def _going_on(node: str) -> Iterator[None]:
+    """Ctrl-C ends the command alone, and it says so."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        words = f"{node} stays cordoned, and its ranks go on to leave it. Look at it with: rekindle drain {node} --dry-run; "
+        problems.print(Text(f"{words}take it back with: rekindle drain {node} --undo"), soft_wrap=True)
+        raise
+
+
+async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool) -> Draining:
+    """A line a pod as soon as something becomes of it, and one a phase of what moves it."""
+    said: set[str] = set()
+    answered = time.monotonic()
+    enough = SETTLED if wait else (*SETTLED, Where.WAITS)
+    while True:
+        try:
+            now = await drains.look(node)
+        except Unavailable:
+            if time.monotonic() - answered > PATIENCE:
+                raise
+        else:
+            answered = time.monotonic()
+            await _tell_news(rekindle, now, said)
+            stuck = any(row.where in (Where.STAYS, Where.WAITS) for row in now.rows)
+            if now.drained or (stuck and all(row.where in enough for row in now.rows)):
+                return now
+        await asyncio.sleep(LOOK)
+
+
+async def _tell_news(rekindle: Rekindle, now: Draining, said: set[str]) -> None:
+    """On the error stream, so that the output is the end alone."""
+    lines = [f"{row.job}: {row.pod.name} {row.where}{f': {row.why}' if row.why else ''}" for row in now.rows]
+    for one in now.moving:
+        with suppress(RekindleError):  # it has just ended
+            lines += [f"{one.job}: {line}" for line in phases(one.mode, await rekindle.details(one.workflow_id))]
+    for line in lines:
+        if line not in said:
+            said.add(line)
+            problems.print(Text(line), soft_wrap=True)
+
+
+def _end(now: Draining, output: Format) -> int:
+    if output is Format.JSON:
+        print_json(now.model_dump(mode="json"))
+        return 0 if now.drained else 1
+    _show(now)
+    node = now.node
+    if now.drained:
+        _say(f"{node} is drained: no rank is there any more. What has no rank leaves it by: kubectl drain {node}")
+    else:
+        _say(f"{node} is cordoned, and ranks are there still. Follow them with: rekindle drain {node} --wait")
+    _say(f"let pods be put there again with: rekindle drain {node} --undo")
+    return 0 if now.drained else 1
+
+
+def _show(now: Draining) -> None:
+    if not now.rows:
+        _say(f"{now.node}: no pod of a registered job is there")
+        return
+    rows = [(row.job, row.pod.name, _rank(row.pod), row.where, row.why) for row in now.rows]
+    print_columns(("job", "pod", "pod rank", "what becomes of it", "why"), rows)
+
+
+def _rank(pod: PodThere) -> str:
+    return "-" if pod.pod_rank is None else str(pod.pod_rank)
+
+
+def _say(words: str) -> None:
+    console.print(words, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,151 @@
+"""What becomes of the pods on a node that a person drains: before it is cordoned, and while they leave. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from rekindle.model.draining import LEFT, Draining, Moving, PodRow, Where
+from rekindle.model.explained import PodThere, There
+from rekindle.model.fault import EXPECTED_HOLDER, HOLDER_LENGTH, UNKNOWN_HOLDER, FaultKind
+from rekindle.model.job import Drain
+from rekindle.model.recovery import Verdict
+from rekindle.model.state import JobState, JobStatus
+from rekindle.policy import eligibility, ladder, observing
+from rekindle.policy.filters import filters
+
+Said = tuple[Where, str]
+
+WITHOUT_A_SPARE = {
+    Drain.WAIT: "it waits and is tried again",
+    Drain.RESCHEDULE: "all pods of the job start anew, from its last checkpoint",
+    Drain.LET_GO: "it stays until it is evicted",
+}
+
+NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
+
+
+def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining:
+    """What draining a node would do now, and why it is refused: a drain that would not come to its end is not begun.
+
+    Args:
+        jobs: those that are registered, by id; a pod of another one is nobody's of ours.
+    """
+    rows = _rows(there, jobs, _expected)
+    stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
+    refused = (there.refused,) if there.refused else tuple(stays)
+    return Draining(node=node, cordoned=there.cordoned, rule=there.rule, refused=refused, rows=rows)
+
+
+def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There | None = None) -> Draining:
+    """What became of the pods that were there.
+
+    Args:
+        seen: the node as it is now; None: it was not looked at, and may hold others by now.
+    """
+    rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
+    here = {pod.uid for pod in seen.pods} if seen else set[str]()
+    left = seen is not None and are_left(rows) and not any(row.where is Where.MOVED and row.pod.uid in here for row in rows)
+    running = ((one.running, one.recovery, _name(one)) for one in jobs.values())
+    moving = tuple(Moving(job=job, mode=mode, workflow_id=recovery) for mode, recovery, job in running if mode and recovery)
+    return Draining(node=node, cordoned=known.cordoned, rule=known.rule, rows=rows, moving=moving, drained=left)
+
+
+def are_left(rows: Iterable[PodRow]) -> bool:
+    return all(row.where in LEFT for row in rows)
+
+
+def met(known: There, seen: There) -> There:
+    """The node as it is now, with the pods that were there before."""
+    now = {pod.uid for pod in seen.pods}
+    return seen.model_copy(update={"pods": (*(pod for pod in known.pods if pod.uid not in now), *seen.pods)})
+
+
+def _rows(there: There, jobs: Mapping[str, JobStatus], said: Callable[[PodThere, JobStatus, str], Said]) -> tuple[PodRow, ...]:
+    known = ((pod, jobs[pod.job_id]) for pod in there.pods if pod.job_id in jobs)
+    return tuple(_row(pod, status, *said(pod, status, there.rule)) for pod, status in known)
+
+
+def _row(pod: PodThere, status: JobStatus, where: Where, why: str) -> PodRow:
+    return PodRow(pod=pod, job=_name(status), where=where, why=why)
+
+
+def _name(status: JobStatus) -> str:
+    return f"{status.state.job.namespace}/{status.state.job.name}"
+
+
+def _expected(pod: PodThere, status: JobStatus, rule: str) -> Said:
+    state = status.state
+    if said := _in_any_case(pod, state, rule):
+        return said
+    assert pod.pod_rank is not None
+    if not _holds_its_rank(pod, state):
+        return Where.MOVES, "it does not hold its pod rank: it ends, or takes over and moves then"
+    plan = ladder.for_sub_health(state, pod.pod_rank)
+    if plan.refused:
+        return Where.WAITS, plan.refused
+    first = f"when the {status.running} that runs has ended, " if status.running else ""
+    return Where.MOVES, f"{first}by a hot switch; where no node is free for it, {WITHOUT_A_SPARE[state.job.drain]}"
+
+
+def _so_far(node: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
+    state = status.state
+    if not _holds_its_rank(pod, state) and pod.pod_rank is not None and not state.ended:
+        nobody = state.holders[pod.pod_rank] in NOBODY
+        return (Where.MOVES, "its rank gets another pod") if nobody else (Where.MOVED, _how(pod, state))
+    if said := _in_any_case(pod, state, rule):
+        return said
+    judged = next(_judged(node, pod, state), "")
+    if judged and state.job.drain is Drain.LET_GO:
+        return Where.STAYS, f"{judged}; nothing keeps it from being evicted"
+    if judged:
+        return Where.WAITS, judged
+    return Where.MOVES, f"{status.running} runs" if status.running else "it is not begun yet"
+
+
+def _in_any_case(pod: PodThere, state: JobState, rule: str) -> Said | None:
+    """What nothing that happens meanwhile changes."""
+    if state.ended:
+        return Where.OVER, f"its job has ended: {state.ended}"
+    if pod.pod_rank is None:
+        return Where.NO_RANK, "another one is made elsewhere when it ends"
+    if why := next(filter(None, _for_good(pod.pod_rank, state, rule)), ""):
+        return Where.STAYS, why
+    return None
+
+
+def _for_good(pod_rank: int, state: JobState, rule: str) -> Iterator[str]:
+    job = state.job
+    yield observing.ONLY if job.observe else ""
+    yield f"its job ignores rule {rule} (rekindle.io/ignore-rules)" if rule in filters(job.annotations).ignored else ""
+    yield ladder.for_sub_health(state, pod_rank).ignored
+    yield "; ".join(eligibility.never(job, pod_rank))
+
+
+def _holds_its_rank(pod: PodThere, state: JobState) -> bool:
+    """Of a job whose pods nobody has told of yet, every pod counts as the one of its rank."""
+    rank = pod.pod_rank
+    return rank is not None and (rank >= len(state.holders) or state.holders[rank] == _short(pod.uid))
+
+
+def _judged(node: str, pod: PodThere, state: JobState) -> Iterator[str]:
+    """What was decided about its being there; a hot switch that is tried again is not decided."""
+    for one in state.faults:
+        if one.fault.kind is FaultKind.SUB_HEALTH and one.fault.node == node and pod.pod_rank in one.fault.pod_ranks:
+            yield one.judged
+
+
+def _how(pod: PodThere, state: JobState) -> str:
+    """By what its rank has got another pod, as far as the job remembers."""
+    for verdict in (verdict for incident in reversed(state.history) for verdict in reversed(incident.ladder)):
+        for one in verdict.switched:
+            if _short(one.before.uid) == _short(pod.uid):
+                return f"to {one.after.node} by a {verdict.mode}{_lost(verdict)}"
+        if verdict.restarted_at:
+            return f"by a {verdict.mode}, from the last checkpoint"
+    return ""
+
+
+def _lost(verdict: Verdict) -> str:
+    return "" if verdict.steps_lost is None else f", steps lost: {verdict.steps_lost}"
+
+
+def _short(uid: str) -> str:
+    return uid[:HOLDER_LENGTH]

@@ -1,0 +1,106 @@
+"""What a person sees of a node that is drained: typed beside a real control plane and a scripted peer."""
+
+import asyncio
+import json
+import signal
+from functools import partial
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from rekindle.model.job import Drain, Job, SubHealthStrategy
+from rekindle.model.keys import HEALTH
+from tests.cli.test_recover import ended, until_said
+from tests.cli.test_recover import typed as any_command
+from tests.support.harness import Harness, a_job, training
+from tests.support.scripted_cluster import ScriptedCluster
+from tests.workflows.test_drains import a_drained_job
+
+typed = partial(any_command, counted=True)
+
+
+async def seen(world: Harness) -> None:
+    """What the watcher does, as soon as the node is cordoned."""
+    async with asyncio.timeout(40):
+        while not world.cluster.cordoned.get("node-1"):
+            await asyncio.sleep(0.02)
+    await world.look("node-1")
+
+
+async def test_a_node_is_drained_pod_by_pod_and_taken_back(temporal: WorkflowEnvironment) -> None:
+    """The dry run says what would be done, the drain what was, with the phases of what moves the pod; undone it is as before."""
+    async with training(temporal, a_job()) as (world, _peer):
+        name = f"default/{world.job.name}"
+        await world.look()
+        code, said = await ended(await typed(world, "drain", "node-1", "--dry-run"))
+        assert code == 0, said
+        assert "moves" in said.splitlines()[1]
+        assert "by a hot switch; where no node is free for it, it waits and is tried again" in said
+        assert not world.cluster.cordoned
+        command = await typed(world, "drain", "node-1")
+        await seen(world)
+        code, said = await ended(command)
+        assert code == 0, said
+        assert f"{name}: {world.job.name}-worker-1 moved: to node-2 by a hot switch, steps lost: 0" in said
+        assert f"{name}: ✓ hot switch: " in said or f"{name}: … hot switch: " in said
+        assert "node-1 is drained: no rank is there any more" in said
+        code, said = await ended(await typed(world, "drain", "node-1", "--undo"))
+        assert (code, said, world.cluster.cordoned["node-1"]) == (0, "node-1 takes pods again\n", False)
+        code, said = await ended(await typed(world, "drain", "node-1", "--undo"))
+        assert (code, "nothing to undo" in said) == (0, True)
+
+
+async def test_without_a_spare_the_command_ends_and_the_drain_waits(temporal: WorkflowEnvironment) -> None:
+    """With exit code 1 and the reason; who wants to wait does, and an interrupt says what goes on."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.look()
+        command = await typed(world, "drain", "node-1", "--output", "json")
+        await seen(world)
+        code, said = await ended(command)
+        (row,) = json.loads(said.splitlines()[0])["rows"]
+        assert (code, row["where"], row["pod"]["pod_rank"]) == (1, "waits", 1)
+        assert row["why"].startswith("ignored: the drain waits: no spare: ")
+        command = await typed(world, "drain", "node-1", "--wait")
+        await until_said(command, "waits: ignored: the drain waits")
+        command.send_signal(signal.SIGINT)
+        code, said = await ended(command)
+        assert code == 130
+        assert "node-1 stays cordoned, and its ranks go on to leave it" in said
+        assert cluster.cordoned["node-1"]
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (a_job(sub_health=SubHealthStrategy.IGNORE), "the job's policy is ignore"),
+        (a_job(annotations={"rekindle.io/ignore-rules": "plain/cordoned"}), "its job ignores rule plain/cordoned"),
+        (a_job(observe=True), "only observes"),
+        (a_job(drain=Drain.LET_GO), "a person says that it is well, which silences every rule"),
+    ],
+    ids=["policy", "rule", "observed", "silenced"],
+)
+async def test_a_drain_that_would_not_come_to_its_end_is_refused(temporal: WorkflowEnvironment, job: Job, why: str) -> None:
+    """With every reason, the same that the dry run gives, and nothing is touched."""
+    cluster = ScriptedCluster(job)
+    if "well" in why:
+        cluster.node_annotations["node-1"] = {HEALTH: "well"}
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        code, judged = await ended(await typed(world, "drain", "node-1", "--dry-run", "--output", "json"))
+        (reason,) = json.loads(judged)["refused"]
+        assert (code, why in reason) == (4, True), judged
+        code, said = await ended(await typed(world, "drain", "node-1"))
+        assert (code, said) == (4, f"error: {reason}\n")
+        assert not cluster.cordoned
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("drain", "node-99"), "node-99"), (("drain", "node-1", "--undo", "--dry-run"), "--undo: use it alone")],
+)
+async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, arguments: tuple[str, ...], words: str) -> None:
+    """By a node that there is not, and by options that contradict each other."""
+    async with training(temporal, a_job()) as (world, _peer):
+        code, said = await ended(await typed(world, *arguments))
+        assert (code, words in said) == (2, True), said

@@ -1,0 +1,113 @@
+"""What becomes of the pods on a node that a person drains."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from rekindle.model.draining import Where
+from rekindle.model.explained import PodThere, There
+from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
+from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
+from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
+from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.policy import draining
+
+NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
+JOB = Job(id=JobId("job"), name="gpt", pods=2, sub_health=SubHealthStrategy.HOT_SWITCH)
+RANK_1, MANAGER, FOREIGN = (
+    PodThere(job_id="job", name="gpt-worker-1", uid="uid-of-one", pod_rank=1),
+    PodThere(job_id="job", name="gpt-manager", uid="uid-of-manager"),
+    PodThere(job_id="other", name="web", uid="uid-of-web", pod_rank=0),
+)
+THERE = There(rule="plain/cordoned", pods=(RANK_1, MANAGER, FOREIGN))
+
+
+def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobStatus:
+    known = {"holders": ("uid-of-n", "uid-of-o"), "attachment": Attachment(queue="q", session="s", since=NOW)}
+    progress = Progress(incarnation="i", step=1)
+    state = JobState.of(job).with_(progress=progress, **{**known, **changes})
+    return JobStatus(state=state, running=running, recovery="recovery/1" if running else "")
+
+
+def cordoned(judged: str = "") -> tuple[Standing, ...]:
+    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
+    fault = Fault(id="c", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), node="node-1", source=WATCHER, decided=decided)
+    return (Standing(fault=fault, judged=judged),)
+
+
+def moved(**changes: Any) -> tuple[Incident, ...]:
+    pods = [PodRef(name="gpt-worker-1", uid=uid, node=node) for uid, node in (("uid-of-one", "node-1"), ("uid-of-two", "node-2"))]
+    switched = (Switched(pod_rank=1, before=pods[0], after=pods[1]),)
+    verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.RECOVERED, reason="moved", steps_lost=0, switched=switched)
+    ladder = (verdict.with_(**changes),)
+    return (
+        Incident(
+            number=1,
+            summary="cordoned",
+            started_at=NOW,
+            seconds=1.0,
+            verdict=Outcome.RECOVERED,
+            ladder=ladder,
+            policy_after=SubHealthStrategy.HOT_SWITCH,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "where", "why"),
+    [
+        (status(), Where.MOVES, "by a hot switch; where no node is free for it, it waits and is tried again"),
+        (status(JOB.model_copy(update={"drain": Drain.RESCHEDULE})), Where.MOVES, "start anew, from its last checkpoint"),
+        (status(JOB.model_copy(update={"drain": Drain.LET_GO})), Where.MOVES, "it stays until it is evicted"),
+        (status(running=Mode.LINK_SWITCH), Where.MOVES, "when the link switch that runs has ended, by a hot switch"),
+        (status(attachment=None), Where.WAITS, "the training side is not attached"),
+        (status(problems=("two pods",)), Where.WAITS, "the job cannot be recovered as it is: two pods"),
+        (status(holders=("uid-of-n", "another1")), Where.MOVES, "it does not hold its pod rank"),
+        (status(JOB.model_copy(update={"framework": "tensorflow"})), Where.STAYS, "framework tensorflow is not supported"),
+        (status(ended="deleted"), Where.OVER, "its job has ended: deleted"),
+    ],
+)
+def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: JobStatus, where: Where, why: str) -> None:
+    """A pod that would stay for good refuses the drain, one that can only not move now does not; others' pods are not shown."""
+    would = draining.forecast("node-1", THERE, {"job": known})
+    ours, manager = would.rows
+    assert (ours.where, why in ours.why) == (where, True), ours
+    assert manager.where is (Where.OVER if known.state.ended else Where.NO_RANK)
+    assert bool(would.refused) is (where is Where.STAYS)
+
+
+@pytest.mark.parametrize(
+    ("known", "where", "why"),
+    [
+        (status(), Where.MOVES, "it is not begun yet"),
+        (status(running=Mode.HOT_SWITCH, faults=cordoned()), Where.MOVES, "hot switch runs"),
+        (status(faults=cordoned("ignored: no spare")), Where.WAITS, "ignored: no spare"),
+        (status(JOB.model_copy(update={"drain": Drain.LET_GO}), faults=cordoned("no spare")), Where.STAYS, "from being evicted"),
+        (status(holders=("uid-of-n", "*")), Where.MOVES, "its rank gets another pod"),
+        (status(holders=("uid-of-n", "uid-of-t"), history=moved()), Where.MOVED, "to node-2 by a hot switch, steps lost: 0"),
+        (
+            status(holders=("uid-of-n", "uid-of-t"), history=moved(switched=(), restarted_at=NOW, mode=Mode.JOB_RESCHEDULING)),
+            Where.MOVED,
+            "by a job rescheduling, from the last checkpoint",
+        ),
+    ],
+)
+def test_what_has_become_of_a_pod_is_told_by_who_holds_its_rank(known: JobStatus, where: Where, why: str) -> None:
+    """And by what was decided about its node."""
+    (ours, _) = draining.progress("node-1", THERE, {"job": known}).rows
+    assert (ours.where, why in ours.why) == (where, True), ours
+
+
+def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
+    """Not while the old pod ends there still, nor where another one came meanwhile; a manager is nobody that is waited for."""
+    jobs = {"job": status(holders=("uid-of-n", "uid-of-t"), history=moved())}
+    assert not draining.progress("node-1", THERE, jobs).drained
+    assert not draining.progress("node-1", THERE, jobs, THERE).drained
+    gone = THERE.model_copy(update={"pods": (MANAGER,)})
+    known = draining.met(THERE, gone)
+    assert len(known.pods) == 3
+    assert draining.progress("node-1", known, jobs, gone).drained
+    new = PodThere(job_id="job", name="gpt-worker-1-hot", uid="uid-of-two", pod_rank=1)
+    came = THERE.model_copy(update={"pods": (MANAGER, new)})
+    assert not draining.progress("node-1", draining.met(THERE, came), jobs, came).drained
