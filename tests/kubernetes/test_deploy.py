@@ -22,6 +22,7 @@ import workers.gateway.server
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
+from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
 from workers.local_kubernetes.binaries import MODULE, kubectl
 from workers.rivals import NAMESPACE, PART_OF, SERVICE
@@ -172,6 +173,42 @@ def test_every_setting_is_known(overlay: str, manifests: dict[str, list[Object]]
         written = {name for name in environment(manifests[overlay], one) if name.startswith("REKINDLE_")}
         assert {name.split("__")[0] for name in written} <= known
         assert settings(manifests[overlay], one, monkeypatch).cluster == "kubernetes"
+
+
+OWN_RULES = """
+apiVersion: rekindle.io/v1
+kind: Rules
+spec:
+  use: [nvidia]
+  rules:
+    - {name: bad-cable, condition: {type: RdmaLinkFlapping}, then: network-fault, settle: 30, clear: 300}
+"""
+
+
+@pytest.mark.parametrize("own", ["", OWN_RULES], ids=["as it comes", "with a file of the overlay"])
+def test_rules_of_one_s_own_reach_every_process(
+    program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str
+) -> None:
+    """By a component; the file is what `rekindle check` accepts, where the setting says, and a change replaces the pods."""
+    overlay = deploy / "overlays" / f"own-rules-{len(own)}"
+    overlay.mkdir()
+    replaced = {"name": "rekindle-rules", "namespace": NAMESPACE, "behavior": "replace", "files": ["rules.yaml"]}
+    components = [f"../../components/{name}" for name in ("rules-nvidia", "rules-own")]
+    kustomization = {"resources": ["../standalone"], "components": components, "configMapGenerator": [replaced] if own else []}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    (overlay / "rules.yaml").write_text(own)
+    objects = rendered(program, overlay)
+    shutil.rmtree(overlay)
+    for one in workloads(objects):
+        (volume,) = (volume for volume in template(one)["spec"]["volumes"] if volume["name"] == "rules")
+        (mount,) = (mount for mount in container(one)["volumeMounts"] if mount["name"] == "rules")
+        data = named(objects, "ConfigMap", volume["configMap"]["name"])["data"]
+        path = Path(settings(objects, one, monkeypatch).rules)
+        assert (path.parent, path.name) == (Path(mount["mountPath"]), *data)
+        (tmp_path / path.name).write_text(data[path.name])
+        names = [rule.name for rule in rules_of(str(tmp_path / path.name)).rules]
+        assert ("bad-cable" in names, "nvidia/gpu-broken" in names, "plain/cordoned" in names) == (bool(own), bool(own), True)
+    assert [one["metadata"]["name"] for one in of_kind(objects, "Role") if one["metadata"]["namespace"] == "default"]
 
 
 @every_overlay
