@@ -29,7 +29,7 @@ from tests.support.kubernetes import local_kubernetes
 from tests.support.public_fault_peer import fault, request, send
 from tests.support.watching import Peer, watching
 
-NODE, ROUNDS = "benchmarked", 10
+NODE, ROUNDS = "benchmarked", 8
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -46,6 +46,8 @@ class World:
 
     def __init__(self, api: Api, gateway: str) -> None:
         self.api, self.gateway = api, gateway
+        self.told = 0
+        """Public faults, each of which is another one."""
 
     async def node(self, **changes: Any) -> None:
         await self.api.patch(f"/api/v1/nodes/{NODE}", changes)
@@ -65,7 +67,8 @@ class World:
         await self.api.delete(f"{path}/{name}", (await self.api.get(f"{path}/{name}"))["metadata"]["uid"])
 
     async def tell(self, assertion: str) -> None:
-        told = fault(assertion=assertion, influence=[{"nodeName": NODE, "deviceIds": [0]}])
+        self.told += assertion == "occur"
+        told = fault(assertion=assertion, faultId=f"fault-{self.told:04}", influence=[{"nodeName": NODE, "deviceIds": [0]}])
         assert (await send(self.gateway, request(told)))[0] == 0
 
 
@@ -158,7 +161,7 @@ async def measured(peer: Peer, rule: str, comes: Change, goes: Change, rounds: i
     over: list[float] = []
     for number in range(rounds + 1):
         for change, found, shown in ((comes, there, True), (goes, over, False)):
-            await asyncio.sleep(1.1)  # two changes at once are gathered, which is not what is measured
+            await asyncio.sleep(1.2)  # what comes at once is gathered, and so is more than sixty a minute
             began = time.perf_counter()
             await change()
             await until_told(peer, rule, shown=shown)
@@ -185,7 +188,7 @@ async def measure(kubeconfig: Path, rounds: int) -> list[str]:
 
 def _spread(milliseconds: Sequence[float]) -> str:
     known = sorted(milliseconds)
-    return f"{statistics.median(known):.0f} ({known[0]:.0f}-{known[int(0.95 * len(known))]:.0f}, worst {known[-1]:.0f})"
+    return f"{statistics.median(known):.0f} ({known[0]:.0f}-{known[-1]:.0f})"
 
 
 def main() -> None:

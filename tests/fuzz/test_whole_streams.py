@@ -44,7 +44,7 @@ class Served:
         self.something_made = asyncio.Event()
 
     async def watch(self, path: str, since: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        for thing in copy.deepcopy(self.changes.get(path, [])):
+        for thing in copy.deepcopy(self.changes.get(_one(path, selectors), [])):
             yield Change("ADDED", thing)
             yield Change("MODIFIED", thing)
         await asyncio.Event().wait()
@@ -68,7 +68,13 @@ class Served:
         (self.changes if later else self.listed).setdefault(path, []).extend(things)
 
     async def list(self, path: str, **selectors: str) -> Listing:
-        return Listing(copy.deepcopy(self.listed.get(path, [])), "1")
+        return Listing(copy.deepcopy(self.listed.get(_one(path, selectors), [])), "1")
+
+
+def _one(path: str, selectors: dict[str, str]) -> str:
+    """The path of one object, where it is selected by its name."""
+    field, _, name = selectors.get("fieldSelector", "").partition("=")
+    return f"{path}/{name}" if field == "metadata.name" else path
 
 
 def named(thing: Object, name: str) -> Object:
@@ -161,7 +167,12 @@ def test_no_node_ends_the_watch(data: st.DataObject) -> None:
 
 
 SAID: dict[str, tuple[str, str, Object, str]] = {
-    "event": ("nvidia", "/api/v1/namespaces/default/events", event(), ""),
+    "event": (
+        "nvidia",
+        "/api/v1/namespaces/default/events",
+        event(metadata={"name": "hot", "uid": "hot", "managedFields": [{"time": "2100-01-01T00:00:00Z"}]}),
+        "",
+    ),
     "cards": (
         "ascend",
         "/api/v1/namespaces/kube-system/configmaps",
@@ -197,7 +208,7 @@ SAID: dict[str, tuple[str, str, Object, str]] = {
     ),
     "separated": (
         "ascend",
-        "/api/v1/namespaces/cluster-system/configmaps",
+        "/api/v1/namespaces/cluster-system/configmaps/clusterd-manual-info-cm",
         config_map("separated", **{"node-0": {"Total": ["Ascend910-0"], "Detail": {"Ascend910-0": [{"FaultCode": "1"}]}}}),
         "node-0",
     ),

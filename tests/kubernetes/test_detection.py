@@ -133,7 +133,7 @@ async def test_mindcluster_s_config_maps(kubeconfig: Path, node: Namespace) -> N
         await put(api, system, labelled(device_info(card(2, c8C084E00="SeparateNPU"), node=NODE), labels))
         await seen.until_found("ascend/device-broken")
         await put(api, system, labelled(device_info(node=NODE), labels, ManuallySeparateNPU="Ascend910-3"))
-        await seen.until_found("ascend/device-broken")
+        await seen.until_found("ascend/separated")
         await put(api, system, labelled(device_info(node=NODE), labels, ManuallySeparateNPU=None))
         await seen.until_found()
         broken = {"DeviceType": "CPU", "DeviceId": 1, "FaultCode": ["00000001"], "FaultLevel": "SeparateFault"}

@@ -1,14 +1,14 @@
 """Public faults that come by the wire, kept in the real API server and seen by the real watch."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
-from activities.clusters.api_server import Api
+from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.public_faults import OURS, PublicFaults
 from rekindle.model.keys import SERIAL_NUMBER
 from tests.gateway.test_public_faults import served
@@ -25,6 +25,13 @@ async def node(namespace: Namespace) -> AsyncIterator[Namespace]:
     made = await namespace.api.create("/api/v1/nodes", {"metadata": {"name": NODE, "annotations": {SERIAL_NUMBER: "SN1"}}})
     yield namespace
     await namespace.api.delete(f"/api/v1/nodes/{NODE}", made["metadata"]["uid"])
+    for one in await kept(namespace):
+        await namespace.api.delete(f"{CONFIG_MAPS}/{one['metadata']['name']}", one["metadata"]["uid"])
+
+
+async def kept(namespace: Namespace) -> Sequence[Object]:
+    selector = ",".join(f"{key}={value}" for key, value in OURS.items())
+    return (await namespace.api.list(CONFIG_MAPS, labelSelector=selector)).items
 
 
 @asynccontextmanager
@@ -34,7 +41,9 @@ async def gateway(namespace: Namespace, kubeconfig: Path, directory: Path, behin
     Args:
         behind: seconds by which its clock is slow, so that nobody has to wait.
     """
-    own = await namespace.kubeconfig_of("teller", kubeconfig, directory)
+    own = directory / "teller"
+    if not own.exists():
+        await namespace.kubeconfig_of("teller", kubeconfig, directory)
     await ensure_namespace(namespace.api, "cluster-system")
     rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/cluster-system"
     for thing in yaml.safe_load_all((DEPLOY / "components" / "rules-ascend" / "rbac.yaml").read_text()):
@@ -55,7 +64,7 @@ async def test_what_is_told_is_seen_until_it_has_recovered(kubeconfig: Path, nod
         for _ in range(2):
             assert (await send(target, request(fault(influence=named))))[0] == 0
         await seen.until_found("ascend/public-broken")
-        assert len((await node.api.list(CONFIG_MAPS, labelSelector=next(map("=".join, OURS.items())))).items) == 1
+        assert len(await kept(node)) == 1
         assert (await send(target, request(fault(influence=named, assertion="recover"))))[0] == 0
         await seen.until_found()
         numbered = [{"nodeSN": "SN1", "deviceIds": [0]}]
@@ -64,8 +73,7 @@ async def test_what_is_told_is_seen_until_it_has_recovered(kubeconfig: Path, nod
     async with gateway(node, kubeconfig, tmp_path) as target, shown(kubeconfig, "ascend") as seen:
         assert (await send(target, request(fault("010001002", "recover", influence=numbered, faultId="degraded-1"))))[0] == 0
         await seen.until_found()
-        left = (await node.api.list(CONFIG_MAPS, labelSelector=next(map("=".join, OURS.items())))).items
-        assert len(left) == 1, "the first one was swept"
+        assert len(await kept(node)) == 1, "the first one was swept"
 
 
 async def test_what_comes_once_is_over_by_itself(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
