@@ -139,6 +139,7 @@ class Resources(Shape):
 
 
 class Container(Shape):
+    name: str = ""
     image: str = ""
     command: list[str] = []
     args: list[str] = []
