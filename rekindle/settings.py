@@ -76,8 +76,9 @@ class Settings(BaseSettings):
     calls arrive from another address than its own (a proxy in the pod, masquerading). `nobody`: no such job is served."""
 
     platforms: tuple[IPv4Network | IPv6Network, ...] = ()
-    """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`), such
-    as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of Temporal."""
+    """On Kubernetes: networks whose addresses may ask on the wire for operations on jobs (`SwitchNicTrack`, `StressTest`) and
+    tell of faults of nodes (`PubFault`), such as `["10.0.7.0/24"]`. By default nobody may: the CLI and the client ask by way of
+    Temporal."""
 
     gateway_address: str = Field(default="clusterd-grpc-svc.mindx-dl.svc:8899", pattern=r"^\S+:\d{1,5}$")
     """Where pods of a job on Kubernetes reach the gateway. Source: ClusterD's service."""

@@ -11,7 +11,7 @@ from rekindle.cli.output import Format, Output, console, print_columns, print_js
 from rekindle.errors import BadInput, NotFound
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
 from rekindle.model.rule_file import rules_of
-from rekindle.model.rules import Rules
+from rekindle.model.rules import Rule, Rules, Then
 from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
 from rekindle.policy.explaining import UNUSED, is_used
@@ -46,8 +46,8 @@ async def check(file: Path, *, output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         print_json([one.model_dump(mode="json", exclude_defaults=True) for one in rules.rules])
         return
-    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule.settle, one.rule.clear)) for one in rules.rules]
-    print_columns(("rule", "decides about", "says", "settles after", "over after"), rows)
+    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule)) for one in rules.rules]
+    print_columns(("rule", "decides about", "says", "settles after", "over after", "told once, counts"), rows)
     _say(f"{file}: rules: {len(rules.rules)}, {_reads(rules)}")
 
 
@@ -55,8 +55,10 @@ def _reads(rules: Rules) -> str:
     return f"reads: nodes and pods{''.join(f', {one}' for one in sorted(rules.reporters))}"
 
 
-def _times(settle: timedelta, clear: timedelta) -> tuple[str, str]:
-    return (_seconds(settle.total_seconds()), _seconds(clear.total_seconds()))
+def _times(rule: Rule) -> tuple[str, ...]:
+    lasting = [rule.lasts(source) for source in rule.report.source] if rule.report and rule.then is not Then.NOTHING else []
+    once = max((one for one in lasting if one), default=timedelta())
+    return tuple(_seconds(one.total_seconds()) for one in (rule.settle, rule.clear, once))
 
 
 def _seconds(seconds: float) -> str:
@@ -122,6 +124,7 @@ def _fact(fact: FactNow) -> str:
         return f"{fact.saw} ({UNUSED}{since}){message}"
     given = f", has to last {_seconds(fact.settle)}" if fact.settle else ""
     kept = f", has to be gone {_seconds(fact.clear)}" if fact.clear else ""
+    kept += f", over by itself {when(fact.until)}" if fact.until else ""
     return f"{fact.saw} -> {fact.then} (rule {fact.rule}{since}{given}{kept}){message}"
 
 

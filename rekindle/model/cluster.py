@@ -77,6 +77,9 @@ class ContainerState(Resource):
     """What became of a container of a pod."""
 
     name: str
+    trains: bool = True
+    """Whether it has accelerators, or is the first one of a pod that has none."""
+
     waiting: str = ""
     """Why it waits: `CrashLoopBackOff`."""
 
@@ -103,6 +106,9 @@ class PodStatus(Resource):
 
     devices: tuple[str, ...] = ()
     """Local ids of its devices on its node (`0`, `1`, ...), in the order of its local ranks. Empty: none, or nobody says."""
+
+    uuids: tuple[str, ...] = ()
+    """The same by UUID (`GPU-6b2c...`), in no order, where local ids are not said."""
 
 
 class Pod(Resource):
@@ -149,6 +155,11 @@ class NodeReport(Resource):
     """Local ids of the devices that it is about; empty: the whole node."""
 
     since: datetime | None = None
+    told: datetime | None = None
+    """When it was said last, by the clock of the API server where that says so."""
+
+    until: datetime | None = None
+    """When it is over by itself, if nobody says it again; None: it lasts as long as its object says it."""
 
 
 class NodeSpec(Resource):

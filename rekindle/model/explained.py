@@ -54,6 +54,8 @@ class FactNow(Value):
     saw: Note
     message: Note = ""
     since: datetime | None = None
+    until: datetime | None = None
+    """When it is over by itself."""
     devices: tuple[str, ...] = ()
     rule: str = ""
     """That decides about it; empty: none knows it, it is not used."""

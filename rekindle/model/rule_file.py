@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.manifest import Loader, refusal
 from rekindle.model.problems import problems
-from rekindle.model.rules import MOST_RULES, Named, Rule, Rules
+from rekindle.model.rules import MOST_RULES, Named, Rule, Rules, listed
 
 MOST_BYTES = 1024 * 1024
 """Of a file; a ConfigMap has no more."""
@@ -28,7 +28,7 @@ class ReadyMade(StrEnum):
 
 
 class Spec(Written):
-    use: tuple[ReadyMade, ...] = (ReadyMade.PLAIN,)
+    use: Annotated[tuple[ReadyMade, ...], BeforeValidator(listed)] = (ReadyMade.PLAIN,)
     """Ready-made sets that are asked behind the rules of the file, in this order."""
 
     rules: Annotated[tuple[Rule, ...], Field(max_length=MOST_RULES)] = ()

@@ -20,6 +20,9 @@ LONGEST_NAME = 60
 LONGEST_WORD = 300
 LONGEST_TIME = timedelta(days=1)
 
+EVENT_LASTS = timedelta(minutes=10)
+"""How long an event counts that was told once, where its rule does not say so."""
+
 
 class Then(StrEnum):
     """What a fact means."""
@@ -50,13 +53,21 @@ def is_like(text: str, pattern: str) -> bool:
     return text == pattern if "*" not in pattern else bool(_expression(pattern).fullmatch(text))
 
 
-def _listed(value: object) -> object:
-    """One word is a list of one."""
-    return (value,) if isinstance(value, str) else value
+def listed(value: object) -> object:
+    """One word, or one number, is a list of one."""
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _words(value: object) -> object:
+    """YAML reads `True` and 010001001 as what they are not meant to be."""
+    for one in value if isinstance(value, list) else (value,):
+        if isinstance(one, bool | int | float):
+            raise ValueError("is no word for YAML: put it in quotes")  # noqa: TRY004  (Pydantic wants this one)
+    return listed(value)
 
 
 Word = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD)]
-Words = Annotated[tuple[Word, ...], BeforeValidator(_listed), Field(min_length=1, max_length=100)]
+Words = Annotated[tuple[Word, ...], BeforeValidator(_words), Field(min_length=1, max_length=100)]
 """Patterns, of which one has to fit."""
 ANYTHING: tuple[str, ...] = ("*",)
 
@@ -126,13 +137,19 @@ class MarkMatch(Match):
         return self.key == other.key and all(any(is_like(o, own) for own in self.value) for o in other.value)
 
 
+ExitCode = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+
 class ContainerMatch(Written):
     """How a container of a pod is that has not ended as a whole."""
+
+    name: Words | None = None
+    """By default only the containers that train: what runs beside them may come and go."""
 
     waiting: Words | None = None
     """Reasons for which it waits: `CrashLoopBackOff`."""
 
-    exit_code: tuple[Annotated[int, Field(ge=-(2**31), lt=2**31)], ...] | None = Field(default=None, min_length=1, max_length=100)
+    exit_code: Annotated[tuple[ExitCode, ...], BeforeValidator(listed), Field(min_length=1, max_length=100)] | None = None
     """With which it ended last."""
 
     restarts: int | None = Field(default=None, ge=1)
@@ -141,19 +158,28 @@ class ContainerMatch(Written):
     def takes(self, fact: Mapping[str, str]) -> bool:
         waits = self.waiting is None or any(is_like(fact["waiting"], one) for one in self.waiting)
         ended = self.exit_code is None or fact["exit_code"] in map(str, self.exit_code)
-        return waits and ended and (self.restarts is None or int(fact["restarts"]) >= self.restarts)
+        is_it = any(is_like(fact["name"], one) for one in self.name) if self.name else bool(fact["trains"])
+        return is_it and waits and ended and (self.restarts is None or int(fact["restarts"]) >= self.restarts)
 
     def covers(self, other: Self) -> bool:
         waits = self.waiting is None or (
             other.waiting is not None and all(any(is_like(o, own) for own in self.waiting) for o in other.waiting)
         )
         ended = self.exit_code is None or (other.exit_code is not None and set(other.exit_code) <= set(self.exit_code))
-        return waits and ended and (self.restarts is None or (other.restarts is not None and other.restarts >= self.restarts))
+        named = self.name == other.name or (
+            self.name is not None and all(any(is_like(o, own) for own in self.name) for o in other.name or ANYTHING)
+        )
+        return (
+            named
+            and waits
+            and ended
+            and (self.restarts is None or (other.restarts is not None and other.restarts >= self.restarts))
+        )
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.waiting is None and self.exit_code is None and self.restarts is None:
-            raise ValueError("says nothing: accepted are waiting, exitCode and restarts")
+            raise ValueError("says nothing: accepted are waiting, exitCode and restarts, with a name or without")
         return self
 
 
@@ -183,6 +209,23 @@ class ReportMatch(Match):
         return words
 
 
+class Healed(Written):
+    """What says of the same node, later, that something is over."""
+
+    condition: NodeConditionMatch | None = None
+    report: ReportMatch | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.condition is None) == (self.report is None):
+            raise ValueError("has one of condition, report")
+        return self
+
+    def takes(self, source: str, fact: Mapping[str, str]) -> bool:
+        match: Match | None = {"condition": self.condition, "report": self.report}.get(source)
+        return match is not None and match.takes(fact)
+
+
 REPORTERS = ("event", "device-plugin", "switch", "noded", "public-fault")
 
 SOURCES = ("condition", "taint", "cordoned", "label", "annotation", "podCondition", "container", "report")
@@ -194,16 +237,26 @@ def _one_group(text: str) -> str:
         groups = re.compile(text).groups
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"is no regular expression: {error}") from error
-    if text and groups != 1:
+    if groups != 1:
         raise ValueError("must have one group in parentheses, which is the device")
     return text
 
 
+def _is_a_name(text: str) -> str:
+    if not re.fullmatch(rf"[a-z0-9]([-a-z0-9.]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?", text):
+        raise ValueError(
+            f"accepted are 1 to {LONGEST_NAME} small letters, digits, hyphens and dots, with a letter or digit at both ends"
+        )
+    return text
+
+
+Expression = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD), AfterValidator(_one_group)]
 Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_TIME)]
+Lasting = Annotated[timedelta, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
 
 
 class Rule(Written):
-    name: Annotated[str, StringConstraints(pattern=rf"^[a-z0-9]([-a-z0-9.]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?$")]
+    name: Annotated[str, AfterValidator(_is_a_name)]
     condition: NodeConditionMatch | None = None
     taint: TaintMatch | None = None
     cordoned: Literal[True] | None = None
@@ -222,9 +275,15 @@ class Rule(Written):
     clear: Seconds = timedelta(0)
     """It has to be gone so long until it is over: what comes and goes within that is one fault."""
 
-    device: Annotated[str, Field(max_length=LONGEST_WORD), AfterValidator(_one_group)] = ""
-    """Regular expression with one group: local id of a device of the node, as the message names it. Every one that is named
-    counts."""
+    expires: Lasting | None = None
+    """Of a report that is told once: it counts so long after it was told last. An event that has none here counts ten minutes."""
+
+    healed: Healed | None = None
+    """Of a report: what says of the same node, not before it, that it is over."""
+
+    device: Annotated[tuple[Expression, ...], BeforeValidator(listed), Field(max_length=10)] = ()
+    """Regular expressions with one group: a device of the node, as the message names it. Every one that the first of them finds
+    counts; where each finds one, these are names of one device."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
@@ -232,9 +291,33 @@ class Rule(Written):
         if len(named) != 1:
             said = f"names {' and '.join(named)}" if named else "names no source"
             raise ValueError(f"{said}: a rule has one of {', '.join(SOURCES)}")
-        if self.then is Then.NOTHING and (self.settle or self.clear or self.device):
-            raise ValueError("contradicts itself: what means nothing has no settle, clear or device")
+        if self.then is Then.NOTHING and (self.settle or self.clear or self.device or self.expires or self.healed):
+            raise ValueError("contradicts itself: what means nothing has no settle, clear, expires, healed or device")
         return self
+
+    @model_validator(mode="after")
+    def _can_count(self) -> Self:
+        """What is told once lasts no longer than its rule says."""
+        if self.cordoned and self.device:
+            raise ValueError("contradicts itself: a cordon names no device")
+        if self.report is None:
+            if self.expires or self.healed:
+                raise ValueError("expires and healed are a report's: other facts last as long as they are shown")
+            return self
+        if self.healed and self.healed.report and self.healed.report.covers(self.report):
+            raise ValueError("never counts: healed takes all that the rule itself takes")
+        for source in self.report.source:
+            lasts = self.lasts(source)
+            if lasts is not None and lasts <= self.settle:
+                raise ValueError(
+                    f"never counts: it is over after {lasts.total_seconds():g} seconds (expires) and settles after "
+                    f"{self.settle.total_seconds():g}"
+                )
+        return self
+
+    def lasts(self, reporter: str) -> timedelta | None:
+        """How long a report of this source counts after it was told last; None: as long as its object says it."""
+        return self.expires or (EVENT_LASTS if reporter == "event" else None)
 
     @cached_property
     def source(self) -> str:
@@ -282,5 +365,6 @@ class Rules(Value):
     @cached_property
     def reporters(self) -> frozenset[str]:
         """Whose objects have to be read."""
-        matches = (match for one in self.rules for match in (one.rule.report, one.rule.beside) if match)
+        healed = (one.rule.healed.report for one in self.rules if one.rule.healed)
+        matches = (match for match in (*(m for one in self.rules for m in (one.rule.report, one.rule.beside)), *healed) if match)
         return frozenset(word for match in matches for word in match.source)

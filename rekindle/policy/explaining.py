@@ -88,6 +88,7 @@ def _fact(fact: Fact, named: Named | None) -> FactNow:
         saw=fact.saw,
         message=cut(fact.message, 160),
         since=fact.since,
+        until=fact.until,
         devices=fact.devices,
         rule=named.name if named else "",
         then=rule.then.value if rule else "",

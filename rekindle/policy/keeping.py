@@ -3,11 +3,10 @@
 Who sees the whole object, as the activities do, and who sees what is kept of it come to equal sightings.
 """
 
-from collections.abc import Iterable
-
-from rekindle.model.cluster import Condition, Node, Pod
+from rekindle.model.cluster import Node, Pod
 from rekindle.model.keys import GENERATION, POD_TYPE, RANK_INDEX, REPLICA_TYPE
-from rekindle.model.rules import Rules, Then
+from rekindle.model.rules import Rules
+from rekindle.policy.rules import of_matter
 
 LABELS = (GENERATION, REPLICA_TYPE)
 ANNOTATIONS = (RANK_INDEX, POD_TYPE)
@@ -22,7 +21,7 @@ def kept_of_pod(pod: Pod, rules: Rules) -> Pod:
         "annotations": {key: metadata.annotations[key] for key in ANNOTATIONS if key in metadata.annotations},
     }
     waits = (one for one in status.conditions if one.type == "PodScheduled" and one.status != "True")
-    judged = _judged((one for one in status.conditions if one.type != "PodScheduled"), "podCondition", rules)
+    judged = of_matter((one for one in status.conditions if one.type != "PodScheduled"), "podCondition", rules)
     return pod.model_copy(
         update={
             "metadata": metadata.model_copy(update=marks),
@@ -35,15 +34,5 @@ def kept_of_pod(pod: Pod, rules: Rules) -> Pod:
 def kept_of_node(node: Node, rules: Rules) -> Node:
     """Without conditions that mean nothing."""
     ready = (one for one in node.status.conditions if one.type == "Ready")
-    judged = _judged((one for one in node.status.conditions if one.type != "Ready"), "condition", rules)
+    judged = of_matter((one for one in node.status.conditions if one.type != "Ready"), "condition", rules)
     return node.model_copy(update={"status": node.status.model_copy(update={"conditions": (*ready, *judged)})})
-
-
-def _judged(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:
-    """Those that some rule may call a fault: what it is, the first rule says that takes it."""
-    judging = [named.rule for named in rules.by_source[source] if named.rule.then is not Then.NOTHING]
-    return tuple(one for one in conditions if any(rule.takes(_values(one)) for rule in judging))
-
-
-def _values(one: Condition) -> dict[str, str]:
-    return {"type": one.type, "status": one.status, "reason": one.reason, "message": one.message}

@@ -5,7 +5,7 @@ Asked by `policy.sighting`, which makes faults of the answers, and by whoever ex
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from rekindle.model.cluster import Condition, Node, NodeReport, Pod
 from rekindle.model.fault import CORDONED
 from rekindle.model.keys import HEALTH
 from rekindle.model.rules import Named, Rules, Then
+from rekindle.policy.device_names import ALSO
 
 WELL = "well"
 """Of the annotation `rekindle.io/health`: a person's word comes before every rule."""
@@ -22,6 +23,14 @@ LONGEST_SAW = 120
 LONGEST_CODE = 80
 MOST_DEVICES = 64
 """Of one fact."""
+
+LONGEST_MESSAGE = 10_000
+"""Characters in which devices are looked for."""
+
+ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
+"""In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
+
+NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Fact(NamedTuple):
@@ -40,6 +49,10 @@ class Fact(NamedTuple):
     message: str
     since: datetime | None = None
     devices: tuple[str, ...] = ()
+    told: datetime | None = None
+    """When it was said last."""
+    until: datetime | None = None
+    """When it is over by itself."""
 
 
 class Finding(NamedTuple):
@@ -56,11 +69,18 @@ class Finding(NamedTuple):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Local ids of the devices that it is about; empty: all of the node."""
+        """The devices that it is about, by local id, UUID or PCI address, or by several of these with `=` between; empty: all of
+        the node."""
         if self.fact.devices or not self.named.rule.device:
             return self.fact.devices
-        found = _expression(self.named.rule.device).findall(self.fact.message[:10_000])
-        return tuple(dict.fromkeys(filter(None, found)))[:MOST_DEVICES]
+        found = [one for one in map(self._named, self.named.rule.device) if one]
+        if len(found) > 1 and all(len(names) == 1 for names in found):
+            return (ALSO.join(names[0] for names in found),)
+        return found[0][:MOST_DEVICES] if found else ()
+
+    def _named(self, expression: str) -> tuple[str, ...]:
+        found = _expression(expression).findall(self.fact.message[:LONGEST_MESSAGE])
+        return tuple(dict.fromkeys(filter(None, found)))
 
 
 @lru_cache(maxsize=500)
@@ -94,20 +114,70 @@ def is_of_matter(report: NodeReport, rules: Rules) -> bool:
     others than events it is kept in any case, so that it can be shown as unused."""
     fact = _reported(report)
     takes = next((named for named in rules.by_source["report"] if named.rule.takes(fact.values)), None)
-    is_beside = any(named.rule.beside and named.rule.beside.takes(fact.values) for named in rules.rules)
-    return is_beside or report.source != "event" or (takes is not None and takes.rule.then is not Then.NOTHING)
+    is_asked_for = any(
+        (rule.beside and rule.beside.takes(fact.values)) or (rule.healed and rule.healed.takes("report", fact.values))
+        for rule in (named.rule for named in rules.rules)
+    )
+    return is_asked_for or report.source != "event" or (takes is not None and takes.rule.then is not Then.NOTHING)
+
+
+def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:
+    """Those that may make a difference, whatever is shown beside them: to a rule that does not call them nothing, or as what says
+    that something has healed.
+
+    Args:
+        source: condition or podCondition.
+    """
+    judging = [named.rule for named in rules.by_source[source] if named.rule.then is not Then.NOTHING]
+    healing = [named.rule.healed for named in rules.by_source["report"] if named.rule.healed]
+
+    def matters(fact: Fact) -> bool:
+        return any(rule.takes(fact.values) for rule in judging) or any(one.takes(source, fact.values) for one in healing)
+
+    return tuple(one for one in conditions if any(map(matters, _conditions((one,), source))))
+
+
+def over_at(report: NodeReport, rules: Rules) -> datetime | None:
+    """When it is over by itself: by its own word, or by the rules that may take it. None: it lasts as long as its object."""
+    lasting: list[timedelta | None] = []
+    fact = _reported(report)
+    for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
+        if rule.then is not Then.NOTHING:
+            lasting.append(rule.lasts(report.source))
+        if rule.beside is None:
+            break  # whatever comes behind it does not decide
+    told = report.told or report.since
+    known = [one for one in lasting if one is not None]
+    by_rule = told + max(known) if told and known and len(known) == len(lasting) else None
+    return min((moment for moment in (report.until, by_rule) if moment), default=None)
 
 
 def decisions(node: Node, rules: Rules) -> list[tuple[Fact, Named | None]]:
-    """Every fact with the rule that decides about it, silenced or not."""
-    shown = list(node_facts(node))
-    return [(fact, _decides(fact, rules, shown)) for fact in shown]
+    """Every fact with the rule that decides about it, silenced or not. What has healed is not there any more."""
+    return _decided(list(node_facts(node)), rules)
 
 
 def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
-    shown = list(facts)
-    decided = ((fact, _decides(fact, rules, shown)) for fact in shown)
+    decided = _decided(list(facts), rules)
     return [Finding(named, fact) for fact, named in decided if named and named.rule.then is not Then.NOTHING]
+
+
+def _decided(shown: Sequence[Fact], rules: Rules) -> list[tuple[Fact, Named | None]]:
+    found = ((fact, _decides(fact, rules, shown)) for fact in shown)
+    return [(fact, named) for fact, named in found if named is None or not _has_healed(fact, named, shown)]
+
+
+def _has_healed(fact: Fact, named: Named, shown: Sequence[Fact]) -> bool:
+    """Whether its counterpart was told, not before it, of the same devices or of the whole node."""
+    healed, devices = named.rule.healed, set(Finding(named, fact).devices)
+    if healed is None:
+        return False
+    later = (one for one in shown if one is not fact and _told(one) >= _told(fact) and healed.takes(one.source, one.values))
+    return any(not (of := Finding(named, one).devices) or (devices and devices <= set(of)) for one in later)
+
+
+def _told(fact: Fact) -> datetime:
+    return fact.told or fact.since or NEVER
 
 
 def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
@@ -144,18 +214,21 @@ def node_facts(node: Node) -> Iterator[Fact]:
 def _reported(one: NodeReport) -> Fact:
     values = {"source": one.source, "code": one.code, "level": one.level, "by": one.by, "message": one.message}
     saw = f"{one.source} {one.code}{f' ({one.level})' if one.level else ''}"
-    return Fact("report", values, cut(saw, LONGEST_SAW), cut(one.code, LONGEST_CODE), one.message, one.since, one.devices)
+    code = cut(one.code, LONGEST_CODE)
+    return Fact("report", values, cut(saw, LONGEST_SAW), code, one.message, one.since, one.devices, one.told, one.until)
 
 
 def _pod_facts(pod: Pod) -> Iterator[Fact]:
     yield from _conditions(pod.status.conditions, "podCondition")
     for one in pod.status.containers:
         ended = "" if one.exit_code is None else str(one.exit_code)
-        values = {"waiting": one.waiting, "exit_code": ended, "restarts": str(one.restarts)}
+        values = {"name": one.name, "trains": "yes" if one.trains else "", "waiting": one.waiting}
+        values |= {"exit_code": ended, "restarts": str(one.restarts)}
         words = [one.waiting and f"waits: {one.waiting}", ended and f"ended with {ended}"]
         words.append(f"started again {one.restarts} times" if one.restarts else "")
         saw = f"container {one.name} {', '.join(filter(None, words))}"
         code = one.waiting or (f"exit {ended}" if ended else "restarted")
+        code = code if one.trains else f"{one.name} {code}"
         yield Fact("container", values, cut(saw, LONGEST_SAW), cut(code, LONGEST_CODE), one.message or saw)
 
 
@@ -163,7 +236,18 @@ def _conditions(conditions: Iterable[Condition], source: str) -> Iterator[Fact]:
     for one in conditions:
         if source == "condition" and one.type == "Ready":
             continue
-        values = {"type": one.type, "status": one.status, "reason": one.reason, "message": one.message}
         saw = cut(f"condition {one.type}={one.status}", LONGEST_SAW)
-        code = cut(one.reason or one.type, LONGEST_CODE)
-        yield Fact(source, values, saw, code, one.message, one.last_transition_time)
+        for message, code in _messages(one):
+            values = {"type": one.type, "status": one.status, "reason": one.reason, "message": message}
+            yield Fact(source, values, saw, cut(code, LONGEST_CODE), message, one.last_transition_time)
+
+
+def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
+    """What a condition says, with the code of each part: other devices may have other errors."""
+    parts = [part.strip() for part in condition.message.split(";") if part.strip()]
+    if not parts or not all(ERROR_CODE.search(part) for part in parts):
+        yield condition.message, condition.reason or condition.type
+        return
+    for part in parts[:MOST_DEVICES]:
+        code = ERROR_CODE.search(part)
+        yield part, f"{condition.reason or condition.type} {code[1] if code else ''}"

@@ -4,6 +4,7 @@ Called by the watcher for what it sees, and by the activity `survey` for what th
 here: the same world gives an equal value, whoever looks and however often. docs/intake.md has an example.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -37,6 +38,7 @@ from rekindle.model.rule_file import plain
 from rekindle.model.rules import Rules, Then
 from rekindle.model.sizes import MOST_STANDBYS
 from rekindle.model.standby import Standby
+from rekindle.policy.device_names import shown
 from rekindle.policy.devices import Struck, struck
 from rekindle.policy.filters import filters
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
@@ -365,8 +367,14 @@ def _id(where: str, finding: Finding) -> str:
     """Of a difference. What comes and goes within the time that its rule gives it is the same one."""
     rule, fact = finding.named.rule, finding.fact
     since = "" if rule.clear or not fact.since else fact.since.isoformat()
-    devices = f"/{','.join(finding.devices)}" if finding.devices else ""
-    return f"{where}/{fact.code}/{since}{cut(devices, LONGEST_CODE)}"
+    return f"{where}/{fact.code}/{since}{_short(','.join(shown(finding.devices)))}"
+
+
+def _short(devices: str) -> str:
+    """Two that begin alike are two."""
+    if len(devices) >= LONGEST_CODE:
+        devices = hashlib.sha256(devices.encode()).hexdigest()[:32]
+    return f"/{devices}" if devices else ""
 
 
 def _of_node(job: JobObject, node: Node, finding: Finding, at: Struck, kind: FaultKind) -> Fault:
@@ -389,7 +397,7 @@ def _decided(finding: Finding, fault_id: str, kind: FaultKind, ranks: tuple[int,
     rule, fact = finding.named.rule, finding.fact
     details: tuple[FaultyRanks, ...] = ()
     if kind is FaultKind.PROCESS:
-        device = ",".join(finding.devices[:NAMED_PODS])
+        device = ",".join(shown(finding.devices[:NAMED_PODS]))
         details = (FaultyRanks(ranks=ranks, type=TYPES[finding.then], device=device, code=fact.code),)
     return Fault(
         id=fault_id,

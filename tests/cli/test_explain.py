@@ -89,7 +89,7 @@ def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
 
     code, words = checked(str(good))
     assert code == 0, words
-    assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-"]
+    assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-", "-"]
     assert "plain/cordoned" in words
     code, words = checked("ascend")
     assert (code, "device-plugin" in words) == (0, True)

@@ -3,6 +3,7 @@ them is served. Names, namespaces and UIDs are as the API server admits them, an
 
 import asyncio
 import copy
+import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
@@ -19,9 +20,14 @@ from activities.clusters.kubernetes.watch import NODES
 from activities.clusters.port import Snapshot
 from rekindle.errors import NotFound
 from rekindle.model import keys
-from rekindle.model.cluster import WatchEvent
+from rekindle.model.cluster import Node, WatchEvent
+from rekindle.model.fault import Sighting
+from rekindle.policy.sighting import sight
 from rekindle.settings import Settings
 from tests.fuzz.broken import broken, fuzzed, text
+from tests.kubernetes.test_reports import card, config_map, device_info, event, kept, public
+from tests.support.job_views import pod as a_pod
+from tests.support.job_views import view
 from tests.support.valid_objects import JOBS, node, pod
 from workers.operator import Operator
 
@@ -39,7 +45,7 @@ class Served:
         self.something_made = asyncio.Event()
 
     async def watch(self, path: str, since: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        for thing in copy.deepcopy(self.changes.get(path, [])):
+        for thing in copy.deepcopy(self.changes.get(_one(path, selectors), [])):
             yield Change("ADDED", thing)
             yield Change("MODIFIED", thing)
         await asyncio.Event().wait()
@@ -63,12 +69,18 @@ class Served:
         (self.changes if later else self.listed).setdefault(path, []).extend(things)
 
     async def list(self, path: str, **selectors: str) -> Listing:
-        return Listing(copy.deepcopy(self.listed.get(path, [])), "1")
+        return Listing(copy.deepcopy(self.listed.get(_one(path, selectors), [])), "1")
 
     async def everything(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
-        for thing in copy.deepcopy(self.listed.get(path, [])):
+        for thing in copy.deepcopy(self.listed.get(_one(path, selectors), [])):
             yield Change("ADDED", thing)
         yield Change(BOOKMARK, {"metadata": {"resourceVersion": "1"}})
+
+
+def _one(path: str, selectors: dict[str, str]) -> str:
+    """The path of one object, where it is selected by its name."""
+    field, _, name = selectors.get("fieldSelector", "").partition("=")
+    return f"{path}/{name}" if field == "metadata.name" else path
 
 
 def named(thing: Object, name: str) -> Object:
@@ -156,6 +168,88 @@ def test_no_node_ends_the_watch(data: st.DataObject) -> None:
         served.put(NODES, odd, named(node("x"), "before"), later=False)
         served.put(NODES, odd, named(node("x"), "behind"), later=True)
         await seen_behind(served, "behind")
+
+    asyncio.run(run())
+
+
+SAID: dict[str, tuple[str, str, Object, str]] = {
+    "event": (
+        "nvidia",
+        "/api/v1/namespaces/default/events",
+        event(metadata={"name": "hot", "uid": "hot", "managedFields": [{"time": "2100-01-01T00:00:00Z"}]}),
+        "",
+    ),
+    "cards": (
+        "ascend",
+        "/api/v1/namespaces/kube-system/configmaps",
+        device_info(card(2, c8C084E00="SeparateNPU"), SwitchInfoCfg={"FaultTimeAndLevelMap": {"[0x08520003,na,L2,na]_1_9": {}}}),
+        "DeviceInfoCfg",
+    ),
+    "switches": (
+        "ascend",
+        "/api/v1/namespaces/kube-system/configmaps",
+        device_info(SwitchInfoCfg={"FaultTimeAndLevelMap": {"[0x1]_1_9": {"fault_time": 1760000000, "fault_level": "Separate"}}}),
+        "SwitchInfoCfg",
+    ),
+    "noded": (
+        "ascend",
+        "/api/v1/namespaces/mindx-dl/configmaps",
+        config_map(
+            "mindx-dl-nodeinfo-node-0",
+            NodeInfo={"NodeInfo": {"FaultDevList": [{"DeviceType": "CPU", "FaultCode": ["1"], "FaultLevel": "SeparateFault"}]}},
+        ),
+        "NodeInfo",
+    ),
+    "public fault": (
+        "ascend",
+        "/api/v1/namespaces/cluster-system/configmaps",
+        config_map("fault", PublicFault=public("220001001")),
+        "PublicFault",
+    ),
+    "kept public fault": (
+        "ascend",
+        "/api/v1/namespaces/cluster-system/configmaps",
+        config_map("fault", PublicFault=kept(public("220001001"))),
+        "PublicFault",
+    ),
+    "separated": (
+        "ascend",
+        "/api/v1/namespaces/cluster-system/configmaps/clusterd-manual-info-cm",
+        config_map("separated", **{"node-0": {"Total": ["Ascend910-0"], "Detail": {"Ascend910-0": [{"FaultCode": "1"}]}}}),
+        "node-0",
+    ),
+}
+"""What is said of nodes: by which rules it is read, where it lies, one that is sound, and what of its data is JSON."""
+
+
+@pytest.mark.parametrize("name", SAID)
+@given(data=st.data())
+@fuzzed
+def test_nothing_that_is_said_of_a_node_ends_the_watch(name: str, data: st.DataObject) -> None:
+    """And what is seen of it can be told."""
+    rules, path, sound, key = SAID[name]
+    odd = named(sound, "odd")
+    if key:
+        odd["metadata"]["name"] = sound["metadata"]["name"]
+        odd["data"] = {**sound["data"], key: json.dumps(data.draw(broken(json.loads(sound["data"][key]))))}
+    else:
+        odd |= data.draw(broken({part: value for part, value in odd.items() if part != "metadata"}))
+
+    async def run() -> None:
+        served = Served()
+        served.put(NODES, named(node("x"), "node-0"), named(node("x"), "before"), later=False)
+        served.put(path, odd, later=False)
+        served.put(path, odd, sound, later=True)
+        cluster = KubernetesCluster(cast(Any, served), Settings(cluster="kubernetes", rules=rules))
+        async with asyncio.timeout(WITHIN), aclosing(cluster.watch()) as news:
+            assert isinstance(await anext(news), Snapshot)
+            async for one in news:
+                assert isinstance(one, WatchEvent)
+                assert isinstance(one.object, Node)
+                seen = sight(view(a_pod(0), nodes=(one.object,)), cluster.rules)
+                assert Sighting.model_validate_json(seen.model_dump_json()) == seen
+                if any(report.id.startswith(sound["metadata"]["uid"]) for report in one.object.status.reports):
+                    return
 
     asyncio.run(run())
 

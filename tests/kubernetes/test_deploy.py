@@ -22,6 +22,7 @@ import workers.gateway.server
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
+from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
 from workers.local_kubernetes.binaries import MODULE, kubectl
 from workers.rivals import NAMESPACE, PART_OF, SERVICE
@@ -172,6 +173,42 @@ def test_every_setting_is_known(overlay: str, manifests: dict[str, list[Object]]
         written = {name for name in environment(manifests[overlay], one) if name.startswith("REKINDLE_")}
         assert {name.split("__")[0] for name in written} <= known
         assert settings(manifests[overlay], one, monkeypatch).cluster == "kubernetes"
+
+
+OWN_RULES = """
+apiVersion: rekindle.io/v1
+kind: Rules
+spec:
+  use: [nvidia]
+  rules:
+    - {name: bad-cable, condition: {type: RdmaLinkFlapping}, then: network-fault, settle: 30, clear: 300}
+"""
+
+
+def test_rules_of_one_s_own_reach_every_process(
+    program: str, deploy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a component; the file is what `rekindle check` accepts, where the setting says, and a change replaces the pods."""
+    overlay, components = deploy / "own-rules", [f"../components/{name}" for name in ("rules-nvidia", "rules-own")]
+    own = {"name": "rekindle-rules", "namespace": NAMESPACE, "files": ["rules.yaml"]}
+    overlay.mkdir()
+    (overlay / "rules.yaml").write_text(OWN_RULES)
+    written = {"resources": ["../overlays/standalone"], "components": components, "configMapGenerator": [own]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(written))
+    objects = rendered(program, overlay)
+    for one in workloads(objects):
+        (volume,) = (volume for volume in template(one)["spec"]["volumes"] if volume["name"] == "rules")
+        (mount,) = (mount for mount in container(one)["volumeMounts"] if mount["name"] == "rules")
+        name = volume["configMap"]["name"]
+        data = named(objects, "ConfigMap", name)["data"]
+        path = Path(settings(objects, one, monkeypatch).rules)
+        assert (path.parent, [path.name]) == (Path(mount["mountPath"]), list(data))
+        assert name != "rekindle-rules", "another file has another name"
+        (tmp_path / path.name).write_text(data[path.name])
+        assert {"bad-cable", "nvidia/gpu-broken", "plain/cordoned"} <= {
+            one.name for one in rules_of(str(tmp_path / path.name)).rules
+        }
+    assert [one["metadata"]["name"] for one in of_kind(objects, "Role") if one["metadata"]["namespace"] == "default"]
 
 
 @every_overlay

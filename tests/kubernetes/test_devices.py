@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from activities.clusters.kubernetes.devices import devices_of
+from activities.clusters.kubernetes.devices import OF_NVSENTINEL, devices_of, uuids_of
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import BARE
 from activities.clusters.kubernetes.objects import pod_of
@@ -58,3 +58,30 @@ def test_devices_are_not_cloned_with_a_pod() -> None:
     for clone in (backup_of(POD, JOB, "gpt-0-b", "0", {}), standby_of(POD, JOB, "gpt-s", {}, ())):
         assert clone["metadata"]["annotations"]["own"] == "kept"
         assert CONFIGURATION not in clone["metadata"]["annotations"]
+
+
+ONE, TWO = "GPU-455d8f70-2051-db6c-0430-ffc457bff834", "GPU-11111111-2051-db6c-0430-ffc457bff834"
+HEALTH = [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": [{"resourceID": TWO, "health": "Healthy"}]}]}]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "statuses", "found"),
+    [
+        (f'{{"devices":{{"nvidia.com/gpu":["{ONE}","{TWO}"]}}}}', [], (ONE, TWO)),
+        (f'{{"devices":{{"nvidia.com/gpu":["{ONE}"]}}}}', HEALTH, (ONE,)),
+        ("", HEALTH, (TWO,)),
+        ("{", HEALTH, (TWO,)),
+        ("[]", [], ()),
+        ('{"devices":{"nvidia.com/gpu":["MIG-1"]}}', [], ()),
+        ('{"devices":{"nvidia.com/gpu":[7]}}', [], ()),
+        ("", [{"allocatedResourcesStatus": [{"resources": [{"resourceID": "x" * 500}]}]}], ()),
+    ],
+)
+def test_uuids_of_gpus_are_read_from_nvsentinel_s_annotation_and_the_kubelet(
+    annotation: str, statuses: list[dict[str, object]], found: tuple[str, ...]
+) -> None:
+    """A part of a GPU is no GPU, and what nobody can read is as if it were not there."""
+    assert uuids_of({OF_NVSENTINEL: annotation}, statuses) == found
+    status = {"containerStatuses": [{"name": "main", **one} for one in statuses]}
+    metadata = {**POD["metadata"], "annotations": {OF_NVSENTINEL: annotation}}  # type: ignore[dict-item]
+    assert pod_of({**POD, "metadata": metadata, "status": status}, JOB, ()).status.uuids == found

@@ -2,15 +2,26 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from activities.clusters.kubernetes.objects import node_of
-from activities.clusters.kubernetes.reports import Where, of_device_info, of_event, of_node_info, of_public_fault, places, read
+from activities.clusters.kubernetes.reports import (
+    Where,
+    of_device_info,
+    of_event,
+    of_manual_info,
+    of_node_info,
+    of_public_fault,
+    places,
+    read,
+)
 from activities.clusters.kubernetes.said import SaidOfNodes
 from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
+from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
 from rekindle.policy.sighting import sight
 from tests.support.job_views import job, node, pod, view
@@ -88,11 +99,25 @@ def test_a_card_that_somebody_keeps_apart_is_broken_until_it_is_released() -> No
 
 
 def test_what_means_nothing_alone_may_mean_something_beside_another_fault() -> None:
-    """A collective that fails is a symptom, beside a link that is down the card is to be left."""
-    alone, link = card(2, c8C1F8608="NotHandleFault"), card(2, c81078603="NotHandleFault")
-    assert said(*of_device_info(device_info(alone))["node-0"], rules="ascend") == ()
-    (fault,) = said(*of_device_info(device_info(alone, link))["node-0"], rules="ascend")
-    assert (fault.kind, fault.code, fault.pod_ranks) == (FaultKind.NODE, "8C1F8608", (1,))
+    """A collective that fails is a symptom; beside a link that is down the card of the link is to be left, as ClusterD has it."""
+    link = card(2, c81078603="NotHandleFault")
+    switch = {"FaultTimeAndLevelMap": {"[0x08520003,na,L2,na]_1_9": {"fault_level": "NotHandle"}}}
+    expected = {
+        "8C1F860B": ({FaultKind.NODE}, {FaultKind.NODE}),
+        "8C1F8608": ({FaultKind.NODE}, set()),
+        "4C1F8608": ({FaultKind.NODE}, set()),
+        "8C1F8609": ({FaultKind.SUB_HEALTH}, {FaultKind.SUB_HEALTH}),
+    }
+    for code, (by_link, by_switch) in expected.items():
+        alone = card(0, **{f"c{code}": "NotHandleFault"})
+        assert said(*of_device_info(device_info(alone))["node-0"], rules="ascend") == ()
+        found = said(*of_device_info(device_info(alone, link))["node-0"], rules="ascend")
+        assert ({one.kind for one in found}, {(one.code, one.pod_ranks) for one in found}) == (by_link, {("81078603", (1,))})
+        found = said(*of_device_info(device_info(alone, SwitchInfoCfg=switch))["node-0"], rules="ascend")
+        assert ({one.kind for one in found}, {rank for one in found for rank in one.pod_ranks}) == (
+            by_switch,
+            {0, 1} if by_switch else set(),
+        )
 
 
 def test_faults_of_switches_concern_the_whole_node() -> None:
@@ -125,6 +150,67 @@ def public(code: str, assertion: str = "occur", **at: Any) -> Object:
         "description": "port down",
     }
     return {"id": "12345678", "timestamp": 1760000000000, "version": "1.0", "resource": "pingmesh", "faults": [fault]}
+
+
+def kept(told: Object, **at: Any) -> Object:
+    """The same as the gateway keeps it that was told by the wire."""
+    (one,) = told["faults"]
+    concerned = [{"node": "node-0", "devices": [0], "told_at": 1760000000000, "until": 0, "hidden": False, **at}]
+    return {**told, "faults": [{**{key: one[key] for key in one if key != "influence"}, "concerned": concerned}]}
+
+
+def test_what_the_gateway_keeps_is_read_with_its_end() -> None:
+    """Until it is over by itself; what has recovered before it occurred is not shown."""
+    (report,) = of_public_fault(config_map("f", PublicFault=kept(public("220001001"), until=1760000005000)))["node-0"]
+    assert (report.devices, report.until) == (("0",), datetime.fromtimestamp(1760000005, UTC))
+    assert of_public_fault(config_map("f", PublicFault=kept(public("220001001"), hidden=True))) == {}
+
+
+def test_a_public_fault_that_comes_once_is_over_five_seconds_after_it_was_written() -> None:
+    """Whoever wrote the ConfigMap."""
+    written = config_map("f", PublicFault=public("220001001", "once"))
+    written["metadata"]["managedFields"] = [{"time": "2026-01-01T00:00:00Z"}]
+    (report,) = of_public_fault(written)["node-0"]
+    assert report.until == datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)
+
+
+def test_a_node_may_be_named_by_its_serial_number() -> None:
+    """Whichever is seen first."""
+    known, at = SaidOfNodes(rules_of("ascend")), where("ascend", of_public_fault)
+    told = config_map("f", PublicFault=public("220001001", nodeName="", nodeSN="SN1"))
+    numbered = node().model_copy(update={"metadata": node().metadata.model_copy(update={"annotations": {SERIAL_NUMBER: "SN1"}})})
+    assert known.take(at, told, gone=False) == []
+    assert len(known.put(numbered).status.reports) == 1
+    assert [one.status.reports for one in known.take(at, told, gone=True)] == [()]
+    assert [len(one.status.reports) for one in known.take(at, told, gone=False)] == [1]
+    known.drop(numbered)
+    assert known.put(node()).status.reports == ()
+
+
+def test_a_card_that_clusterd_has_separated_is_broken_until_somebody_takes_it_out() -> None:
+    """Its list has a key for each node; whatever the code, the level counts."""
+    one = {"FaultCode": "8C1F8609", "FaultLevel": "ManuallySeparateNPU", "LastSeparateTime": 1760000000000}
+    separated = {"Total": ["Ascend910-3", "Ascend910-7"], "Detail": {"Ascend910-3": [one]}}
+    told = of_manual_info(config_map("clusterd-manual-info-cm", **{"node-0": separated, "node-1": {"Total": []}}))
+    assert told["node-1"] == ()
+    (fault,) = said(*told["node-0"], rules="ascend")
+    assert (fault.kind, fault.pod_ranks, fault.code, fault.decided and fault.decided.rule) == (
+        FaultKind.NODE,
+        (1,),
+        "8C1F8609",
+        "ascend/separated",
+    )
+
+
+@pytest.mark.parametrize("level", ["SeparateNPU:90", "SeparateNPU"])
+def test_a_job_may_give_a_public_fault_time_by_its_level(level: str) -> None:
+    """As it may give a card's."""
+    report = of_public_fault(config_map("f", PublicFault=public("220001001")))["node-0"]
+    shown = node().model_copy(update={"status": node().status.model_copy(update={"reports": report})})
+    owner = job(annotations={FILTER_LEVELS: level})
+    (fault,) = sight(view(pod(0, devices=("0", "1")), nodes=(shown,), of=owner), rules_of("ascend")).faults
+    assert fault.decided is not None
+    assert fault.decided.settle == (90.0 if ":" in level else 60.0)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +314,29 @@ def test_what_cannot_be_read_says_what_it_said_before() -> None:
         assert read(at, broken) is None
         assert known.take(at, broken, gone=False) == []
     assert len(known.put(node()).status.reports) == 1
+
+
+def test_what_is_told_once_is_over_after_its_time() -> None:
+    """Said again it begins anew, and nobody has to say that it is over; the API server's clock counts, not the node's."""
+    clock = [datetime(2026, 1, 1, tzinfo=UTC)]
+    known, at = SaidOfNodes(rules_of("nvidia"), lambda: clock[0]), where("nvidia", of_event)
+    known.put(node())
+
+    def tell(minute: int) -> list[int]:
+        clock[0] = datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+        hot = event()
+        hot["metadata"]["managedFields"] = [{"time": "2026-01-01T00:00:00Z"}, {"time": f"2026-01-01T00:{minute:02}:00Z"}]
+        hot["lastTimestamp"] = "2038-01-01T00:00:00Z"
+        return [len(one.status.reports) for one in known.take(at, hot, gone=False)]
+
+    assert (tell(0), known.next_end) == ([1], 600.0)
+    assert tell(5) == [1]
+    clock[0] = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+    assert [len(one.status.reports) for one in known.ended()] == [1], "it was said again"
+    clock[0] = datetime(2026, 1, 1, 0, 15, tzinfo=UTC)
+    assert [len(one.status.reports) for one in known.ended()] == [0]
+    assert (known.ended(), known.next_end) == ([], None)
+    assert len(known.put(node()).status.reports) == 0
 
 
 def test_what_no_rule_looks_at_is_not_kept() -> None:

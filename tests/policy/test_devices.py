@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rekindle.model.cluster import JobView, Pod
+from rekindle.model.cluster import JobView, Node, Pod
+from rekindle.model.keys import DEVICES
+from rekindle.model.rule_file import rules_of
+from rekindle.policy.device_names import known, plain
 from rekindle.policy.devices import DeviceOfRank, devices
+from rekindle.policy.sighting import sight
+from tests.policy.test_rules import shows
 from tests.support.job_views import job, manager, pod, view
 
 
@@ -75,3 +80,100 @@ def test_every_rank_has_a_device_and_every_device_a_rank(each: int, given: list[
     rows = devices(view(pod(devices=tuple(given)), of=job(pods=1, each=each)))
     assert {row.rank for row in rows} == set(range(each))
     assert {row.device for row in rows} == (set(given) or {str(number) for number in range(each)})
+
+
+# ---- by UUID and PCI address, as NVSentinel names them
+
+
+def uuid(number: int) -> str:
+    return f"GPU-{number:08x}-f1f9-f1a4-1a37-1166234f6e4f"
+
+
+SMI = "\n".join(f"{number}, {uuid(number)}, 00000000:{0x10 + number:02X}:00.0" for number in range(8))
+"""As `nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv,noheader` prints it."""
+
+XID = f"ErrorCode:79 PCI:0000:15:00 GPU_UUID:{uuid(5)} kernel: NVRM: Xid (PCI:0000:15:00): 79 Recommended Action=RESTART_BM;"
+DCGM = f"ErrorCode:DCGM_FR_X GPU:5 PCI:0000:15:00.0 GPU_UUID:{uuid(5)} it is broken Recommended Action=RESTART_VM;"
+BY_ADDRESS = "ErrorCode:79 PCI:0000:15:00 Xid 79 Recommended Action=RESTART_BM;"
+ODD, EVEN = tuple(uuid(n) for n in (7, 5, 3, 1)), tuple(uuid(n) for n in (0, 2, 4, 6))
+
+
+def sick(message: str, smi: str = "") -> Node:
+    return shows(conditions={"SysLogsXIDError": ("True", "Xid", message)}, annotations={DEVICES: smi} if smi else {})
+
+
+def concerned(message: str, smi: str, *pods: Pod) -> tuple[set[int], set[int]]:
+    """Pod ranks that have to leave; ranks, where an error ends processes only."""
+    shown = view(*pods, nodes=(sick(message, smi),), of=job(pods=len(pods), each=4))
+    contained = view(
+        *pods, nodes=(sick(message.replace("79", "94").replace("DCGM_FR_X", "94"), smi),), of=job(pods=len(pods), each=4)
+    )
+    rules = rules_of("nvidia")
+    left = {rank for one in sight(shown, rules).faults for rank in one.pod_ranks}
+    return left, {rank for one in sight(contained, rules).faults for rank in one.ranks}
+
+
+@pytest.mark.parametrize(
+    ("message", "smi", "pod_ranks", "ranks"),
+    [
+        (XID, SMI, {1}, {6}),  # the third of GPUs 1, 3, 5, 7, as a process counts them
+        (DCGM, SMI, {1}, {6}),
+        (BY_ADDRESS, SMI, {1}, {6}),
+        (XID, "", {1}, {4, 5, 6, 7}),
+        (DCGM, "", {1}, {4, 5, 6, 7}),
+        (BY_ADDRESS, "", {0, 1}, set(range(8))),
+        (XID, SMI.replace(uuid(5), uuid(99)), {1}, {4, 5, 6, 7}),
+    ],
+)
+def test_a_gpu_that_is_named_by_uuid_or_address_concerns_who_has_it(
+    message: str, smi: str, pod_ranks: set[int], ranks: set[int]
+) -> None:
+    """The rank, where the node says the order of its GPUs; its pod, where pods say their UUIDs; else all pods there."""
+    assert concerned(message, smi, pod(0, uuids=EVEN), pod(1, uuids=ODD)) == (pod_ranks, ranks)
+
+
+def test_a_gpu_of_another_job_concerns_nobody_here() -> None:
+    """All pods of this one say what they have."""
+    assert concerned(XID, SMI, pod(0, uuids=EVEN)) == (set(), set())
+    assert concerned(XID, "", pod(0, uuids=EVEN)) == (set(), set())
+
+
+def test_where_pods_say_nothing_the_node_s_own_order_counts_if_the_job_has_all_of_it() -> None:
+    """Otherwise all of its pods there are concerned."""
+    assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({1}, {5})
+    assert concerned(BY_ADDRESS, "", pod(0), pod(1)) == ({0, 1}, set(range(8)))
+    assert concerned(BY_ADDRESS, SMI, pod(0)) == ({0}, {0, 1, 2, 3})
+
+
+def test_several_gpus_in_one_condition_are_several_faults() -> None:
+    """NVSentinel puts all that is wrong into one message: each has its error and its GPU."""
+    both = f"ErrorCode:94 PCI:0000:10:00 GPU_UUID:{uuid(0)} Recommended Action=NONE;{XID}"
+    found = sight(
+        view(pod(0, uuids=EVEN), pod(1, uuids=ODD), nodes=(sick(both, SMI),), of=job(each=4)), rules_of("nvidia")
+    ).faults
+    assert {(one.kind.value, one.code, one.pod_ranks) for one in found} == {
+        ("process", "Xid 94", (0,)),
+        ("node", "Xid 79", (1,)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "spelling"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00"),
+        ("0000:3b:00", "0000:3b:00"),
+        ("3b:00.0", "0000:3b:00"),
+        ("0001:3b:00.0", "0001:3b:00"),
+        ("GPU-B5F2", "gpu-b5f2"),
+        ("gpu:3", "gpu:3"),
+    ],
+)
+def test_an_address_has_one_spelling(written: str, spelling: str) -> None:
+    """Whoever writes it, with a domain of four digits, eight, or none."""
+    assert plain(written) == spelling
+
+
+@given(st.text(max_size=200))
+def test_whatever_a_node_says_of_its_devices_is_read_as_far_as_it_makes_sense(text: str) -> None:
+    """An annotation is a person's word."""
+    assert all(local.isdecimal() for local in known(text).values())

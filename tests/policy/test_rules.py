@@ -171,6 +171,21 @@ def test_containers_and_conditions_of_pods_have_rules_too() -> None:
     assert [one.decided.maintenance for one in found if one.decided] == [False, False, False, True]
 
 
+def test_a_container_beside_the_training_may_crash_as_it_likes() -> None:
+    """Unless a rule names it."""
+
+    def found(rules: Rules, **state: Any) -> Sequence[Fault]:
+        crashes = ContainerState(waiting="CrashLoopBackOff", restarts=5, **state)
+        well = pod()
+        return faults(view(well.model_copy(update={"status": well.status.model_copy(update={"containers": (crashes,)})})), rules)
+
+    assert [one.kind for one in found(plain(), name="main")] == [FaultKind.POD]
+    assert found(plain(), name="istio-proxy", trains=False) == ()
+    own = written("container: {name: istio-*, waiting: CrashLoopBackOff}, then: sub-health")
+    assert [one.kind for one in found(own, name="istio-proxy", trains=False)] == [FaultKind.SUB_HEALTH]
+    assert found(own, name="main") == ()
+
+
 def test_a_person_s_word_is_a_rule_and_comes_before_all_others() -> None:
     """`sick` and `broken` with or without a reason; `well` silences what conditions say, and not that a node is not ready."""
     said = {"sick": FaultKind.SUB_HEALTH, "broken: smoke": FaultKind.NODE}
@@ -215,6 +230,91 @@ def test_what_comes_and_goes_within_the_time_of_its_rule_has_one_id() -> None:
     assert (len(ids(300)), len(ids(0))) == (1, 2)
 
 
+COMES_AND_GOES: dict[str, Any] = {
+    "condition: {type: SubHealthy}": lambda since: node(sick="slow", since=since),
+    "taint: {key: a}": lambda since: shows(taints=(Taint(key="a", effect="NoSchedule", time_added=since),)),
+    "report: {source: event}": lambda since: shows(
+        reports=(NodeReport(id=f"event-{since}", source="event", code="OOMKilling", since=since, told=since),)
+    ),
+    "report: {source: device-plugin}": lambda since: shows(
+        reports=(NodeReport(id="card", source="device-plugin", code="8C084E00", since=since),)
+    ),
+    "report: {source: public-fault}": lambda since: shows(
+        reports=(NodeReport(id=f"fault-{since}", source="public-fault", code="220001001", since=since),)
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", COMES_AND_GOES)
+def test_flapping_is_braked_whatever_the_source(rule: str) -> None:
+    """A rule with `clear` gives one id to what comes back at another moment, and as another object."""
+    rules = written(f"{rule}, then: sub-health, clear: 300")
+    moments = (NOW, NOW + timedelta(minutes=1))
+    found = [faults(view(pod(), nodes=(COMES_AND_GOES[rule](since),)), rules) for since in moments]
+    assert [len(some) for some in found] == [1, 1]
+    assert len({one.id for some in found for one in some}) == 1
+
+
+# ---- what is told once
+
+
+def told(code: str = "GpuHot", at: int = 0, **more: Any) -> NodeReport:
+    """An event of the node, so many seconds from now."""
+    return NodeReport(id=code, source="event", code=code, told=NOW + timedelta(seconds=at), **more)
+
+
+@pytest.mark.parametrize(
+    ("rules", "seconds"),
+    [
+        (("report: {source: event, code: GpuHot}, then: sub-health, expires: 30",), 30),
+        (("report: {source: event, code: GpuHot}, then: sub-health",), 600),
+        (("report: {source: event, code: Other}, then: sub-health",), None),
+        (("report: {source: event, code: GpuHot}, then: nothing", "report: {source: event}, then: fault"), None),
+        (
+            (
+                "report: {source: event, code: GpuHot}, beside: {source: switch}, then: fault, expires: 90",
+                "report: {source: event}, then: sub-health, expires: 30",
+            ),
+            90,
+        ),
+        (("report: {source: event, by: a}, then: fault, expires: 5", "report: {source: event}, then: nothing"), None),
+    ],
+)
+def test_an_event_counts_for_the_time_of_its_rule(rules: tuple[str, ...], seconds: int | None) -> None:
+    """From when it was told last, or ten minutes. Of several rules that may decide the longest time counts."""
+    expected = None if seconds is None else NOW + timedelta(seconds=seconds)
+    assert policy.over_at(told(), written(*rules)) == expected
+
+
+def test_what_lasts_as_long_as_its_object_is_over_with_it_or_by_its_own_word() -> None:
+    """A device that a ConfigMap names has no time of its own."""
+    rules, card = written("report: {source: device-plugin}, then: fault"), NodeReport(id="c", source="device-plugin", told=NOW)
+    assert policy.over_at(card, rules) is None
+    assert policy.over_at(card.model_copy(update={"until": NOW}), rules) == NOW
+
+
+def test_what_says_that_it_has_healed_ends_a_report() -> None:
+    """An event or a condition that came later, of the same device or of the whole node; an older one was about another time."""
+    over = "healed: {report: {source: event, code: GpuCool}}"
+    by_event = rf"report: {{source: event, code: GpuHot}}, then: sub-health, device: 'gpu:(\d+)', {over}"
+    hot = told(message="gpu:3 is hot")
+
+    def found(*others: NodeReport) -> int:
+        return len(faults(view(pod(), nodes=(shows(reports=(hot, *others)),)), written(by_event)))
+
+    assert found() == 1
+    assert found(told("GpuCool", 5)) == 0
+    assert found(told("GpuCool", 5, message="gpu:3 is cool")) == 0
+    assert found(told("GpuCool", 5, message="gpu:4 is cool")) == 1
+    assert found(told("GpuCool", -5)) == 1
+    by_condition = written(
+        'report: {source: event, code: GpuHot}, then: sub-health, healed: {condition: {type: GpuWatch, status: "False"}}'
+    )
+    cool = shows(reports=(hot,), conditions={"GpuWatch": ("False", "Cool", "")})
+    assert faults(view(pod(), nodes=(cool,)), by_condition) == ()
+    assert [fact.saw for fact, _ in policy.decisions(cool, by_condition)] == ["condition GpuWatch=False"]
+
+
 def test_a_backup_on_a_broken_node_is_told_of_as_such() -> None:
     """As one on a lost node is."""
     rules = written("condition: {type: GpuXid}, then: fault")
@@ -251,6 +351,34 @@ def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
         ("condition: {type: A}, then: fault, device: '('", "is no regular expression"),
         ("condition: {type: A}, then: fault, device: 'GPU'", "must have one group"),
         ("label: {key: 'a*'}, then: fault", "spec.rules.0.label.key: "),
+        ("condition: {type: A}, then: fault, expires: 5", "expires and healed are a report's"),
+        ("report: {source: event}, then: nothing, expires: 5", "what means nothing has no settle, clear, expires"),
+        ("report: {source: event}, then: fault, settle: 900", "never counts: it is over after 600 seconds (expires)"),
+        ("report: {source: noded}, then: fault, settle: 9, expires: 9", "never counts: it is over after 9 seconds"),
+        ("report: {source: noded}, then: fault, expires: 0", "spec.rules.0.expires: "),
+        (
+            "report: {source: event}, then: fault, healed: {report: {source: event}}",
+            "never counts: healed takes all that the rule",
+        ),
+        (
+            "report: {source: public-fault, code: 220001001}, then: fault",
+            "spec.rules.0.report.code: is no word for YAML: put it in quotes",
+        ),
+        (
+            "condition: {type: A, status: True}, then: fault",
+            "spec.rules.0.condition.status: is no word for YAML: put it in quotes",
+        ),
+        ("condition: {type: [A, 7]}, then: fault", "spec.rules.0.condition.type: is no word for YAML: put it in quotes"),
+        ("cordoned: true, then: fault, device: '(x)'", "contradicts itself: a cordon names no device"),
+        ("cordoned: false, then: fault", "spec.rules.0.cordoned: input should be True (got False)"),
+        ("pod_condition: {type: A}, then: fault", "spec.rules.0.pod_condition: unknown field, did you mean podCondition?"),
+        ("cordoned: true, then: sub_health", "spec.rules.0.then: input should be 'nothing', 'sub-health'"),
+        ("condition: {type: A}, then: fault, settle: 5m", "must be a number of seconds or an ISO 8601 duration such as PT15M"),
+        ("condition: {type: A}, then: fault, settle: .nan", "spec.rules.0.settle: "),
+        ("condition: {type: A}, then: fault, device: ['(x)', y]", "spec.rules.0.device.1: must have one group"),
+        ("container: {restarts: 0}, then: fault", "spec.rules.0.container.restarts: "),
+        ("condition: {type: []}, then: fault", "spec.rules.0.condition.type: "),
+        ("report: {source: event}, then: fault, healed: {}", "spec.rules.0.healed: has one of condition, report"),
     ],
 )
 def test_what_means_nothing_is_refused_by_its_field(rule: str, words: str) -> None:
@@ -277,6 +405,20 @@ def test_a_rule_that_never_decides_is_refused() -> None:
     twice = f"{HEAD}  rules:\n" + 2 * "    - {name: a, cordoned: true, then: nothing}\n"
     with pytest.raises(BadInput, match=r"spec.rules.1.name: a is the name of spec.rules.0 already"):
         parse(twice)
+
+
+def test_a_name_that_is_none_is_refused_with_what_is_one() -> None:
+    """In words: nobody reads a pattern."""
+    for name in ("Bad_Cable", "plain/cordoned", "ünder", "x" * 61, "-"):
+        with pytest.raises(BadInput, match=r"spec.rules.0.name: accepted are 1 to 60 small letters, digits, hyphens and dots"):
+            parse(f"{HEAD}  rules:\n    - {{name: {name!r}, cordoned: true, then: nothing}}\n")
+
+
+def test_one_is_a_list_of_one() -> None:
+    """A word, a number, a set."""
+    found = parse(f"{HEAD}  use: plain\n  rules:\n    - {{name: a, container: {{exitCode: 137}}, then: fault}}\n").rules[0].rule
+    assert found.container is not None
+    assert found.container.exit_code == (137,)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a platform asks for on the wire of a job that trains: links are switched, as a maintenance, or nodes are tested."""
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -22,7 +21,7 @@ from rekindle.settings import Settings
 from rekindle.stress_tests import StressTests
 from workers.gateway import messages
 from workers.gateway.desk import OM_IS_RUNNING, PARAMETERS, Context
-from workers.gateway.senders import address_of
+from workers.gateway.platforms import Platforms
 from workers.gateway.side_streams import SideStreams
 
 DISTRIBUTED = "switching operation was successfully distributed"
@@ -52,8 +51,7 @@ class Operations:
         """The last test of each job that was asked for here."""
         self._moved: dict[str, tuple[str, ...]] = {}
         """The maintenances of each job that were asked here, by the last request, to move links."""
-        self._everybody = settings.cluster == "local" or settings.senders == "anybody"
-        self._platforms = settings.platforms
+        self.platforms = Platforms(settings)
 
     async def switch_links(self, context: Context, job_id: str, read: Callable[[], Sequence[NodeLinks]]) -> Receipt:
         """The contract's answer when the links are being moved, or why they are not."""
@@ -92,7 +90,7 @@ class Operations:
     async def _answered(self, context: Context, job_id: str, ask: Callable[[], Awaitable[Receipt]]) -> Receipt:
         try:
             messages.job_id(job_id)
-            await self._admit(context)
+            await self.platforms.admit(context)
             return await ask()
         except Busy as error:
             return Receipt(code=OM_IS_RUNNING, info=str(error))
@@ -101,15 +99,6 @@ class Operations:
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-
-    async def _admit(self, context: Context) -> None:
-        """On Kubernetes any pod of any tenant could ask: accepted are the addresses that the installation names."""
-        address = address_of(context.peer())
-        if self._everybody or any(ipaddress.ip_address(address) in network for network in self._platforms):
-            return
-        await context.abort(
-            grpc.StatusCode.PERMISSION_DENIED, f"{address} is no platform's address (REKINDLE_PLATFORMS names them)"
-        )
 
     async def switched(self, context: Context, job_id: str) -> str:
         """How the switch that was asked for last has ended, in the contract's words; waits for its end."""
@@ -131,7 +120,7 @@ class Operations:
         """The workflow that does it. Who asked for nothing, or for no job, gets a gRPC error. Source: the wire contract."""
         try:
             messages.job_id(job_id)
-            await self._admit(context)
+            await self.platforms.admit(context)
             if found := await find(job_id):
                 return found
             words = f"jobId={job_id} is not {doing}"

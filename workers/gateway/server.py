@@ -17,12 +17,13 @@ from activities.training import OrderActivities
 from rekindle.errors import Unavailable
 from rekindle.ids import gateway_queue
 from rekindle.settings import Settings
-from rekindle_wire import recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
+from rekindle_wire import pubfault_pb2, pubfault_pb2_grpc, recover_pb2, recover_pb2_grpc, training_pb2, training_pb2_grpc
 from workers.gateway.attachments import PATIENCE, ROUND, SHUTDOWN, Attachments
 from workers.gateway.desk import Desk
 from workers.gateway.introductions import Introductions
 from workers.gateway.job_workflows import Jobs
 from workers.gateway.operations import Operations
+from workers.gateway.public_fault_service import PublicFaultService
 from workers.gateway.recover_service import ProgressService, RecoverService
 from workers.gateway.senders import Senders
 from workers.gateway.side_streams import DATA_TRACE, SideStreams, data_trace
@@ -77,10 +78,12 @@ class Gateway:
         training_pb2_grpc.add_ProgressServicer_to_server(
             ProgressService(jobs, introductions, self._attachments, desk), self._server
         )
+        self.public_faults = PublicFaultService(operations.platforms)
+        pubfault_pb2_grpc.add_PubFaultServicer_to_server(self.public_faults, self._server)
         self._server.add_generic_rpc_handlers((data_trace(self._sides),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        services = [module.DESCRIPTOR.services_by_name for module in (recover_pb2, training_pb2)]
-        names = [services[0]["Recover"].full_name, services[1]["Progress"].full_name, DATA_TRACE, reflection.SERVICE_NAME]
+        described = [module.DESCRIPTOR.services_by_name.values() for module in (recover_pb2, training_pb2, pubfault_pb2)]
+        names = [*(service.full_name for of in described for service in of), DATA_TRACE, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(names, self._server)
         orders = OrderActivities(self._streams)
         self._worker = Worker(

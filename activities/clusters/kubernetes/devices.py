@@ -1,13 +1,15 @@
-"""Which devices of its node a pod was given, as the Ascend Device Plugin writes it on the pod. Pure.
+"""Which devices of its node a pod was given, as others write it on the pod: Ascend Device Plugin, NVSentinel, kubelet. Pure.
 
 It is a hint beside the pod, so that what cannot be read is the same as nothing: no job waits for it.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from activities.clusters.api_server import Object
 from rekindle.errors import MALFORMED
+from rekindle.policy.device_names import is_uuid
 
 CONFIGURATIONS = (
     "ascend.kubectl.kubernetes.io/ascend-910-configuration",
@@ -18,8 +20,13 @@ CONFIGURATIONS = (
 MOUNTED = "huawei.com/AscendReal"
 """`Ascend910-0,Ascend910-1`."""
 
-GIVEN = (*CONFIGURATIONS, MOUNTED)
+OF_NVSENTINEL = "dgxc.nvidia.com/devices"
+"""`{"devices": {"nvidia.com/gpu": ["GPU-6b2c..."]}}`, by NVSentinel's metadata collector."""
+
+GIVEN = (*CONFIGURATIONS, MOUNTED, OF_NVSENTINEL)
 """Annotations of one pod that no clone of it may have: other devices are its own."""
+
+LONGEST_UUID = 80
 
 NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 MOST = 1024
@@ -33,6 +40,23 @@ def devices_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
             return found
     mounted = annotations.get(MOUNTED, "")
     return _checked([name.strip().rpartition("-")[2] for name in mounted.split(",")])
+
+
+def uuids_of(annotations: Mapping[str, str], containers: Iterable[Object]) -> tuple[str, ...]:
+    """Of its GPUs; empty: nobody says so.
+
+    Args:
+        containers: their statuses, in which a kubelet with `ResourceHealthStatus` names devices of plugins.
+    """
+    try:
+        named = json.loads(annotations.get(OF_NVSENTINEL, "") or "{}").get("devices", {})
+        found = [str(uuid) for some in named.values() for uuid in some]
+    except MALFORMED:
+        found = []
+    given = (one for container in containers for one in container.get("allocatedResourcesStatus", ()))
+    found = found or [one.get("resourceID", "") for some in given for one in some.get("resources", ())]
+    right = 0 < len(found) <= MOST and all(is_uuid(one) and len(one) <= LONGEST_UUID for one in found)
+    return tuple(dict.fromkeys(found)) if right else ()
 
 
 def _configured(text: str) -> list[str]:

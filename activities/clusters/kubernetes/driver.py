@@ -25,6 +25,7 @@ from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.model.job import Trait
+from rekindle.model.keys import SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
 from rekindle.policy import standbys
@@ -82,7 +83,9 @@ class KubernetesCluster:
 
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
-        return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
+        node = node_of(await self._api.get(f"{NODES}/{name}"))
+        reports = await reports_of(self._api, self.rules, name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
+        return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:
         """With what others say of them. Whoever asks at the same time shares one look, which begins behind its question.

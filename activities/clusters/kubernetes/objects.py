@@ -9,7 +9,7 @@ import yaml
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.devices import devices_of
+from activities.clusters.kubernetes.devices import devices_of, uuids_of
 from activities.clusters.kubernetes.kind import MANAGER, Workload, rank_of
 from activities.clusters.kubernetes.queues import queue_of
 from rekindle.errors import MALFORMED, BadInput
@@ -23,7 +23,6 @@ from rekindle.model.cluster import (
     JobPhase,
     JobSpec,
     Node,
-    NodeReport,
     NodeSpec,
     NodeStatus,
     ObjectMeta,
@@ -54,9 +53,8 @@ RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 # ---- nodes and pods
 
 
-def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
-    """Args:
-        reports: what others say of it.
+def node_of(raw: Object) -> Node:
+    """Without what others say of it.
 
     Raises:
         BadInput: a field that is read is wrong.
@@ -70,7 +68,7 @@ def node_of(raw: Object, reports: tuple[NodeReport, ...] = ()) -> Node:
         spec=NodeSpec(
             unschedulable=node["spec"].get("unschedulable", False), taints=tuple(map(_taint, node["spec"].get("taints", ())))
         ),
-        status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions, reports=reports),
+        status=NodeStatus(accelerators=_accelerators(amounts), conditions=conditions),
     )
 
 
@@ -117,7 +115,12 @@ def pod_of(raw: Object, job: Workload, rank_keys: Sequence[str]) -> Pod:
             tolerates=tuple(sorted({one["key"] for one in spec.get("tolerations", ()) if one.get("key")})),
             termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds") or 0,
         ),
-        status=_status(pod.get("status", {})).model_copy(update={"devices": devices_of(annotations)}),
+        status=_status(pod.get("status", {}), _training(spec["containers"])).model_copy(
+            update={
+                "devices": devices_of(annotations),
+                "uuids": uuids_of(annotations, pod.get("status", {}).get("containerStatuses", ())),
+            }
+        ),
     )
 
 
@@ -147,7 +150,13 @@ class PodsOf:
         return [pod for _, pod in self._read.values()]
 
 
-def _status(status: Object) -> PodStatus:
+def _training(containers: Sequence[Object]) -> frozenset[str]:
+    """Names of those that train: with accelerators, or else the first."""
+    with_some = [one.get("name", "") for one in containers if _accelerators(_limits(one))]
+    return frozenset(with_some or [containers[0].get("name", "")])
+
+
+def _status(status: Object, training: frozenset[str]) -> PodStatus:
     states = [container.get("state") or {} for container in status.get("containerStatuses", ())]
     ended: Object = next((state["terminated"] for state in states if state.get("terminated")), {})
     runs: Object = next((state["running"] for state in states if state.get("running")), {})
@@ -160,11 +169,11 @@ def _status(status: Object) -> PodStatus:
         waiting=_waiting(status),
         exit_code=ended.get("exitCode"),
         start_time=_time(runs.get("startedAt")),  # of the container: started again in its pod, it is another process
-        containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one))),
+        containers=tuple(state for one in status.get("containerStatuses", ()) if (state := _container(one, training))),
     )
 
 
-def _container(status: Object) -> ContainerState | None:
+def _container(status: Object, training: frozenset[str]) -> ContainerState | None:
     """None: it just runs."""
     now = status.get("state") or {}
     waits, ended = now.get("waiting") or {}, now.get("terminated") or (status.get("lastState") or {}).get("terminated")
@@ -173,6 +182,7 @@ def _container(status: Object) -> ContainerState | None:
         return None
     return ContainerState(
         name=status.get("name", ""),
+        trains=status.get("name", "") in training,
         waiting=waits.get("reason", ""),
         exit_code=ended.get("exitCode") if ended else None,
         restarts=restarts,

@@ -5,10 +5,11 @@ nothing. Public faults, which anybody may send who may write a ConfigMap, are ta
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
@@ -17,8 +18,10 @@ from activities.clusters.kubernetes.shapes import Named, checked
 from rekindle.errors import MALFORMED, BadInput, NotFound
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import NodeReport
+from rekindle.model.public_fault import LEAST_SECONDS, LEVELS, MOST_FAULTS, MOST_INFLUENCES, SERIAL
 from rekindle.model.rules import Rules
 from rekindle.model.sizes import LONGEST_NOTE
+from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
 """What the names of ConfigMaps begin with; the node's name follows. Source: the Kubernetes contract."""
@@ -30,6 +33,10 @@ OF_CLUSTERD = "mx-consumer-cim=true"
 PUBLIC = "mc-consumer-publicfault=true"
 
 MANUAL = "ManuallySeparateNPU"
+MANUAL_INFO = "clusterd-manual-info-cm"
+
+HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+"""In JSON, of a character that is written as two."""
 
 MOST = 256
 """Reports of one object."""
@@ -38,7 +45,7 @@ OVER = ("recover",)
 """Assertions of a public fault that is no more."""
 
 Reports = Mapping[str, tuple[NodeReport, ...]]
-"""By node."""
+"""By the name of the node, or by `SERIAL` and its serial number."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +70,20 @@ def places(rules: Rules) -> Iterator[Where]:
     if "public-fault" in rules.reporters:
         for namespace in COMPONENTS:
             yield Where(in_scope("configmaps", namespace), (("labelSelector", PUBLIC),), of_public_fault)
+    if "device-plugin" in rules.reporters:
+        yield Where(
+            in_scope("configmaps", "cluster-system"), (("fieldSelector", f"metadata.name={MANUAL_INFO}"),), of_manual_info
+        )
 
 
-async def reports_of(api: Api, rules: Rules, node: str) -> tuple[NodeReport, ...]:
-    """All that is said of one node now."""
+async def reports_of(api: Api, rules: Rules, node: str, serial: str = "") -> tuple[NodeReport, ...]:
+    """All that is said of one node now, by its name or its serial number."""
     found: list[NodeReport] = []
     for where in places(rules):
         for thing in await _things(api, where, node):
-            found += (read(where, thing) or {}).get(node, ())
-    return in_order(found)
+            said = read(where, thing) or {}
+            found += (*said.get(node, ()), *(said.get(f"{SERIAL}{serial}", ()) if serial else ()))
+    return in_order(in_force(found, rules, datetime.now(UTC)))
 
 
 async def _things(api: Api, where: Where, node: str) -> list[Object]:
@@ -101,6 +113,12 @@ def in_order(reports: Iterable[NodeReport]) -> tuple[NodeReport, ...]:
     return tuple(sorted(reports, key=lambda one: (one.source, one.id)))
 
 
+def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tuple[NodeReport, ...]:
+    """Those that are not over by themselves, each with the moment at which it will be."""
+    dated = (one.model_copy(update={"until": over_at(one, rules)}) for one in reports)
+    return tuple(one for one in dated if one.until is None or one.until > now)
+
+
 # ---- events
 
 
@@ -116,6 +134,7 @@ def of_event(raw: Object) -> Reports:
         by=written or event.get("reportingComponent", ""),
         message=cut(event.get("message", ""), LONGEST_NOTE),
         since=_moment(event.get("firstTimestamp") or event.get("eventTime")),
+        told=_written(event["metadata"]) or _moment(_last_told(event)) or _moment(event["metadata"].get("creationTimestamp")),
     )
     return {about.get("name", ""): (report,)} if about.get("kind") == "Node" else {}
 
@@ -172,21 +191,60 @@ def of_node_info(raw: Object) -> Reports:
 
 
 def of_public_fault(raw: Object) -> Reports:
-    """Faults of the wire contract's `PublicFaultRequest`, as one ConfigMap says them now."""
-    thing = checked(Named, raw)
+    """Faults of the wire contract's `PublicFaultRequest`, as one ConfigMap says them now: somebody's, or the gateway's own."""
+    thing = checked(shapes.ConfigMap, raw)
     told = _json(thing.get("data") or {}, "PublicFault")
-    found: dict[str, list[NodeReport]] = {}
-    for fault in (told.get("faults") or ())[:MOST]:
+    metadata, found = thing["metadata"], dict[str, list[NodeReport]]()
+    for fault in (told.get("faults") or ())[:MOST_FAULTS]:
         if fault.get("assertion") in OVER:
             continue
-        for at in (fault.get("influence") or ())[:MOST]:
-            devices = tuple(str(one) for one in at.get("deviceIds") or ())
-            fault_id, code = str(fault.get("faultId", "")), str(fault.get("faultCode", ""))
+        for number, at in enumerate(_concerned(fault, _written(metadata))):
+            code = str(fault.get("faultCode", ""))
             words = str(fault.get("description") or f"{fault.get('faultType', '')} {code}")
-            report = _report(f"{thing['metadata']['uid']}/{fault_id}", "public-fault", devices, code=code, message=words)
-            more = {"by": str(told.get("resource", "")), "since": _milliseconds(fault.get("faultTime"))}
-            found.setdefault(str(at.get("nodeName", "")), []).append(report.model_copy(update=more))
-    return {node: tuple(reports) for node, reports in found.items() if node}
+            name = f"{metadata['uid']}/{fault.get('faultId', '')}/{number}"
+            report = _report(name, "public-fault", at.devices, code=code, level=LEVELS.get(code, ""), message=words)
+            more = {"by": str(told.get("resource", "")), "since": _milliseconds(fault.get("faultTime")), "until": at.until}
+            found.setdefault(at.node, []).append(report.model_copy(update=more))
+    return {node: tuple(reports) for node, reports in found.items() if node not in ("", SERIAL)}
+
+
+class _At(NamedTuple):
+    """A node that has a public fault."""
+
+    node: str
+    """Its name, or `SERIAL` and its serial number."""
+
+    devices: tuple[str, ...]
+    until: datetime | None = None
+
+
+def _concerned(fault: Any, written: datetime | None) -> Iterator[_At]:
+    if "concerned" in fault:
+        for one in fault["concerned"][:MOST_INFLUENCES]:
+            if not one.get("hidden"):
+                yield _At(str(one["node"]), tuple(map(str, one["devices"])), _milliseconds(one.get("until")))
+        return
+    once = written + timedelta(seconds=LEAST_SECONDS) if written and fault.get("assertion") == "once" else None
+    for one in (fault.get("influence") or ())[:MOST_INFLUENCES]:
+        node = str(one.get("nodeName") or f"{SERIAL}{one.get('nodeSN') or ''}")
+        yield _At(node, tuple(map(str, one.get("deviceIds") or ())), once)
+
+
+def of_manual_info(raw: Object) -> Reports:
+    """ClusterD's list of cards that it has separated, or a person, until somebody takes them out: one key for each node."""
+    thing = checked(shapes.ConfigMap, raw)
+    uid, data = thing["metadata"]["uid"], thing.get("data") or {}
+    return {node: tuple(_separated(uid, _json(data, node)))[:MOST] for node in data}
+
+
+def _separated(uid: str, info: Any) -> Iterator[NodeReport]:
+    detail = info.get("Detail") or {}
+    for card in info.get("Total") or ():
+        told = (detail.get(card) or [{}])[-1]
+        code = str(told.get("FaultCode") or MANUAL)
+        words = f"{card} is kept apart until somebody releases it: {code}"
+        report = _report(f"{uid}/{card}", "device-plugin", (str(card),), code=code, level=MANUAL, message=words)
+        yield report.model_copy(update={"since": _milliseconds(told.get("LastSeparateTime"))})
 
 
 def _config_map(raw: Object, prefix: str) -> tuple[str, dict[str, str], str]:
@@ -197,7 +255,11 @@ def _config_map(raw: Object, prefix: str) -> tuple[str, dict[str, str], str]:
 
 
 def _json(data: Mapping[str, str], key: str) -> Any:
-    return json.loads(data.get(key) or "{}")
+    text = data.get(key) or "{}"
+    found = json.loads(text)
+    if HALVES.search(text):
+        json.dumps(found, ensure_ascii=False).encode()  # half of a character could be told to nobody
+    return found
 
 
 def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) -> NodeReport:
@@ -209,6 +271,18 @@ def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) ->
 
 def _milliseconds(moment: object) -> datetime | None:
     return datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) and moment > 0 else None
+
+
+def _last_told(event: Object) -> str | None:
+    """By whoever wrote it, on a node whose clock may be wrong."""
+    series: str | None = event.get("series", {}).get("lastObservedTime")
+    return series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+
+
+def _written(metadata: Object) -> datetime | None:
+    """When it was changed last, by the clock of the API server."""
+    times = [one["time"] for one in metadata.get("managedFields", ()) if one.get("time")]
+    return max(map(datetime.fromisoformat, times), default=None)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -1,24 +1,37 @@
 """Nodes as the watch knows them, each with what others say of it now."""
 
+import heapq
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.reports import Where, in_order, read
+from activities.clusters.kubernetes.reports import Where, in_force, in_order, read
 from rekindle.model.cluster import Node, NodeReport
-from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
+from rekindle.model.keys import DEVICES, HEALTH, ISOLATED, NODE_HEALTHY, SERIAL_NUMBER
+from rekindle.model.public_fault import SERIAL
 from rekindle.model.rules import Rules
 from rekindle.policy.rules import is_of_matter
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
 
 
 class SaidOfNodes:
     """There are thousands of nodes, and tens of thousands of events of them: what no rule looks at is not kept."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._annotations = {*rules.annotations, HEALTH, ISOLATED, NODE_HEALTHY}
+    def __init__(self, rules: Rules, now: Callable[[], datetime] = _utc) -> None:
+        self._rules, self._now = rules, now
+        self._annotations = {*rules.annotations, DEVICES, HEALTH, ISOLATED, NODE_HEALTHY, SERIAL_NUMBER}
         self._nodes: dict[str, Node] = {}
+        self._serials: dict[str, str] = {}
+        """Names of nodes by `SERIAL` and their serial numbers."""
         self._reports: dict[str, dict[str, tuple[NodeReport, ...]]] = {}
-        """By node, and by the UID of the object that says it."""
+        """By node, or its serial number, and by the UID of the object that says it."""
         self._about: dict[str, tuple[str, ...]] = {}
         """Nodes that an object is about, by its UID."""
+        self._ends: list[tuple[datetime, str]] = []
+        """When something that is said of a node is over by itself; a heap."""
 
     def put(self, node: Node) -> Node:
         """A node as its own object is now."""
@@ -29,10 +42,13 @@ class SaidOfNodes:
         }
         slim = node.model_copy(update={"metadata": metadata.model_copy(update=kept)})
         self._nodes[metadata.name] = slim
+        if serial := _serial(slim):
+            self._serials[serial] = metadata.name
         return self._whole(slim)
 
     def drop(self, node: Node) -> Node:
         self._nodes.pop(node.metadata.name, None)
+        self._serials.pop(_serial(node), None)
         return node
 
     def take(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
@@ -52,14 +68,39 @@ class SaidOfNodes:
                 del self._reports[name]
         for name, reports in said.items():
             self._reports.setdefault(name, {})[uid] = reports
-        concerned = (self._nodes.get(name) for name in dict.fromkeys((*before, *said)))
-        return [self._whole(node) for node in concerned if node]
+            for until in {one.until for one in reports if one.until}:
+                heapq.heappush(self._ends, (until, name))
+        return self._known(dict.fromkeys((*before, *said)))
+
+    def _known(self, named: Iterable[str]) -> list[Node]:
+        nodes = (self._nodes.get(self._serials.get(name, name)) for name in named)
+        return [self._whole(node) for node in nodes if node]
+
+    @property
+    def next_end(self) -> float | None:
+        """Seconds until something is over by itself; None: nothing ever is."""
+        return max(0.0, (self._ends[0][0] - self._now()).total_seconds()) if self._ends else None
+
+    def ended(self) -> list[Node]:
+        """The nodes of which something that was said is over by now, as they are now."""
+        names: dict[str, None] = {}
+        while self._ends and self._ends[0][0] <= self._now():
+            names[heapq.heappop(self._ends)[1]] = None
+        return self._known(names)
 
     def _of_matter(self, reports: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
-        return tuple(one for one in reports if is_of_matter(one, self._rules))
+        return in_force((one for one in reports if is_of_matter(one, self._rules)), self._rules, self._now())
 
     def _whole(self, node: Node) -> Node:
-        reports = [one for some in self._reports.get(node.metadata.name, {}).values() for one in some]
+        now = self._now()
+        said = (self._reports.get(name, {}) for name in (node.metadata.name, _serial(node)))
+        reports = [one for of in said for some in of.values() for one in some if one.until is None or one.until > now]
         if not reports:
             return node
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": in_order(reports)})})
+
+
+def _serial(node: Node) -> str:
+    """Empty: nobody says it."""
+    number = node.metadata.annotations.get(SERIAL_NUMBER, "")
+    return f"{SERIAL}{number}" if number else ""

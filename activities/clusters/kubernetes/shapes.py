@@ -139,6 +139,7 @@ class Resources(Shape):
 
 
 class Container(Shape):
+    name: str = ""
     image: str = ""
     command: list[str] = []
     args: list[str] = []
@@ -187,8 +188,17 @@ class ContainerState(Shape):
     waiting: Waiting = Waiting()
 
 
+class Allocated(Shape):
+    resource_id: str = Field(default="", alias="resourceID")
+
+
+class ResourceStatus(Shape):
+    resources: list[Allocated] = []
+
+
 class ContainerStatus(Shape):
     name: str = ""
+    allocated_resources_status: list[ResourceStatus] = []
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     restart_count: Count = 0
@@ -248,8 +258,22 @@ class Involved(Shape):
     name: str = ""
 
 
+class ManagedField(Shape):
+    time: Moment = "1970-01-01T00:00:00Z"
+
+
+class Dated(Metadata):
+    """With the moments at which the API server took its changes."""
+
+    managed_fields: list[ManagedField] = []
+
+
+class Series(Shape):
+    last_observed_time: Moment = "1970-01-01T00:00:00Z"
+
+
 class Event(Shape):
-    metadata: Metadata
+    metadata: Dated
     involved_object: Involved = Involved()
     source: EventSource = EventSource()
     reporting_component: str = ""
@@ -257,13 +281,20 @@ class Event(Shape):
     type: str = ""
     message: str = ""
     first_timestamp: Moment = "1970-01-01T00:00:00Z"
+    last_timestamp: Moment = "1970-01-01T00:00:00Z"
     event_time: Moment = "1970-01-01T00:00:00Z"
+    series: Series = Series()
 
 
 class Named(Shape):
     """Of which only the metadata is read."""
 
     metadata: Metadata
+
+
+class ConfigMap(Shape):
+    metadata: Dated
+    data: dict[str, str] = {}
 
 
 # ---- jobs, by their specs

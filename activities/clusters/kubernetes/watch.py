@@ -39,6 +39,9 @@ from rekindle.settings import Settings
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 
+LONGEST_WAIT = 60.0
+"""Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 logger = logging.getLogger("watcher")
 
@@ -66,6 +69,7 @@ class Found:
     nodes: dict[str, Node]
 
 
+Queue = asyncio.Queue[tuple[Stream, Change] | Exception]
 Refuse = Callable[[About, BadInput], None]
 Understood = TypeVar("Understood")
 
@@ -95,8 +99,8 @@ class Watch:
         yield await self._snapshot(found)
         del found
         async with self._changes(since) as changes:
-            async for stream, change in changes:
-                for event in await self._take(stream, change):
+            async for one in changes:
+                for event in await self._take(*one) if one else self._ended():
                     yield event
 
     def paths(self) -> list[tuple[str, dict[str, str]]]:
@@ -112,9 +116,11 @@ class Watch:
         return [Stream("namespaces", NAMESPACES), *jobs, *reports, Stream("nodes", NODES), *pods]
 
     @asynccontextmanager
-    async def _changes(self, streams: list[tuple[Stream, str]]) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change], None]]:
-        """All streams as one; the first that breaks ends it."""
-        queue: asyncio.Queue[tuple[Stream, Change] | Exception] = asyncio.Queue(maxsize=100)
+    async def _changes(
+        self, streams: list[tuple[Stream, str]]
+    ) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change] | None, None]]:
+        """All streams as one; the first that breaks ends it. None: something that was said of a node is over by itself."""
+        queue: Queue = asyncio.Queue(maxsize=100)
 
         async def pump(stream: Stream, since: str) -> None:
             try:
@@ -123,20 +129,26 @@ class Watch:
             except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
                 await queue.put(error)
 
-        async def read() -> AsyncGenerator[tuple[Stream, Change], None]:
-            while True:
-                item = await queue.get()
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-
         pumps = [asyncio.create_task(pump(stream, since)) for stream, since in streams]
         try:
-            yield read()
+            yield self._read_from(queue)
         finally:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _read_from(self, queue: Queue) -> AsyncGenerator[tuple[Stream, Change] | None, None]:
+        while True:
+            ends = self._said.next_end
+            try:
+                async with asyncio.timeout(None if ends is None else min(ends, LONGEST_WAIT)):
+                    item = await queue.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            yield item
 
     # ---- the beginning
 
@@ -219,6 +231,9 @@ class Watch:
         return about_other(kinds.get(str(stream.what), "ConfigMap"), thing)
 
     # ---- changes
+
+    def _ended(self) -> list[WatchEvent]:
+        return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in self._said.ended()]
 
     async def _take(self, stream: Stream, change: Change) -> list[WatchEvent]:
         return await self._alone(stream, change.object, self._follows(stream, change)) or []

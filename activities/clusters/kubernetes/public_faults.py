@@ -1,0 +1,116 @@
+"""Public faults that the gateway was told: a ConfigMap for each in `cluster-system`, which the watch reads as it reads others'.
+
+So they outlive every process of ours, and whoever looks at a node before acting finds them again. Used by the gateway.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.reader import in_scope
+from rekindle.errors import MALFORMED, BadInput, ClusterUnavailable, Conflict, NotFound
+from rekindle.model.public_fault import MOST_INFLUENCES, Envelope, PublicFault
+from rekindle.policy.public_faults import Concerned, Concerns, told
+
+NAMESPACE = "cluster-system"
+CONSUMED = {"mc-consumer-publicfault": "true"}
+"""Label of the contract, which every reader of public faults selects."""
+
+OURS = {"app.kubernetes.io/managed-by": "rekindle-gateway"}
+KEY = "PublicFault"
+
+MOST = 5_000
+"""Faults that stand at a time."""
+
+SWEEP = 60.0
+"""Seconds between two looks for what is over."""
+
+TRIES = 5
+"""Of a change that another gateway's change overtook."""
+
+
+class PublicFaults:
+    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+        self._api, self._path, self._clock = api, in_scope("configmaps", NAMESPACE), clock
+        self._changing = asyncio.Lock()
+        self._swept = float("-inf")
+        self._count = 0
+
+    async def tell(self, envelope: Envelope, fault: PublicFault) -> None:
+        """Keeps it, or what it says of one that is kept.
+
+        Raises:
+            BadInput: too many stand.
+            ClusterError: it was not kept; told again, it is the same.
+        """
+        async with self._changing:
+            await self._sweep()
+            for _ in range(TRIES):
+                try:
+                    await self._change(envelope, fault)
+                except (Conflict, NotFound):
+                    continue
+                return
+        raise ClusterUnavailable(f"public fault {fault.fault_id}: others change it all the time")
+
+    async def _change(self, envelope: Envelope, fault: PublicFault) -> None:
+        name, now = _name(envelope.resource, fault.fault_id), int(1000 * self._clock())
+        try:
+            thing = await self._api.get(f"{self._path}/{name}")
+        except NotFound:
+            await self._create(name, envelope, fault, told({}, fault, now))
+            return
+        known = concerns(thing)
+        found = told(known, fault, now)
+        if found == known:
+            return
+        if len(found) > MOST_INFLUENCES:
+            raise BadInput(f"influence: fault {fault.fault_id} concerns {len(found)} nodes, accepted are {MOST_INFLUENCES}")
+        metadata = {"resourceVersion": thing["metadata"]["resourceVersion"]}
+        await self._api.patch(f"{self._path}/{name}", {"metadata": metadata, "data": {KEY: _written(envelope, fault, found)}})
+
+    async def _create(self, name: str, envelope: Envelope, fault: PublicFault, found: Concerns) -> None:
+        if self._count >= MOST:
+            raise BadInput(f"faults: {self._count} public faults stand already: first tell that some are over")
+        body = {"metadata": {"name": name, "labels": {**CONSUMED, **OURS}}, "data": {KEY: _written(envelope, fault, found)}}
+        await self._api.create(self._path, body)
+        self._count += 1
+
+    async def _sweep(self) -> None:
+        """Takes away what is over for every node, and counts the rest."""
+        if time.monotonic() < self._swept + SWEEP:
+            return
+        listed = await self._api.list(self._path, labelSelector=",".join(f"{key}={value}" for key, value in OURS.items()))
+        now = int(1000 * self._clock())
+        over = [one for one in listed.items if all(at.is_over(now) for at in concerns(one).values())]
+        for one in over:
+            try:
+                await self._api.delete(f"{self._path}/{one['metadata']['name']}", one["metadata"]["uid"])
+            except (Conflict, NotFound):
+                continue
+        self._count, self._swept = len(listed.items) - len(over), time.monotonic()
+
+
+def concerns(thing: Object) -> Concerns:
+    """What is kept in a ConfigMap; nothing, where somebody else wrote into it what means nothing."""
+    try:
+        (fault,) = json.loads(thing["data"][KEY])["faults"]
+        return {one["node"]: Concerned.model_validate(one) for one in fault["concerned"]}
+    except (*MALFORMED, BadInput):
+        return {}
+
+
+def _name(sender: str, fault_id: str) -> str:
+    digest = hashlib.sha256(f"{sender}/{fault_id}".encode()).hexdigest()
+    return f"rekindle-public-fault-{digest[:24]}"
+
+
+def _written(envelope: Envelope, fault: PublicFault, found: Concerns) -> str:
+    """As the contract's ConfigMap has it, with our own list of nodes beside."""
+    concerned: list[Mapping[str, Any]] = [{"node": node, **one.model_dump()} for node, one in sorted(found.items())]
+    known = fault.model_dump(by_alias=True, exclude={"influence"})
+    return json.dumps({**envelope.model_dump(by_alias=True), "faults": [{**known, "assertion": "occur", "concerned": concerned}]})

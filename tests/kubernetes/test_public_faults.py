@@ -1,0 +1,86 @@
+"""Public faults that come by the wire, kept in the real API server and seen by the real watch."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from activities.clusters.api_server import Api, Object
+from activities.clusters.kubernetes.public_faults import OURS, PublicFaults
+from rekindle.model.keys import SERIAL_NUMBER
+from tests.gateway.test_public_faults import served
+from tests.kubernetes.test_detection import NODE, ensure_namespace, put, shown
+from tests.support.kubernetes import Namespace
+from tests.support.public_fault_peer import fault, request, send
+from workers.local_kubernetes.installation import DEPLOY
+
+CONFIG_MAPS = "/api/v1/namespaces/cluster-system/configmaps"
+
+
+@pytest.fixture
+async def node(namespace: Namespace) -> AsyncIterator[Namespace]:
+    made = await namespace.api.create("/api/v1/nodes", {"metadata": {"name": NODE, "annotations": {SERIAL_NUMBER: "SN1"}}})
+    yield namespace
+    await namespace.api.delete(f"/api/v1/nodes/{NODE}", made["metadata"]["uid"])
+    for one in await kept(namespace):
+        await namespace.api.delete(f"{CONFIG_MAPS}/{one['metadata']['name']}", one["metadata"]["uid"])
+
+
+async def kept(namespace: Namespace) -> Sequence[Object]:
+    selector = ",".join(f"{key}={value}" for key, value in OURS.items())
+    return (await namespace.api.list(CONFIG_MAPS, labelSelector=selector)).items
+
+
+@asynccontextmanager
+async def gateway(namespace: Namespace, kubeconfig: Path, directory: Path, behind: float = 0.0) -> AsyncIterator[str]:
+    """Where it listens. With the rights of the gateway's account.
+
+    Args:
+        behind: seconds by which its clock is slow, so that nobody has to wait.
+    """
+    own = directory / "teller"
+    if not own.exists():
+        await namespace.kubeconfig_of("teller", kubeconfig, directory)
+    await ensure_namespace(namespace.api, "cluster-system")
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/cluster-system"
+    for thing in yaml.safe_load_all((DEPLOY / "components" / "rules-ascend" / "rbac.yaml").read_text()):
+        if thing["metadata"]["name"] == "rekindle-public-faults":
+            if thing["kind"] == "RoleBinding":
+                assert [one["name"] for one in thing["subjects"]] == ["rekindle-gateway"]
+                thing["subjects"] = [{"kind": "ServiceAccount", "name": "teller", "namespace": namespace.name}]
+            await put(namespace.api, f"{rbac}/{thing['kind'].lower()}s", thing)
+    async with Api(own) as api, served(PublicFaults(api, lambda: time.time() - behind)) as target:  # type: ignore[arg-type]
+        yield target
+
+
+async def test_what_is_told_is_seen_until_it_has_recovered(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
+    """By the node's name or its serial number; told again, by another gateway, it is the same; what is over is swept away."""
+    async with gateway(node, kubeconfig, tmp_path, behind=6) as target, shown(kubeconfig, "ascend") as seen:
+        await seen.until_found()
+        named = [{"nodeName": NODE, "deviceIds": [0]}]
+        for _ in range(2):
+            assert (await send(target, request(fault(influence=named))))[0] == 0
+        await seen.until_found("ascend/public-broken")
+        assert len(await kept(node)) == 1
+        assert (await send(target, request(fault(influence=named, assertion="recover"))))[0] == 0
+        await seen.until_found()
+        numbered = [{"nodeSN": "SN1", "deviceIds": [0]}]
+        assert (await send(target, request(fault("010001002", influence=numbered, faultId="degraded-1"))))[0] == 0
+        await seen.until_found("ascend/public-degraded")
+    async with gateway(node, kubeconfig, tmp_path) as target, shown(kubeconfig, "ascend") as seen:
+        assert (await send(target, request(fault("010001002", "recover", influence=numbered, faultId="degraded-1"))))[0] == 0
+        await seen.until_found()
+        assert len(await kept(node)) == 1, "the first one was swept"
+
+
+async def test_what_comes_once_is_over_by_itself(kubeconfig: Path, node: Namespace, tmp_path: Path) -> None:
+    """Nobody tells its end."""
+    async with gateway(node, kubeconfig, tmp_path, behind=3.5) as target, shown(kubeconfig, "ascend") as seen:
+        await seen.until_found()
+        named = [{"nodeName": NODE, "deviceIds": [0]}]
+        assert (await send(target, request(fault(influence=named, assertion="once", faultId="only-once"))))[0] == 0
+        await seen.until_found("ascend/public-broken")
+        await seen.until_found()

@@ -1,0 +1,61 @@
+"""What is kept of a public fault, message by message."""
+
+import pytest
+
+from rekindle.model.public_fault import PublicFault
+from rekindle.model.rule_file import parse, rules_of
+from rekindle.policy.public_faults import Concerns, problem_of_code, senders, told
+from tests.support.public_fault_peer import fault
+
+SECOND = 1000
+
+
+def after(*messages: tuple[int, str, str]) -> dict[str, tuple[int, int]]:
+    """Of each node that is shown, from when and until when (0: nobody says), in seconds. Messages: when, assertion, node."""
+    known: Concerns = {}
+    for at, assertion, node in messages:
+        told_of = fault(assertion=assertion, influence=[{"nodeName": node, "deviceIds": [0, 1]}])
+        known = told(known, PublicFault.model_validate(told_of), at * SECOND)
+    return {node: (one.told_at // SECOND, one.until // SECOND) for node, one in known.items() if not one.hidden}
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown"),
+    [
+        ([(100, "occur", "a")], {"a": (100, 0)}),
+        ([(100, "occur", "a"), (150, "occur", "a"), (150, "once", "a")], {"a": (100, 0)}),
+        ([(100, "occur", "a"), (150, "occur", "b")], {"a": (100, 0), "b": (150, 0)}),
+        ([(100, "occur", "a"), (200, "recover", "a")], {"a": (100, 200)}),
+        ([(100, "occur", "a"), (102, "recover", "a")], {"a": (100, 105)}),
+        ([(100, "occur", "a"), (102, "recover", "a"), (104, "recover", "a")], {"a": (100, 105)}),
+        ([(100, "occur", "a"), (102, "recover", "a"), (110, "occur", "a")], {"a": (110, 0)}),
+        ([(100, "once", "a")], {"a": (100, 105)}),
+        ([(100, "recover", "a")], {}),
+        ([(100, "recover", "a"), (103, "occur", "a")], {"a": (100, 105)}),
+        ([(100, "recover", "a"), (106, "occur", "a")], {"a": (106, 0)}),
+        ([(100, "occur", "a"), (101, "occur", "b"), (200, "recover", "b")], {"a": (100, 0), "b": (101, 200)}),
+    ],
+)
+def test_a_fault_is_shown_from_its_first_word_until_it_has_recovered(
+    messages: list[tuple[int, str, str]], shown: dict[str, tuple[int, int]]
+) -> None:
+    """For five seconds in any case, in whatever order the two words arrive; each node by itself."""
+    assert after(*messages) == shown
+
+
+def test_devices_of_a_node_that_is_named_twice_are_joined() -> None:
+    """A sender may list them one by one."""
+    twice = fault(influence=[{"nodeSN": "SN1", "deviceIds": [3]}, {"nodeSN": "SN1", "deviceIds": [0, 3]}])
+    (one,) = told({}, PublicFault.model_validate(twice), SECOND).values()
+    assert one.devices == (0, 3)
+
+
+def test_a_rule_that_names_a_sender_or_a_code_makes_it_known() -> None:
+    """Beside those that ClusterD ships with; a pattern names nobody."""
+    own = parse(
+        "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  use: [ascend]\n  rules:\n"
+        "    - {name: own, report: {source: public-fault, code: ['310009001', '99*'], by: [our-monitor, x*]}, then: fault}\n"
+    )
+    assert senders(own) - senders(rules_of("ascend")) == {"our-monitor"}
+    known = [code for code in ("310009001", "220001001", "990000001") if not problem_of_code(code, own)]
+    assert known == ["310009001", "220001001"]

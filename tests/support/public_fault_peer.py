@@ -1,0 +1,74 @@
+"""A sender of public faults that knows nothing of our code: its messages are made here from the contract's table of fields."""
+
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+
+NOW = 1_760_000_000_000
+
+_TYPES = {"string": 9, "int32": 5, "int64": 3}
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "RespStatus": ("int32 code", "string info"),
+    "PubFaultInfo": ("string nodeName", "string nodeSN", "repeated int32 deviceIds"),
+    "Location": ("string key", "string value"),
+    "Fault": (
+        "string faultId",
+        "string faultType",
+        "string faultCode",
+        "int64 faultTime",
+        "string assertion",
+        "repeated Location faultLocation",  # what a map is on the wire
+        "repeated PubFaultInfo influence",
+        "string description",
+    ),
+    "PublicFaultRequest": ("string id", "int64 timestamp", "string version", "string resource", "repeated Fault faults"),
+}
+
+
+def _messages() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="contract.proto", package="contract", syntax="proto3")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for number, words in enumerate(fields, 1):
+            *repeated, kind, field = words.split()
+            label = 3 if repeated else 1
+            if kind in _TYPES:
+                message.field.add(name=field, number=number, type=_TYPES[kind], label=label, json_name=field)
+            else:
+                message.field.add(name=field, number=number, type=11, type_name=f".contract.{kind}", label=label, json_name=field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"contract.{name}")) for name in _FIELDS}
+
+
+MESSAGES = _messages()
+
+
+def fault(code: str = "220001001", assertion: str = "occur", **more: Any) -> dict[str, Any]:
+    return {
+        "faultId": "11937763019444715778",
+        "faultType": "Network",
+        "faultCode": code,
+        "faultTime": NOW,
+        "assertion": assertion,
+        "influence": [{"nodeName": "node-0", "deviceIds": [0]}],
+        "description": "port down",
+        **more,
+    }
+
+
+def request(*faults: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "message-1", "timestamp": NOW, "version": "1.0", "resource": "pingmesh", "faults": list(faults), **more}
+
+
+async def send(target: str, told: dict[str, Any]) -> tuple[int, str]:
+    """Code and info of the answer."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        method = channel.unary_unary(
+            "/PubFault/SendPublicFault",
+            request_serializer=MESSAGES["PublicFaultRequest"].SerializeToString,
+            response_deserializer=MESSAGES["RespStatus"].FromString,
+        )
+        answer = await method(json_format.ParseDict(told, MESSAGES["PublicFaultRequest"]()))
+        return answer.code, answer.info
