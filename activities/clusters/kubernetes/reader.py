@@ -10,7 +10,7 @@ from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, BATCH_JOB_NAME
 from activities.clusters.kubernetes.objects import bare_job, is_bare
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
-from rekindle.errors import ClusterUnavailable, NotFound, WatchExpired
+from rekindle.errors import ClusterError, ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, JOB_NAME, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
@@ -18,6 +18,8 @@ from rekindle.settings import Settings
 LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
+LOOK_REST = 5.0
+"""For strangers, how many times as long as the last list took: those of a large cluster are many megabytes."""
 
 LEVELS = 3
 """Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
@@ -50,8 +52,12 @@ class Reader:
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
         """When all jobs were listed last."""
+        self._look_took = 0.0
+        self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
         """UID of the job that a batch Job is a part of, by the Job's UID."""
+        self._strange: set[tuple[str, ...]] = set()
+        """Namespace, kind, name and UID of owners that are not there, and never will be."""
 
     # ---- jobs
 
@@ -71,23 +77,54 @@ class Reader:
         return found
 
     async def _of_an_object(self, job_id: str) -> Workload | None:
-        if found := await self._remembered(job_id):
+        if found := await self.seen(job_id):
             return found
-        await self._look_around()
-        return await self._remembered(job_id)
+        await self._look_around(LOOK_GAP)
+        return await self.seen(job_id)
 
-    async def _look_around(self) -> None:
-        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more than once a second."""
+    async def locate(self, job_id: str) -> None:
+        """Returns when it is known where the job is: who waits for that with all others costs no request.
+
+        Raises:
+            NotFound: nowhere.
+        """
+        if "." in job_id or job_id in self._where:
+            return
+        await self._look_around(max(LOOK_GAP, LOOK_REST * self._look_took))
+        if job_id not in self._where:
+            raise NotFound(f"no job has the UID {job_id}")
+
+    async def _look_around(self, gap: float) -> None:
+        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more often.
+
+        Args:
+            gap: seconds since the last time.
+        """
         asked = _now()
         async with self._looking:
             if self._looked > asked:
+                if self._look_failed:  # who shares a look shares its failure: nobody knows that there is no such job
+                    raise self._look_failed
                 return
-            await asyncio.sleep(self._looked + LOOK_GAP - _now())
-            self._looked = _now()
-            for kind in KINDS:
-                for scope in self.scopes:
-                    for item in (await self.jobs(kind.path(scope))).items:
-                        self.remember(Workload(kind, item))
+            await asyncio.sleep(self._looked + gap - _now())
+            self._looked = began = _now()
+            self._look_failed = ClusterUnavailable("who listed all jobs has given up")
+            try:
+                await self._remember_all()
+            except ClusterError as error:
+                self._look_failed = error
+                raise
+            self._look_failed, self._look_took = None, _now() - began
+
+    async def _remember_all(self) -> None:
+        gone = set(self._where)
+        for kind in KINDS:
+            for scope in self.scopes:
+                for item in (await self.jobs(kind.path(scope))).items:
+                    self.remember(Workload(kind, item))
+                    gone.discard(item["metadata"]["uid"])
+        for job_id in gone:
+            self.forget(job_id)
 
     def remember(self, job: Workload) -> None:
         """Where a job is, so that it is found by its UID. Of a Job that is a part of nothing its pods are not asked for again."""
@@ -107,7 +144,9 @@ class Reader:
         except NotFound:
             return Listing([], "")
 
-    async def _remembered(self, job_id: str) -> Workload | None:
+    async def seen(self, job_id: str) -> Workload | None:
+        """A job with an object, where one was seen before; None: it is not there any more, or was never seen. Nothing of it is
+        checked."""
         if (where := self._where.get(job_id)) is None:
             return None
         kind, namespace, name = where
@@ -232,19 +271,30 @@ class Reader:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid = str(owner["uid"])
         if uid not in self._tops:
-            if not is_name(owner["name"]):  # a tenant writes it, and it becomes a part of a path
-                return uid
-            try:
-                found = await self._api.get(BY_NAME[owner["kind"]].path(namespace, owner["name"]))
-            except NotFound:
-                return uid
-            if found["metadata"]["uid"] != uid:  # a tenant writes it too, and it may be that of somebody else's Job
+            if (found := await self._owner(namespace, owner)) is None:
                 return uid
             above = controller_of(found) if levels > 1 and _has_top(found) else None
             if len(self._tops) >= MOST_TOPS:
                 self._tops.clear()
             self._tops[uid] = await self._top(namespace, above, levels - 1) if above else uid
         return self._tops[uid]
+
+    async def _owner(self, namespace: str, owner: Object) -> Object | None:
+        """None: it is gone, or a tenant made it up. Nobody is made to ask for such a one twice."""
+        kind, name, uid = str(owner["kind"]), str(owner["name"]), str(owner["uid"])
+        place = (namespace, kind, name, uid)
+        if place in self._strange or not (is_name(name) and is_name(uid)):  # they become a part of a path, and are kept
+            return None
+        try:
+            found = await self._api.get(BY_NAME[kind].path(namespace, name))
+        except NotFound:
+            found = {"metadata": {"uid": ""}}
+        if found["metadata"]["uid"] == uid:
+            return found
+        if len(self._strange) >= MOST_TOPS:
+            self._strange.clear()
+        self._strange.add(place)
+        return None
 
 
 def _has_top(thing: Object) -> bool:
