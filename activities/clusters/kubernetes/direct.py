@@ -296,12 +296,24 @@ class DirectDriver:
         return await self._made_by_the_controller(job, generation)
 
     async def _create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
-        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict."""
+        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict. What refuses
+        one of thousands, such as a quota, is not asked for all of them."""
 
         def same(body: Object) -> Callable[[Object], bool]:
             return lambda found: (_generation(found), _job_id(found)) == (_generation(body), _job_id(body))
 
-        return await _all(self._create(job.namespace, body, same(body)) for body in wanted)
+        refused = asyncio.Event()
+
+        async def made_if_others_are(body: Object) -> list[Object]:
+            if refused.is_set():
+                return []
+            try:
+                return [await self._create(job.namespace, body, same(body))]
+            except Exception:
+                refused.set()
+                raise
+
+        return [pod for pods in await _all(made_if_others_are(body) for body in wanted) for pod in pods]
 
     async def _create(self, namespace: str, body: Object, is_ours: Callable[[Object], bool]) -> Object:
         try:
