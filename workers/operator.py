@@ -66,8 +66,10 @@ class Operator:
         self._pods: dict[str, dict[str, Object]] = {}
         """By namespace and job, and by UID: a label of a pod elsewhere makes it no pod of the job."""
         self._read: dict[str, PodsOf] = {}
-        self._dirty: dict[str, None] = {}
-        """Jobs that something happened to, the oldest first."""
+        self._dirty: dict[str, dict[str, None]] = {}
+        """By namespace, jobs that something happened to, the oldest first."""
+        self._busy: set[str] = set()
+        """Namespaces of which a job is attended to."""
         self._happened = asyncio.Event()
         self._troubles: dict[str, Trouble] = {}
 
@@ -83,6 +85,7 @@ class Operator:
     async def _watch_for_a_while(self) -> None:
         self._jobs.clear()
         self._pods.clear()
+        self._busy.clear()
         streams: list[tuple[str, Take]] = [(TRAINING_JOB.path(scope), self._take_job) for scope in self._reader.scopes]
         streams += [(in_scope("pods", scope), self._take_pod) for scope in self._reader.scopes]
         listings = []
@@ -128,23 +131,33 @@ class Operator:
         return list(self._pods.get(_place(job.namespace, job.uid), {}).values())
 
     def _look_at(self, uid: str) -> None:
-        self._dirty[uid] = None
-        self._happened.set()
+        if job := self._jobs.get(uid):
+            self._dirty.setdefault(job.namespace, {})[uid] = None
+            self._happened.set()
 
     # ---- what follows from what is seen
 
     async def _work(self) -> None:
-        """One job at a time: each needs a few requests at its birth, and next to none later."""
-        while True:
-            await self._happened.wait()
-            await asyncio.sleep(GATHER)
-            uid = next(iter(self._dirty))
-            del self._dirty[uid]
-            if not self._dirty:
+        """One job of a namespace at a time: one tenant may have a thousand jobs of thousands of pods that nobody admits."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._happened.wait()
                 self._happened.clear()
+                for namespace in self._dirty.keys() - self._busy:
+                    self._busy.add(namespace)
+                    group.create_task(self._work_in(namespace))
+
+    async def _work_in(self, namespace: str) -> None:
+        """Until nothing more has happened there."""
+        while jobs := self._dirty.get(namespace):
+            await asyncio.sleep(GATHER)
+            uid = next(iter(jobs))
+            del jobs[uid]
             job = self._jobs.get(uid)
             if job and not job.metadata.get("deletionTimestamp"):
                 await self._attend_to(job)
+        self._dirty.pop(namespace, None)
+        self._busy.discard(namespace)
 
     async def _attend_to(self, job: Workload) -> None:
         """Here, and nowhere else, an exception ends that a job has caused."""
@@ -198,9 +211,23 @@ class Operator:
     async def _begin(self, job: Workload) -> None:
         """Everything that a job needs, found again if it was begun before."""
         await self._ensure_service(job)
+        if others := self._made_of_other_words(job):
+            for pod in others:
+                await delete_pod(self._api, pod, 0)
+            raise Conflict(f"{len(others)} pods of what the job said before it was changed go first")
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
             await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
         await self._tell_phase(job, JobPhase.PENDING, "")
+
+    def _made_of_other_words(self, job: Workload) -> list[Object]:
+        """Pods that were made before somebody refused the others, whereupon the job's owner changed it: it may say anything else
+        until it has begun."""
+        if not own_status.is_in_trouble(job.object):
+            return []
+        now = str(job.metadata.get("generation", ""))
+        return [
+            pod for pod in self._pods_of(job) if pod["metadata"].get("annotations", {}).get(keys.OBJECT_GENERATION, now) != now
+        ]
 
     async def _ensure_service(self, job: Workload) -> None:
         """The name under which ranks find their manager. That of a deleted job of this name goes a moment later, and would

@@ -2,14 +2,15 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.text import Text
 
 from rekindle.cli.pods import pod_words, waiting
@@ -31,8 +32,20 @@ NOT_REBUILT = (
     "group of its own for which it does not ask again in on_rebuild (training/README.md)"
 )
 
-console = Console()
-problems = Console(stderr=True)
+ORDERS = dict.fromkeys((0x1B, *range(0x80, 0xA0)), "?")
+"""Characters with which a text gives orders to a terminal."""
+
+
+class Terminal(Console):
+    """Much of what is shown was written by a tenant, such as the last words of a pod: it gives the terminal no orders."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(ORDERS))
+
+
+console = Terminal()
+problems = Terminal(stderr=True)
 
 COLOURS = {
     Outcome.RECOVERED: "green",

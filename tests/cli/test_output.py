@@ -51,6 +51,20 @@ def test_brackets_in_a_message_are_no_markup() -> None:
     assert page.get().count("offers [exit]") == 2
 
 
+def test_what_a_pod_has_said_gives_the_terminal_no_orders() -> None:
+    """Whoever may write a pod's last words clears no screen, sets no title and fills no clipboard of who looks at the job."""
+    words = "\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b2J"
+    state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2)).with_(problems=(words,))
+    with console.capture() as page, problems.capture() as said:
+        show_status(JobStatus(state=state))
+        print_columns(("node", "says"), [("node-0", words)])
+        show_verdict(verdict(words))
+        complain(ValueError(words))
+    for text in (page.get(), said.get()):
+        assert "2J" in text
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)
+
+
 def test_a_lost_manager_is_shown_on_the_page_of_its_job() -> None:
     """Training goes on without it, and nothing else tells that no fault of a rank would be reported."""
     state = JobState.of(Job(id=JobId("j"), name="gpt", pods=2))

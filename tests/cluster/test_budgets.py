@@ -53,3 +53,28 @@ async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest
     await after(a_job_object("hotSwitch"), [True, False, True])
     await after(a_job_object("hotSwitch", **{DRAIN: "let-go"}), [True, False, True, False])
     running.cancel()
+
+
+async def test_a_job_that_is_not_looked_after_any_more_holds_no_drain() -> None:
+    """Its owner took the words away, or an administrator only observes from now on: nobody would move its ranks. An
+    earlier watcher may have written the budget."""
+    cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}
+    cluster.answers = True
+    kept = Budgets(cluster, Limits(), jobs.get)
+    running = asyncio.create_task(kept.run())
+
+    async def until(held: list[bool]) -> None:
+        async with asyncio.timeout(10):
+            while cluster.held != held:
+                await asyncio.sleep(0)
+
+    kept.look_at("job-1")
+    await until([True])
+    del jobs["job-1"]
+    kept.forget("job-1")
+    await until([True, False])
+    jobs["job-2"] = jobs["job-2"].model_copy(update={"observe": True})
+    for _ in range(2):
+        kept.look_at("job-2")
+    await until([True, False, False])
+    running.cancel()

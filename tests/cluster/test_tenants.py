@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import Api, Change, Object
+from activities.clusters.api_server import Api, Change, Listing, Object
+from activities.clusters.kubernetes import reader
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB
 from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
-from rekindle.errors import Conflict, NotFound
+from rekindle.errors import ClusterUnavailable, Conflict, NotFound
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, Pod, WatchEvent
 from rekindle.settings import Settings
@@ -209,6 +210,98 @@ async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> 
     assert not [path for _, path in tenants.scripted.requests if "/jobs/alien" in path]
 
 
+async def test_owners_that_are_not_there_are_asked_for_once(tenants: Tenants) -> None:
+    """A tenant makes them up, or deletes a Job and leaves its pods: each change of such a pod was a request."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.job(BATCH_JOB, "attacker", "named")
+    tenants.scripted.refused["GET", BATCH_JOB.path("attacker", "gone")] = (404, "there is none")
+    strange = [owner(BATCH_JOB, "gone"), owner(BATCH_JOB, "named", "uid-of-another")]
+    pods = [await tenants.pod("attacker", one["name"], "", one) for one in strange]
+    async with aclosing(tenants.cluster.watch()) as news:
+        assert holders(await anext(news)) == {}  # type: ignore[arg-type]
+        following = asyncio.ensure_future(anext(news))
+        await tenants.scripted.until_watched("/api/v1/pods")
+        for _ in range(5):
+            for pod_ in pods:
+                await tenants.scripted.put("/api/v1/namespaces/attacker/pods", pod_)
+        await tenants.pod("victim", "real", "", owner(BATCH_JOB, "train"))
+        event = await asyncio.wait_for(following, WAIT_LIMIT)
+    assert isinstance(event, WatchEvent)
+    assert event.object.metadata.name == "real"
+    for name in ("gone", "named"):
+        assert len([path for _, path in tenants.scripted.requests if path == BATCH_JOB.path("attacker", name)]) == 1
+
+
+async def test_who_may_speak_for_a_job_is_read_of_pods_and_nothing_else(tenants: Tenants) -> None:
+    """What else is odd in one of them keeps nobody from speaking, and what else there is of thousands costs no time."""
+    await tenants.job(BATCH_JOB, "victim", "train")
+    odd = await tenants.pod("victim", "odd", "", owner(BATCH_JOB, "train"))
+    odd["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train"
+    odd["spec"] |= {"affinity": "anywhere", "hostNetwork": True}
+    odd["status"] = {"phase": "Running", "podIP": "10.0.0.1", "hostIP": "10.9.0.1", "conditions": [None]}
+    found = await tenants.cluster.speakers("uid-of-train")
+    assert (set(found.pods), set(found.addresses)) == ({"uid-of-odd"}, {"10.0.0.1", "10.9.0.1"})
+
+
+async def test_nobody_is_told_that_there_is_no_job_by_a_server_that_did_not_answer(tenants: Tenants) -> None:
+    """Whoever asks at the same time shares one look at all jobs, and shares that it has failed: otherwise a job that trains is
+    taken to have ended."""
+    tenants.scripted.refused["GET", BATCH_JOB.path()] = (503, "the store is away")
+    ids = [f"uid-of-{number}" for number in range(3)]
+    asked = [*map(tenants.cluster.job, ids), *map(tenants.cluster.locate, ids)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(one) for one in found} == {ClusterUnavailable}
+
+
+async def test_nobody_is_told_that_there_is_no_job_by_who_has_given_up(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An activity is cancelled in its look at all jobs, and that of another job waited for it."""
+    monkeypatch.setattr(reader, "LOOK_GAP", 0.0)
+    await tenants.job(BATCH_JOB, "victim", "train")
+    where = ("GET", BATCH_JOB.path())
+    tenants.scripted.held[where] = asyncio.Event()
+    looking, waiting = [asyncio.create_task(tenants.cluster.job(f"uid-of-{name}")) for name in ("another", "train")]
+    await tenants.scripted.until_asked(*where)
+    looking.cancel()
+    with pytest.raises(ClusterUnavailable):
+        await waiting
+    tenants.scripted.held.pop(where).set()
+    assert (await tenants.cluster.job("uid-of-train")).metadata.name == "train"
+
+
+async def test_a_job_that_is_gone_is_not_known_for_ever(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway lives for months, and a cluster has thousands of Jobs a day."""
+    monkeypatch.setattr(reader, "LOOK_GAP", 0.0)
+    await tenants.job(BATCH_JOB, "victim", "train")
+    await tenants.cluster.locate("uid-of-train")
+    await tenants.scripted.remove(BATCH_JOB.path("victim"), "train")
+    for unknown in ("made-up", "uid-of-train"):
+        with pytest.raises(NotFound):
+            await tenants.cluster.locate(unknown)
+
+
+async def test_strangers_make_us_list_all_jobs_a_part_of_the_time_only(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large cluster they are many megabytes: who names a job that there is not waits five times as long as a list takes."""
+    now = [1000.0]
+    pauses: list[float] = []
+
+    async def jobs(path: str) -> Listing:
+        now[0] += 2.0
+        return Listing([], "1")
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += max(0.0, seconds)
+
+    monkeypatch.setattr(reader, "_now", lambda: now[0])
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(tenants.cluster._reader, "jobs", jobs)
+    for unknown in ("a", "b"):
+        with pytest.raises(NotFound):
+            await tenants.cluster.locate(unknown)
+    took = 2.0 * len(KINDS)
+    assert pauses[1] == 4 * took
+
+
 async def test_what_was_listed_is_not_kept_while_it_is_watched(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of objects each has a hundred times as much as is read of it."""
     await tenants.job(BATCH_JOB, "victim", "train")
@@ -263,6 +356,15 @@ async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenant
     assert isinstance(event, WatchEvent)
     assert isinstance(event.object, JobObject)
     assert event.object.metadata.name == "train"
+
+
+async def test_what_is_wrong_with_an_object_is_said_whatever_the_length_of_its_name(tenants: Tenants) -> None:
+    """The name of an event is that of its object and a little more, and no longer than the API server admits."""
+    await tenants.job(JOB_SET, "attacker", "x" * 253)
+    await tenants.snapshot()
+    event = await tenants.scripted.until("/api/v1/namespaces/attacker/events", "x", "reason")
+    assert event["reason"] == "JobRefused"
+    assert len(event["metadata"]["name"]) == 253
 
 
 async def test_the_name_of_an_owner_may_have_any_length(tenants: Tenants) -> None:

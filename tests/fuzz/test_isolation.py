@@ -10,6 +10,7 @@ import pytest
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
+from activities.clusters.kubernetes.hands import AT_ONCE
 from activities.clusters.kubernetes.kind import Kind
 from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, KINDS, TRAIN_JOB, TRAINING_JOB
 from activities.clusters.port import Snapshot
@@ -269,6 +270,27 @@ async def test_pods_that_the_api_server_refuses_are_their_own_jobs_affair(served
         async with asyncio.timeout(20):
             while (await scripted.until(OWN, "broken", "status"))["status"].get("phase") != "Pending":
                 await asyncio.sleep(0.01)
+
+
+async def test_a_job_of_thousands_of_pods_that_nobody_admits_keeps_no_other_tenant_waiting(
+    served: tuple[ScriptedApi, Api],
+) -> None:
+    """It is not asked for thousands of times, and other namespaces are served while its requests are not answered yet."""
+    scripted, api = served
+    elsewhere = TRAINING_JOB.path("other")
+    scripted.refused["POST", PODS] = (403, "exceeded quota: of this namespace")
+    scripted.held["POST", PODS] = asyncio.Event()
+    large, sound = job(TRAINING_JOB, "broken"), job(TRAINING_JOB, "sound")
+    large["spec"]["pods"] = 5000
+    sound["metadata"]["namespace"] = "other"
+    await scripted.put(OWN, large)
+    async with operating(api):
+        await scripted.until_asked("POST", PODS)
+        await scripted.put(elsewhere, sound)
+        assert (await scripted.until(elsewhere, "sound", "status"))["status"]["phase"] == "Pending"
+        scripted.held.pop(("POST", PODS)).set()
+        assert "exceeded quota" in (await scripted.until(EVENTS, "broken.", "reason"))["message"]
+        assert scripted.requests.count(("POST", PODS)) <= 2 * AT_ONCE
 
 
 # ---- the manager of a job

@@ -51,6 +51,19 @@ async def test_no_more_are_inside_than_there_are_places_and_the_wanted_come_firs
     assert visitors.inside == ["a", "b", "late", "c", "d"]
 
 
+async def test_who_comes_many_times_waits_behind_itself() -> None:
+    """A client that calls a hundred times at once is served by turns with the one that came last."""
+    admission, inside = Admission(1, 10, ()), list[str]()
+
+    async def visit(job_id: str) -> None:
+        async with admission.place(job_id):
+            inside.append(job_id)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(visit(job_id) for job_id in ("flood",) * 100 + ("a", "b", "a")))
+    assert inside[:7] == ["flood", "flood", "a", "b", "flood", "a", "flood"]
+
+
 async def test_who_gives_up_waiting_costs_nobody_a_place() -> None:
     """Also in the very moment in which its place became free."""
     visitors = Visitors(Admission(1, 10, ()))

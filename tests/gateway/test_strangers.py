@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -41,13 +42,28 @@ class Pods:
         self.asked: list[float] = []
         self.problem: Exception | None = None
         self.on_look: Callable[[], Any] = lambda: None
+        self.training_side = TrainingSide.MINDIO
+        self.named: list[str] = []
+        """Jobs that were asked for, in their order."""
+        self.unknown: set[str] = set()
+        """Ids of no job, of which that is not known before `looked`."""
+        self.looked = asyncio.Event()
+        self.answers = asyncio.Semaphore(1_000_000)
+
+    async def locate(self, job_id: str) -> None:
+        if job_id in self.unknown:
+            await self.looked.wait()
+            raise NotFound("no job")
 
     async def speakers(self, job_id: str) -> Speakers:
+        await self.locate(job_id)
         self.asked.append(asyncio.get_running_loop().time())
+        self.named.append(job_id)
+        await self.answers.acquire()
         self.on_look()
         if self.problem:
             raise self.problem
-        return Speakers(TrainingSide.MINDIO, frozenset(), frozenset(self.addresses))
+        return Speakers(self.training_side, frozenset(), frozenset(self.addresses))
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         raise AssertionError("a stranger is no news of the job")
@@ -250,6 +266,35 @@ async def test_strangers_do_not_make_us_ask_more_often() -> None:
     assert all(later - earlier >= 0.049 for earlier, later in zip(pods.asked, pods.asked[1:], strict=False))
 
 
+async def test_a_job_that_takes_long_to_look_up_is_looked_up_rarely() -> None:
+    """One of thousands of pods is megabytes: strangers take no more than a fifth of a gateway's time with it."""
+    pods = Pods(US)
+    took = 0.02
+
+    async def slow(job_id: str) -> Speakers:
+        pods.asked.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(took)
+        return Speakers(TrainingSide.MINDIO, frozenset(), frozenset(pods.addresses))
+
+    pods.speakers = slow  # type: ignore[method-assign]
+    async with remembering(pods, gap=0.0, patience=0.5) as who:
+        with pytest.raises(Refused):
+            await who.check("job", STRANGER)
+    assert len(pods.asked) > 1
+    assert all(later - earlier >= senders.REST * took for earlier, later in pairwise(pods.asked))
+
+
+async def test_who_lacks_a_token_does_not_make_us_look() -> None:
+    """The owner of a large job forgot the volume, and its manager calls every second: its pods are megabytes each time."""
+    pods = Pods()
+    pods.training_side = TrainingSide.REKINDLE
+    async with remembering(pods, gap=0.0) as who:
+        for _ in range(5):
+            with pytest.raises(Refused, match="no token came with the call"):
+                await who.check("job", STRANGER)
+    assert len(pods.asked) == 1
+
+
 async def test_a_refusal_rests_on_a_look_behind_the_call() -> None:
     """What was known before is not enough: the pod may be younger than that."""
     pods = Pods()
@@ -302,6 +347,58 @@ async def test_jobs_that_nobody_names_any_more_are_forgotten(monkeypatch: pytest
         for job, looks in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
             await who.check(job, PEER)
             assert len(pods.asked) == looks, job
+
+
+async def given_up(calls: Sequence[asyncio.Task[None]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_ids_of_no_job_make_nobody_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can make up as many as he likes: what is known of a job stays known."""
+    monkeypatch.setattr(senders, "MAX_JOBS", 2)
+    pods = Pods(US)
+    pods.unknown = {f"made-up-{number}" for number in range(5)}
+    pods.looked.set()
+    async with remembering(pods, gap=0.0) as who:
+        await who.check("job", PEER)
+        for made_up in pods.unknown:
+            with pytest.raises(Refused):
+                await who.check(made_up, STRANGER)
+        await who.check("job", PEER)
+        assert pods.named == ["job"]
+        assert len(who._strange) <= 2
+
+
+async def test_who_names_a_job_that_there_is_not_keeps_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All such ids wait together for the next look at all jobs: clients of a hundred deleted jobs call every second, for ever."""
+    monkeypatch.setattr(senders, "LOOKUPS", 2)
+    pods = Pods(US)
+    pods.unknown = {f"deleted-{number}" for number in range(100)}
+    async with remembering(pods, patience=10) as who:
+        strangers = [asyncio.create_task(who.check(deleted, STRANGER)) for deleted in pods.unknown]
+        await asyncio.sleep(0)
+        await who.check("job", PEER)
+        assert not any(stranger.done() for stranger in strangers)
+        await given_up(strangers)
+
+
+async def test_one_address_that_names_many_jobs_is_looked_up_by_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each id costs requests of its own, as those of pods that nobody controls do."""
+    monkeypatch.setattr(senders, "LOOKUPS", 1)
+    pods = Pods(US)
+    pods.answers = asyncio.Semaphore(0)
+    async with remembering(pods, patience=10) as who:
+        strangers = [asyncio.create_task(who.check(f"team.{number}", STRANGER)) for number in range(100)]
+        while not pods.named:
+            await asyncio.sleep(0)
+        own = asyncio.create_task(who.check("job", PEER))
+        while not own.done():
+            pods.answers.release()
+            await asyncio.sleep(0)
+        assert pods.named.index("job") < 10
+        await given_up(strangers)
 
 
 async def test_a_stranger_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

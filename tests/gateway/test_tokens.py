@@ -49,6 +49,9 @@ class ApiServer:
         self.answers = asyncio.Event()
         self.answers.set()
 
+    async def locate(self, job_id: str) -> None:
+        """All are known."""
+
     async def speakers(self, job_id: str) -> Speakers:
         if self.problem:
             raise self.problem

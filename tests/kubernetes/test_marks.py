@@ -12,8 +12,8 @@ from rekindle.errors import Conflict, Forbidden
 from rekindle.model import keys
 from tests.support.cluster import FOREVER
 from tests.support.kubernetes import RBAC, Namespace, endpoint_of
-from tests.support.worlds import pod_spec
-from workers.local_kubernetes.installation import install, kubeconfig_of
+from tests.support.worlds import NODES, pod_spec
+from workers.local_kubernetes.installation import NAMESPACE, install, kubeconfig_of
 
 UID = "0a1b2c3d-0000-4000-8000-000000000000"
 
@@ -38,9 +38,11 @@ async def identities(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> 
     """Our control worker, and a tenant who may do everything in his namespace."""
     await install(namespace.api, endpoint_of(kubeconfig), tmp_path)
     config = await namespace.kubeconfig_of("tenant", kubeconfig, tmp_path)
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/roles", {"metadata": {"name": "all"}, "rules": rules})
     binding = {
         "metadata": {"name": "tenant"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "all"},
         "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": namespace.name}],
     }
     await namespace.api.create(f"{RBAC}/namespaces/{namespace.name}/rolebindings", binding)
@@ -86,6 +88,32 @@ async def test_only_our_accounts_set_marks(identities: Identities, labels: dict[
         await identities.patch("tenant", "plain", labels=labels, annotations=annotations)
     await identities.pod("control", "made", labels, annotations)
     await identities.pod("administrator", "restored", labels, annotations)
+
+
+@pytest.mark.parametrize(("labels", "annotations"), [FORGED[0], FORGED[-1]])
+async def test_a_mark_comes_by_no_other_way(identities: Identities, labels: dict[str, str], annotations: dict[str, str]) -> None:
+    """Who writes a pod's status, or binds it to a node, may write its labels and annotations."""
+    pods, marks = identities.namespace.path("pods"), {"labels": labels, "annotations": annotations}
+    body = {"metadata": {"name": "plain"}, "spec": {**pod_spec(FOREVER, 0), "schedulerName": "nobody"}}
+    await identities.apis["tenant"].create(pods, body)
+    with pytest.raises(Forbidden, match=r"Rekindle may"):
+        await identities.apis["tenant"].patch(f"{pods}/plain/status", {"metadata": marks})
+    binding = {"metadata": {"name": "plain", **marks}, "target": {"kind": "Node", "name": NODES[0]}}
+    for path in (f"{pods}/plain/binding", identities.namespace.path("bindings")):
+        with pytest.raises(Forbidden, match=r"Rekindle may"):
+            await identities.apis["tenant"].create(path, {"apiVersion": "v1", "kind": "Binding", **binding})
+
+
+async def test_nobody_else_has_the_priority_of_our_pods(identities: Identities) -> None:
+    """A tenant's pods would push those of all others off their nodes, also pods that are made for him by way of our own kind."""
+    namespace, pods = identities.namespace, identities.namespace.path("pods")
+    body = {"metadata": {"name": "first"}, "spec": {**pod_spec(FOREVER, 0), "priorityClassName": "rekindle"}}
+    for who in ("tenant", "control", "administrator"):
+        with pytest.raises(Forbidden, match=r"the class of Rekindle's own pods"):
+            await identities.apis[who].create(pods, body)
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+    with pytest.raises(Forbidden, match="violates PodSecurity"):  # judged as any other pod there
+        await namespace.api.create(path, body)
 
 
 async def test_a_marked_pod_may_be_changed_otherwise(identities: Identities) -> None:

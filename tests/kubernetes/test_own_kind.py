@@ -109,6 +109,24 @@ async def test_pods_that_a_quota_refuses_are_said_on_the_job_until_there_is_room
     assert condition(job, "PodsMade")["status"] == "True"
 
 
+async def test_no_job_is_made_of_two_versions_of_its_object(namespace: Namespace) -> None:
+    """A quota admits a part of the pods, the owner changes his mind, and the quota grows: all pods are what the job says now."""
+    quota = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
+    await namespace.api.create(namespace.path("resourcequotas"), quota)
+    await namespace.until("resourcequotas", "one", lambda quota: bool(quota.get("status", {}).get("hard")))
+    await submit(namespace, pods=2)
+    async with operating(namespace):
+        await namespace.until("trainingjobs", "demo", lambda job: condition(job, "PodsMade").get("status") == "False")
+        assert len((await namespace.api.list(namespace.path("pods"))).items) == 1
+        await namespace.api.patch(namespace.path("trainingjobs", "demo"), {"spec": {"env": {"A": "new"}}})
+        await namespace.api.patch(namespace.path("resourcequotas", "one"), {"spec": {"hard": {"pods": "9"}}})
+        await until_runs(namespace)
+    pods = (await namespace.api.list(namespace.path("pods"))).items
+    assert len(pods) == 2
+    for pod in pods:
+        assert {"name": "A", "value": "new"} in pod["spec"]["containers"][0]["env"]
+
+
 async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path) -> None:
     """Phase, policy, the mode that runs and the last verdict; by the kind's name, its short name, or the category."""
     job = await submit(namespace)

@@ -159,6 +159,13 @@ async def _same_address(by: Attacker) -> None:
     await by.api.patch(path, {"status": {"phase": "Failed", "podIP": address, "podIPs": [{"ip": address}]}})
 
 
+async def _marked_by_its_status(by: Attacker) -> None:
+    made = await by.pod()
+    marks = {"labels": {keys.JOB_ID: by.uid("own"), keys.STANDBY_OF: by.uid("own")}, "annotations": {keys.POD_TYPE: "standby"}}
+    path = f"/api/v1/namespaces/{by.namespace}/pods/{made['metadata']['name']}/status"
+    await by.api.patch(path, {"metadata": marks})
+
+
 # ---- owners
 
 
@@ -378,6 +385,7 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "a manager of another tenant's job": _as_manager,
     "a manager of a job of that name": _as_manager_by_name,
     "a pod that says it has another tenant's address": _same_address,
+    "a pod that is marked by way of its status": _marked_by_its_status,
     "a pod that another tenant's Job owns": _owner_elsewhere,
     "the same, with the mark": _owner_and_mark,
     "a pod that another tenant's JobSet owns": _owner_set,

@@ -25,6 +25,8 @@ class ScriptedApi:
         """Answers to a method on a path that are errors: code and words."""
         self.answers: dict[tuple[str, str], tuple[int, Object]] = {}
         """Whole answers to a method on a path."""
+        self.held: dict[tuple[str, str], asyncio.Event] = {}
+        """Until when a method on a path is not answered."""
         self.requests: list[tuple[str, str]] = []
         """Methods and paths, in their order."""
         self.streams = True
@@ -83,6 +85,10 @@ class ScriptedApi:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path, method = request.path, request.method
         self.requests.append((method, request.raw_path))
+        async with self._changed:
+            self._changed.notify_all()
+        if held := self.held.get((method, path)):
+            await held.wait()
         whole = self.answers.get((method, path))
         if problem := self.refused.get((method, path)):
             whole = problem[0], {"kind": "Status", "code": problem[0], "message": problem[1]}
@@ -154,6 +160,10 @@ class ScriptedApi:
     async def until_answered(self, method: str, path: str, times: int) -> None:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
             await self._changed.wait_for(lambda: self._answered[method, path] >= times)
+
+    async def until_asked(self, method: str, path: str) -> None:
+        async with asyncio.timeout(WAIT_LIMIT), self._changed:
+            await self._changed.wait_for(lambda: (method, path) in [(verb, raw.partition("?")[0]) for verb, raw in self.requests])
 
     async def until_watched(self, path: str) -> None:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:

@@ -28,7 +28,7 @@ class Lanes:
 
 
 class Admission:
-    """At most so many at once. Jobs that are wanted come first, otherwise it is first come, first served."""
+    """At most so many at once. Jobs that are wanted come first, the others by turns: who comes often waits behind itself."""
 
     def __init__(self, places: int, patience: float, wanted: Collection[str]) -> None:
         """Args:
@@ -78,8 +78,8 @@ class Admission:
 
     def _next(self) -> asyncio.Future[None]:
         job_id = next((job_id for job_id in self._wanted if job_id in self._waiting), None) or next(iter(self._waiting))
-        turns = self._waiting[job_id]
+        turns = self._waiting.pop(job_id)
         turn = turns.popleft()
-        if not turns:
-            del self._waiting[job_id]
+        if turns:
+            self._waiting[job_id] = turns
         return turn

@@ -20,13 +20,18 @@ from rekindle.model.job import TrainingSide
 from rekindle.model.senders import Caller, Problem, Proof, Speakers
 from rekindle.policy.senders import caller_of, problem_of
 from rekindle.settings import Settings
+from workers.gateway.lanes import Admission
 from workers.gateway.tokens import Tokens
 
 LOOKUPS = 16
 """Look-ups in flight: a gateway that starts is called by all jobs in one second."""
 
 MAX_JOBS = 10_000
-"""Jobs that are remembered, the last ones that were named. Source: ClusterD's MaxServeJobs."""
+"""Jobs that are remembered, the last ones that were named, and as many ids of which no job is known: anybody makes those up.
+Source: ClusterD's MaxServeJobs."""
+
+REST = 4.0
+"""Between two look-ups of a job, in times of what the last one took: large jobs have megabytes of pods."""
 
 SAY_AGAIN = 60.0
 """Seconds between two lines of the log about one address and one job."""
@@ -39,6 +44,10 @@ Rules = Mapping[TrainingSide, Proof]
 
 class Directory(Protocol):
     """What is asked of the cluster."""
+
+    async def locate(self, job_id: str) -> None:
+        """Waits, with whoever else asks, until it is known where the job is. NotFound: nowhere."""
+        ...
 
     async def speakers(self, job_id: str) -> Speakers:
         """NotFound: there is no such job."""
@@ -55,7 +64,7 @@ class Times:
     """In seconds."""
 
     gap: float = 1.0
-    """Between two look-ups of a job, whoever calls."""
+    """Between two look-ups of a job, whoever calls, at least."""
 
     patience: float = 5.0
     """That a stranger waits for its refusal. A kubelet tells the address of a new pod a moment after its processes have started,
@@ -76,6 +85,8 @@ class _Known:
     speakers: Speakers | None = None
     asked: float = float("-inf")
     """When the last look-up began."""
+    took: float = 0.0
+    """Seconds of that."""
     told: float = float("-inf")
     """When the last one that was answered began."""
     event: float = float("-inf")
@@ -91,8 +102,11 @@ class Senders:
         self._cluster, self._tokens, self._rules = cluster, tokens, rules
         self._times = times
         self._jobs: OrderedDict[str, _Known] = OrderedDict()
+        self._strange: OrderedDict[str, _Known] = OrderedDict()
+        """Ids of which no job is known, or not yet."""
         self._work: set[asyncio.Task[None]] = set()
-        self._few = asyncio.Semaphore(LOOKUPS)
+        self._few = Admission(LOOKUPS, times.patience, ())
+        """By the address that caused a look-up: one that names many jobs is not in front of all others."""
         self._said: dict[tuple[str, str], float] = {}
         self._held: Counter[tuple[str, str]] = Counter()
         """Streams of those who were admitted, by job and connection."""
@@ -158,18 +172,23 @@ class Senders:
         job, now = self._known(job_id), _now()
         if self._problem(job, caller) is None:
             if now - job.told > self._times.fresh:
-                self._look(job_id, job)
+                self._look(job_id, job, caller.address)
             return job
         with suppress(TimeoutError):
             async with asyncio.timeout(self._times.patience):
-                while (problem := self._problem(job, caller)) and (problem.may_pass or job.told < now):
-                    await asyncio.shield(self._look(job_id, job))
+                while (problem := self._problem(job, caller)) and (problem.may_pass or job.told < self._since(problem, now)):
+                    await asyncio.shield(self._look(job_id, job, caller.address))
         problem = self._problem(job, caller)
-        if problem and job.told < now:
+        if problem and job.told < self._since(problem, now):
             raise Unavailable(job.problem)
         if problem:
             raise Refused(problem.words)
         return job
+
+    def _since(self, problem: Problem, now: float) -> float:
+        """When a look at the cluster must have begun on which a refusal rests. What the caller itself lacks, none will show: a
+        manager without a token calls every second, for ever."""
+        return now if problem.may_pass else now - self._times.fresh
 
     def _problem(self, job: _Known, caller: Caller) -> Problem | None:
         return problem_of(caller, job.speakers, self._proof(job.speakers))
@@ -184,36 +203,39 @@ class Senders:
         await asyncio.gather(*work, return_exceptions=True)
 
     def _known(self, job_id: str) -> _Known:
-        job = self._jobs.setdefault(job_id, _Known())
-        self._jobs.move_to_end(job_id)
-        if len(self._jobs) > MAX_JOBS:
-            self._jobs.popitem(last=False)
+        table = self._jobs if job_id in self._jobs else self._strange
+        job = table.get(job_id) or _Known()
+        _put(table, job_id, job)
         return job
 
-    def _look(self, job_id: str, job: _Known) -> asyncio.Task[None]:
+    def _look(self, job_id: str, job: _Known, address: str) -> asyncio.Task[None]:
         """The next look-up of a job, which all share who wait for it."""
         if job.looking is None or job.looking.done():
-            job.looking = asyncio.create_task(self._look_up(job_id, job))
+            job.looking = asyncio.create_task(self._look_up(job_id, job, address))
             self._keep(job.looking)
         return job.looking
 
-    async def _look_up(self, job_id: str, job: _Known) -> None:
+    async def _look_up(self, job_id: str, job: _Known, address: str) -> None:
         """What was known stays known when there is no answer."""
-        await asyncio.sleep(job.asked + self._times.gap - _now())
-        async with self._few:
-            job.asked = asked = _now()
-            try:
+        await asyncio.sleep(job.asked + max(self._times.gap, REST * job.took) - _now())
+        job.asked = asked = _now()
+        try:
+            await self._cluster.locate(job_id)
+            async with self._few.place(address):
+                began = _now()
                 found = await self._cluster.speakers(job_id)
-            except NotFound:
-                found = None
-            except RekindleError as error:
-                job.problem = str(error)
-                if self._may_say(job_id, ""):
-                    logger.warning("the pods of a job cannot be looked up", extra={"job": job_id, "error": str(error)})
-                return
-        if found:
-            found = replace(found, addresses=frozenset(map(_normal, found.addresses)))
-        job.speakers, job.told = found, asked
+                job.took = _now() - began
+        except NotFound:
+            job.speakers, job.told = None, asked
+            self._jobs.pop(job_id, None)
+        except RekindleError as error:
+            job.problem = str(error)
+            if self._may_say(job_id, ""):
+                logger.warning("the pods of a job cannot be looked up", extra={"job": job_id, "error": str(error)})
+        else:
+            job.speakers, job.told = replace(found, addresses=frozenset(map(_normal, found.addresses))), asked
+            self._strange.pop(job_id, None)
+            _put(self._jobs, job_id, job)
 
     def _may_say(self, job_id: str, address: str) -> bool:
         now = _now()
@@ -223,6 +245,14 @@ class Senders:
             self._said.clear()
         self._said[job_id, address] = now
         return True
+
+
+def _put(table: OrderedDict[str, _Known], job_id: str, job: _Known) -> None:
+    """What was named longest ago goes first."""
+    table[job_id] = job
+    table.move_to_end(job_id)
+    if len(table) > MAX_JOBS:
+        table.popitem(last=False)
 
 
 def address_of(peer: str) -> str:

@@ -1,4 +1,4 @@
-"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts, their rights and their marks.
+"""What an administrator applies before Rekindle runs: custom kinds, the namespace, accounts, their rights, marks and priority.
 
 Each process gets a kubeconfig of its own account, so that nothing works here which its rights would not allow elsewhere.
 """
@@ -25,6 +25,7 @@ PATHS = {
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "Role": f"{RBAC}/namespaces/{NAMESPACE}/roles",
     "RoleBinding": f"{RBAC}/namespaces/{NAMESPACE}/rolebindings",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
@@ -40,7 +41,10 @@ def kubeconfig_of(process: str, directory: Path) -> Path:
 async def install(api: Api, endpoint: Endpoint, directory: Path) -> None:
     """Applies it, and writes a kubeconfig for each account; done again, it changes nothing."""
     definitions = sorted((DEPLOY / "crds").glob("*.rekindle.io.yaml"))
-    for file in (*definitions, *(DEPLOY / "base" / name for name in ("namespace.yaml", "rbac.yaml", "marks.yaml"))):
+    for file in (
+        *definitions,
+        *(DEPLOY / "base" / name for name in ("namespace.yaml", "rbac.yaml", "marks.yaml", "priority.yaml")),
+    ):
         for thing in yaml.safe_load_all(file.read_text()):
             await _apply(api, thing)
             if thing["kind"] == "ServiceAccount":

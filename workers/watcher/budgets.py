@@ -35,7 +35,11 @@ class Budgets:
         self._happened.set()
 
     def forget(self, job_id: str) -> None:
-        self._kept.pop(job_id, None)
+        """Nobody moves its ranks any more. It may live on all the same, and must hold no drain then."""
+        if self._kept.get(job_id):
+            self.look_at(job_id)
+        else:
+            self._kept.pop(job_id, None)
 
     async def run(self) -> None:
         """Until it is cancelled. One job after the other, beside all that is told: no recovery waits for it."""
@@ -44,17 +48,17 @@ class Budgets:
             self._happened.clear()
             for job_id in list(self._dirty):
                 del self._dirty[job_id]
-                if job := self._job(job_id):
-                    await self._keep(job_id, job)
+                await self._keep(job_id, self._job(job_id))
 
-    async def _keep(self, job_id: str, job: JobObject) -> None:
-        if job.observe and job_id not in self._kept:
-            return
+    async def _keep(self, job_id: str, job: JobObject | None) -> None:
         try:
-            holds = job_holds(job_of(job, self._limits))  # and not as it was registered: its label says what holds now
-            if self._kept.get(job_id) is not holds:
+            # As its object says it now, and not as it was registered: its label is the policy in force.
+            holds = job is not None and job_holds(job_of(job, self._limits))
+            if self._kept.get(job_id, None if job else False) is not holds:
                 await self._cluster.ensure_budget(job_id, holds=holds)
             self._kept[job_id] = holds
+            if job is None:
+                del self._kept[job_id]
         except BadInput:
             return
         except ClusterError as error:

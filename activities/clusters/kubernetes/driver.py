@@ -140,6 +140,14 @@ class KubernetesCluster:
         async for event in Watch(self._api, self._reader, self._settings, self._refuse, self.rules).events():
             yield event
 
+    async def locate(self, job_id: str) -> None:
+        """Waits, with whoever else asks, until it is known where the job is.
+
+        Raises:
+            NotFound: nowhere.
+        """
+        await self._reader.locate(job_id)
+
     async def speakers(self, job_id: str) -> Speakers:
         """The job's pods that are not over, its managers' too; of those that use their node's network the node's address.
 
@@ -151,8 +159,8 @@ class KubernetesCluster:
         job = await self._reader.job(job_id)
         pods = [*await self._reader.pods(job), *await self._reader.managers(job)]
         with reading(f"a pod of job {job_id}"):
-            for pod in (checked(shapes.Pod, pod) for pod in pods):
-                status = pod.get("status", {})
+            for pod in (checked(shapes.Speaker, _network(pod)) for pod in pods):
+                status = pod["status"]
                 if status.get("phase") in ("Succeeded", "Failed"):
                     continue
                 uids.add(pod["metadata"]["uid"])
@@ -236,11 +244,11 @@ class KubernetesCluster:
         await self._hands.ensure_metadata(job, labels, annotations)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        job = await self._reader.job(job_id)
         if holds:
+            job = await self._reader.job(job_id)
             await ensure_budget(self._api, job, self._reader.selector(job))
-        else:
-            await ensure_no_budget(self._api, job)
+        elif seen := await self._reader.seen(job_id):
+            await ensure_no_budget(self._api, seen)
 
     # ---- events
 
@@ -274,6 +282,16 @@ class KubernetesCluster:
         if event.kind in paths and is_name(event.name):
             return about_other(event.kind, await self._api.get(paths[event.kind]))
         return about_job(job)
+
+
+def _network(pod: Object) -> Object:
+    """What `shapes.Speaker` looks at."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    return {
+        "metadata": {key: metadata.get(key) for key in ("name", "namespace", "uid")},
+        "spec": {"hostNetwork": spec.get("hostNetwork")},
+        "status": {key: status.get(key) for key in ("phase", "podIP", "podIPs", "hostIP")},
+    }
 
 
 def _stem_of_standbys(job: Workload) -> str:

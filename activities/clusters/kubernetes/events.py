@@ -11,6 +11,9 @@ from rekindle.model.cluster import ClusterEvent
 
 REPORTER = "rekindle"
 
+LONGEST_STEM = 236
+"""Characters of an object's name in that of an event, which has 253 in all."""
+
 
 @dataclass(frozen=True)
 class About:
@@ -54,7 +57,7 @@ async def record(api: Api, about: About, event: ClusterEvent) -> None:
     of_one_pod = about.word == "Job" and about.kind == "Pod"  # it speaks for its job, whose UID is not its own
     involved = {"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name}
     body = {
-        "metadata": {"name": f"{about.name}.{key}", "namespace": about.namespace},
+        "metadata": {"name": f"{about.name[:LONGEST_STEM].rstrip('-.')}.{key}", "namespace": about.namespace},
         "involvedObject": involved if of_one_pod else {**involved, "uid": about.uid},
         "reason": event.reason,
         "message": event.message[:1024],

@@ -44,12 +44,24 @@ class Hands:
             return found
 
     async def create_all(self, job: Workload, wanted: Sequence[Object]) -> list[Object]:
-        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict."""
+        """Each once. A name that another life of the pod has, or a job of this name that was deleted, is a Conflict. What refuses
+        one of thousands, such as a quota, is not asked for all of them."""
 
         def same(body: Object) -> Callable[[Object], bool]:
             return lambda found: (generation_of(found), job_id_of(found)) == (generation_of(body), job_id_of(body))
 
-        return await side_by_side(self.create(job.namespace, body, same(body)) for body in wanted)
+        refused = asyncio.Event()
+
+        async def made_if_others_are(body: Object) -> list[Object]:
+            if refused.is_set():
+                return []
+            try:
+                return [await self.create(job.namespace, body, same(body))]
+            except Exception:
+                refused.set()
+                raise
+
+        return [pod for pods in await side_by_side(made_if_others_are(body) for body in wanted) for pod in pods]
 
     async def delete(self, pod: Object, grace_seconds: int) -> None:
         await delete_pod(self.api, pod, grace_seconds)

@@ -11,7 +11,7 @@ from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.kinds.bare_pods import BARE_ID, bare_job, is_bare
 from activities.clusters.kubernetes.pod_objects import controller_of
 from activities.clusters.kubernetes.shapes import Pod, PodTemplate, checked, reading
-from rekindle.errors import BadInput, ClusterUnavailable, NotFound, WatchExpired
+from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, NotFound, WatchExpired
 from rekindle.model.keys import JOB_ID, MANAGER_OF
 from rekindle.model.sizes import LONGEST_NAME
 from rekindle.settings import Settings
@@ -19,6 +19,8 @@ from rekindle.settings import Settings
 LOOK_GAP = 1.0
 """Seconds between two lists of all jobs: anybody may name a job that there is not."""
 
+LOOK_REST = 5.0
+"""For strangers, how many times as long as the last list took: those of a large cluster are many megabytes."""
 
 LEVELS = 3
 """Controllers above a pod: a Job, its JobSet, and the TrainJob of that. Tenants can write owners that own each other."""
@@ -55,8 +57,12 @@ class Reader:
         self._looking = asyncio.Lock()
         self._looked = float("-inf")
         """When all jobs were listed last."""
+        self._look_took = 0.0
+        self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
         """UID of the job that a batch Job is a part of, by the Job's UID."""
+        self._strange: set[tuple[str, ...]] = set()
+        """Namespace, kind, name and UID of owners that are not there, and never will be."""
 
     # ---- jobs
 
@@ -76,25 +82,56 @@ class Reader:
         return found
 
     async def _of_an_object(self, job_id: str) -> Workload | None:
-        if found := await self._remembered(job_id):
+        if found := await self.seen(job_id):
             return found
-        await self._look_around()
-        return await self._remembered(job_id)
+        await self._look_around(LOOK_GAP)
+        return await self.seen(job_id)
 
-    async def _look_around(self) -> None:
-        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more than once a second."""
+    async def locate(self, job_id: str) -> None:
+        """Returns when it is known where the job is: who waits for that with all others costs no request.
+
+        Raises:
+            NotFound: nowhere.
+        """
+        if "." in job_id or job_id in self._where:
+            return
+        await self._look_around(max(LOOK_GAP, LOOK_REST * self._look_took))
+        if job_id not in self._where:
+            raise NotFound(f"no job has the UID {job_id}")
+
+    async def _look_around(self, gap: float) -> None:
+        """Lists all jobs. Whoever asks at the same time shares one list, and nobody can make us list more often.
+
+        Args:
+            gap: seconds since the last time.
+        """
         asked = _now()
         async with self._looking:
             if self._looked > asked:
+                if self._look_failed:  # who shares a look shares its failure: nobody knows that there is no such job
+                    raise self._look_failed
                 return
-            await asyncio.sleep(self._looked + LOOK_GAP - _now())
-            self._looked = _now()
-            for kind in self.kinds:
-                for scope in self.scopes:
-                    with suppress(NotFound):  # the kind is not installed
-                        async for page in self._api.metadata(kind.path(scope)):
-                            for item in page.items:
-                                self.remember(Workload(kind, item))
+            await asyncio.sleep(self._looked + gap - _now())
+            self._looked = began = _now()
+            self._look_failed = ClusterUnavailable("who listed all jobs has given up")
+            try:
+                await self._remember_all()
+            except ClusterError as error:
+                self._look_failed = error
+                raise
+            self._look_failed, self._look_took = None, _now() - began
+
+    async def _remember_all(self) -> None:
+        gone = set(self._where)
+        for kind in self.kinds:
+            for scope in self.scopes:
+                with suppress(NotFound):  # the kind is not installed
+                    async for page in self._api.metadata(kind.path(scope)):
+                        for item in page.items:
+                            self.remember(Workload(kind, item))
+                            gone.discard(item["metadata"]["uid"])
+        for job_id in gone:
+            self.forget(job_id)
 
     def remember(self, job: Workload) -> None:
         """Where a job is, so that it is found by its UID, and what it is a part of, which is not asked for each of its pods."""
@@ -109,7 +146,9 @@ class Reader:
         self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
 
-    async def _remembered(self, job_id: str) -> Workload | None:
+    async def seen(self, job_id: str) -> Workload | None:
+        """A job with an object, where one was seen before; None: it is not there any more, or was never seen. Nothing of it is
+        checked."""
         if (where := self._where.get(job_id)) is None:
             return None
         kind, namespace, name = where
@@ -146,11 +185,11 @@ class Reader:
                 if labels & pod["metadata"].get("labels", {}).keys() and (uid := await self.owner_uid(pod)):
                     by_job.setdefault(uid, []).append(pod)
         if any("." not in uid and uid not in self._where for uid in by_job):
-            await self._look_around()
+            await self._look_around(LOOK_GAP)
         found = []
         for uid, pods in by_job.items():
             with suppress(BadInput), reading(f"job {uid}"):
-                if job := await (self._bare(uid) if "." in uid else self._remembered(uid)):
+                if job := await (self._bare(uid) if "." in uid else self.seen(uid)):
                     found.append((job.checked(), [pod for pod in pods if pod["metadata"]["namespace"] == job.namespace]))
         return found
 
@@ -278,15 +317,21 @@ class Reader:
         return above is not None and self._kind_of(above) is not None
 
     async def _found(self, kind: Kind, namespace: str, owner: Object) -> Workload | None:
-        """The very object that a tenant says is an owner of his: its name becomes a part of a path, and may be that of somebody
-        else's."""
-        if not is_name(owner["name"]):
+        """None: it is gone, or a tenant made it up. Nobody is made to ask for such a one twice."""
+        name, uid = str(owner["name"]), str(owner["uid"])
+        if not (is_name(name) and is_name(uid)):  # they become a part of a path, and are kept
             return None
-        try:
-            found = Workload(kind, await self._api.get(kind.path(namespace, owner["name"])))
-        except NotFound:
+        place = (kind.path(namespace, name), uid)
+        if place in self._strange:
             return None
-        return found if found.uid == owner["uid"] else None
+        with suppress(NotFound):
+            found = Workload(kind, await self._api.get(place[0]))
+            if found.uid == uid:
+                return found
+        if len(self._strange) >= MOST_TOPS:
+            self._strange.clear()
+        self._strange.add(place)
+        return None
 
 
 def _job_keys(settings: Settings, kinds: Sequence[Kind]) -> dict[str, str]:

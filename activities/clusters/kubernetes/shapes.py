@@ -226,6 +226,20 @@ class Pod(Shape):
     status: PodStatus = PodStatus()
 
 
+class Network(Shape):
+    """Of a pod's spec."""
+
+    host_network: StrictBool = False
+
+
+class Speaker(Shape):
+    """A pod, as far as is asked who may speak for its job: the rest of thousands of pods would take a second to look at."""
+
+    metadata: Namespaced
+    spec: Network = Network()
+    status: PodStatus = PodStatus()
+
+
 class NodeStatus(Shape):
     allocatable: dict[str, Amount] = {}
     conditions: list[Condition] = []

@@ -140,6 +140,7 @@ class _Maker:
         container["env"] = [*(entry for entry in self._environment if entry["name"] not in named), *own]
         container["resources"] = _merged(container.get("resources", {}), resources)
         rank = {keys.RANK_INDEX: str(index)} if role is PodRole.WORKER else {}
+        made_of = {keys.OBJECT_GENERATION: str(job.metadata.get("generation", ""))}
         labels = {keys.JOB_ID: job.uid, keys.BARE_JOB_NAME: job.name, keys.REPLICA_TYPE: role, keys.GENERATION: self._generation}
         return {
             "apiVersion": "v1",
@@ -148,7 +149,7 @@ class _Maker:
                 "name": f"{job.name}-{role}-{index}",
                 "namespace": job.namespace,
                 "labels": labels,
-                "annotations": rank,
+                "annotations": {**rank, **made_of},
                 "ownerReferences": [{**job.reference, "controller": True}],
             },
             "spec": {"restartPolicy": "Never", **self._own.pod, "affinity": self._affinity, "containers": [container]},
