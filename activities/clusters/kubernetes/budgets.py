@@ -41,7 +41,12 @@ def _budget(job: Workload, selector: dict[str, str]) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": _name(job), "namespace": job.namespace, "ownerReferences": [job.reference]},
+        "metadata": {
+            "name": _name(job),
+            "namespace": job.namespace,
+            "labels": {"app.kubernetes.io/part-of": "rekindle"},
+            "ownerReferences": [job.reference],
+        },
         "spec": {
             "maxUnavailable": 0,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
