@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.recovery import Incident, Outcome, Verdict
 from rekindle.model.state import JobState
+from rekindle.policy import cases
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST
 
@@ -14,20 +15,28 @@ AGAIN = timedelta(minutes=1)
 
 WAITS = "the drain waits"
 
+WAITING = (Outcome.IGNORED, Outcome.REFUSED)
+"""How a hot switch ends that left training where it was."""
+
 
 def is_drain(case: Case) -> bool:
     """Whether it is only about nodes that are to be left, and nobody asked for it."""
     return case.request is None and bool(case.faults) and all(fault.is_maintenance for fault in case.faults)
 
 
-def decided(case: Case, job: Job, verdict: Verdict) -> Verdict:
-    """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word."""
-    if not is_drain(case) or verdict.outcome is not Outcome.IGNORED:
+def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
+    """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word. A
+    job that may not start anew now waits in any case: its pods run, and hold the drain."""
+    if not is_drain(case) or verdict.outcome not in WAITING:
         return verdict
-    kept = verdict.with_(policy_after=None)
-    if job.drain is Drain.RESCHEDULE:
-        return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
-    return kept.with_(reason=f"{WAITS}: {verdict.reason}") if job.drain is Drain.WAIT else kept
+    kept, drain = verdict.with_(policy_after=None), state.job.drain
+    if drain is Drain.LET_GO:
+        return kept
+    no_restart = ""
+    if drain is Drain.RESCHEDULE and verdict.outcome is Outcome.IGNORED:
+        if not (no_restart := cases.no_restart(state, now, requested=False)):
+            return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
+    return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
 
 
 def holds(job: Job, case: Case) -> bool:
@@ -42,7 +51,16 @@ def job_holds(job: Job) -> bool:
 
 def waits(job: Job, case: Case, last: Verdict) -> bool:
     """Whether the case is judged again after a while, without anybody's doing."""
-    return is_drain(case) and job.drain is Drain.WAIT and last.outcome in (Outcome.IGNORED, Outcome.REFUSED)
+    return is_drain(case) and job.drain is not Drain.LET_GO and last.outcome in WAITING
+
+
+def why_held(state: JobState, case: Case, last: Verdict) -> str:
+    """Behind an incident: for what the drain waits, for whoever drains the node; empty: it does not, or what broke comes first.
+    What a person cancelled is not tried again by itself."""
+    holds_still = holds(state.job, case) and state.policy is SubHealthStrategy.HOT_SWITCH and not state.ended
+    if not holds_still or last.outcome is Outcome.RECOVERED or last.was_interrupted:
+        return ""
+    return last.reason if last.reason.startswith(WAITS) else f"{WAITS}: {last.reason}"
 
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:

@@ -98,3 +98,48 @@ async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: W
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
         assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
+
+
+async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: WorkflowEnvironment) -> None:
+    """By a queue that would bring it back, or since it was restarted too often: its budget holds the drain as before, and a spare
+    that comes is found."""
+    cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE).model_copy(update={"queue": "Kueue"}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        incident = await world.incident()
+        assert [one.outcome for one in incident.ladder] == [Outcome.IGNORED]
+        assert "the drain waits: " in (await world.event("DrainWaits")).message
+        assert "Kueue decides when its pods run" in (await world.judged())
+        cluster.spare = True
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
+    """Who cancels the hot switch keeps the node from being drained, and who drains it would wait without a word."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits()}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        await world.phase("backup pod is scheduled")
+        await (await world.running()).cancel()
+        assert (await world.incident()).verdict is Outcome.CANCELLED
+        assert "cancelled" in (await world.event("DrainWaits")).message
+
+
+async def test_tries_that_never_reach_the_training_side_are_one_incident(temporal: WorkflowEnvironment) -> None:
+    """A history of twenty would be full of them in as many minutes, and each would have its events."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(order=SOON)}))
+    async with training(temporal, job, cluster=cluster) as (world, peer):
+        await world.gateway.stop()
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        assert (await world.incident()).verdict is Outcome.REFUSED
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        await world.incident(2)
+        assert [one.number for one in (await world.status()).state.history] == [2]
+        assert len([event for event in cluster.events if event.reason == "DrainWaits"]) == 2
