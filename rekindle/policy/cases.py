@@ -87,7 +87,8 @@ def _counts_soon(state: JobState, now: datetime) -> bool:
     real = _real(state)
     patience = _patience(state, real)
     return any(
-        _counts(one) and now < (due := _due(one.fault, patience)) and (one.fault.decided is None or due <= now + SOON) for one in real
+        _counts(one) and now < (due := _due(one.fault, patience)) and (one.fault.decided is None or due <= now + SOON)
+        for one in real
     )
 
 

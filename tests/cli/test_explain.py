@@ -5,6 +5,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.cluster import Condition
@@ -58,6 +59,24 @@ async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
         assert code == 2, words
         code, words = await said(world, "nodes", "mark", "node-1", "tired")
         assert code == 2, words
+
+
+async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEnvironment) -> None:
+    """Who wrote it believes that the node is left by now."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.node_annotations["node-1"] = {HEALTH: "sick fan 3 rattles"}
+        code, words = await said(world, "explain", "node-1")
+        assert "a person says 'sick fan 3 rattles', which no rule knows: write sick, broken or well" in words
+
+
+@pytest.mark.parametrize("name", ["", "n" * 300])
+async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnvironment, name: str) -> None:
+    """By exit code 2, and not by a traceback."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for command in (("explain", name), ("nodes", "mark", name, "sick")):
+            code, words = await said(world, *command)
+            assert (code, "Traceback" in words) == (2, False), words
+        assert not world.cluster.node_annotations
 
 
 async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: WorkflowEnvironment) -> None:

@@ -23,6 +23,7 @@ from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULE
 from rekindle.model.rule_file import parse, plain, rules_of
 from rekindle.model.rules import Rules
 from rekindle.policy import rules as policy
+from rekindle.policy.explaining import nodes_now
 from rekindle.policy.sighting import sight
 from tests.support.job_views import NOW, job, node, pod, view
 
@@ -332,3 +333,13 @@ def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> N
     (fault,) = faults(view(pod(), nodes=(shows(reports=(report,)),), of=job(annotations=words)), rules_of("ascend"))
     assert fault.decided is not None
     assert fault.decided.settle == seconds
+
+
+@pytest.mark.parametrize("word", ["Sick", "sick fan 3 rattles", "ill"])
+def test_a_person_s_word_that_no_rule_knows_is_something_to_say_of_a_node(word: str) -> None:
+    """Nothing follows from it, and nobody would see why."""
+    (told,) = nodes_now([shows(annotations={HEALTH: word}), shows("node-1", annotations={"other": word})], plain()).nodes
+    assert (told.name, told.unheard) == ("node-0", word)
+    for known in ("sick", "broken: by ada", "well"):
+        (told,) = nodes_now([shows(annotations={HEALTH: known})], plain()).nodes
+        assert told.unheard == ""

@@ -24,9 +24,11 @@ from activities.clusters.kubernetes.tokens import pod_of_token
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
+from rekindle.model.sizes import LONGEST_NAME
 from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import rank_of
 from rekindle.settings import Settings
@@ -83,7 +85,7 @@ class KubernetesCluster:
 
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
-        return node_of(await self._api.get(f"{NODES}/{name}"), await reports_of(self._api, self.rules, name))
+        return node_of(await self._api.get(_node(name)), await reports_of(self._api, self.rules, name))
 
     async def nodes(self) -> Sequence[Node]:
         """With what others say of them. Whoever asks at the same time shares one look, which begins behind its question.
@@ -114,7 +116,7 @@ class KubernetesCluster:
         return found
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
-        await self._api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
+        await self._api.patch(_node(name), {"metadata": {"annotations": annotations}})
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
         job = await self._reader.job(job_id)
@@ -270,3 +272,10 @@ def _stem_of_standbys(job: Workload) -> str:
     """What the names of its standbys begin with: a job of another kind may have the same name, and a pod's name is to fit into
     its host's, of 63 characters."""
     return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}"
+
+
+def _node(name: str) -> str:
+    """Its path. People write names of nodes, and so do training sides in their reports."""
+    if not is_name(name):
+        raise NotFound(f"node {cut(name, LONGEST_NAME)}")
+    return f"{NODES}/{name}"
