@@ -32,10 +32,9 @@ def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Ver
     kept, drain = verdict.with_(policy_after=None), state.job.drain
     if drain is Drain.LET_GO:
         return kept
-    no_restart = ""
-    if drain is Drain.RESCHEDULE and verdict.outcome is Outcome.IGNORED:
-        if not (no_restart := cases.no_restart(state, now, requested=False)):
-            return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
+    no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
+    if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
+        return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
     return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
 
 

@@ -65,7 +65,7 @@ async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEn
     """Who wrote it believes that the node is left by now."""
     async with training(temporal, a_job()) as (world, _peer):
         world.cluster.node_annotations["node-1"] = {HEALTH: "sick fan 3 rattles"}
-        code, words = await said(world, "explain", "node-1")
+        _, words = await said(world, "explain", "node-1")
         assert "a person says 'sick fan 3 rattles', which no rule knows: write sick, broken or well" in words
 
 
