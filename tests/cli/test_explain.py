@@ -52,7 +52,7 @@ async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
         assert "sick: fan 3 rattles -> sub-health (rule plain/marked-sick)" in words
         assert world.cluster.node_annotations["node-1"][HEALTH] == "sick: fan 3 rattles"
         code, words = await said(world, "nodes", "mark", "node-1", "well")
-        assert "a person says: well; no rule counts until" in words
+        assert "a person says: well; no rule counts, but those of maintenance, until" in words
         code, words = await said(world, "nodes", "mark", "node-1", "none")
         assert (code, words) == (0, "node node-1: ready\n")
         code, words = await said(world, "nodes", "mark", "node-99", "sick")

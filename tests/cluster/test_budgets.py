@@ -7,13 +7,24 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rekindle.errors import ClusterError, ClusterUnavailable, Forbidden
+from rekindle.model import rule_file
 from rekindle.model.cluster import ClusterEvent, JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.keys import DOWNGRADED, DRAIN, SUB_HEALTHY_STRATEGY
+from rekindle.model.keys import DOWNGRADED, DRAIN, IGNORE_RULES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
+from rekindle.model.rules import Rules
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher import budgets
 from workers.watcher.budgets import Budgets
+
+NO_CORDONS = """
+apiVersion: rekindle.io/v1
+kind: Rules
+spec:
+  use: [plain]
+  rules:
+    - {name: cordons-are-nothing, cordoned: true, then: nothing}
+"""
 
 
 class Written(ScriptedCluster):
@@ -33,8 +44,8 @@ class Written(ScriptedCluster):
         self.events.append(event)
 
 
-def a_job_object(policy: str, *, observe: bool = False, **annotations: str) -> JobObject:
-    metadata = ObjectMeta(name="demo", uid="job-1", labels={SUB_HEALTHY_STRATEGY: policy}, annotations=annotations)
+def a_job_object(policy: str, annotations: dict[str, str] | None = None, *, observe: bool = False) -> JobObject:
+    metadata = ObjectMeta(name="demo", uid="job-1", labels={SUB_HEALTHY_STRATEGY: policy}, annotations=annotations or {})
     spec = JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",)))
     return JobObject(metadata=metadata, spec=spec, observe=observe)
 
@@ -62,17 +73,28 @@ async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest
     async with keeping(Written(ClusterUnavailable("not now")), jobs) as looked_at:
         jobs["job-1"] = a_job_object("hotSwitch")
         await looked_at([True])
-        jobs["job-1"] = a_job_object("ignore", **{DOWNGRADED: "no spare"})
+        jobs["job-1"] = a_job_object("ignore", {DOWNGRADED: "no spare"})
         await looked_at([True, False])
         jobs["job-1"] = a_job_object("hotSwitch")
         await looked_at([True, False, True])
-        jobs["job-1"] = a_job_object("hotSwitch", **{DRAIN: "let-go"})
+        jobs["job-1"] = a_job_object("hotSwitch", {DRAIN: "let-go"})
         await looked_at([True, False, True, False])
 
 
 async def test_a_job_that_is_only_observed_holds_no_drain_any_more() -> None:
     """Nobody would move its ranks: what an earlier watcher made, which was not told to observe, is taken away."""
     async with keeping(Written(), {"job-1": a_job_object("hotSwitch", observe=True)}) as looked_at:
+        await looked_at([False])
+
+
+@pytest.mark.parametrize(
+    ("rules", "silenced"), [(rule_file.parse(NO_CORDONS), ""), (Rules(), ""), (rule_file.plain(), "plain/cordoned")]
+)
+async def test_a_job_for_which_a_cordon_means_nothing_holds_no_drain(rules: Rules, silenced: str) -> None:
+    """By a file of rules, or by the job's own word: nothing would ever move its ranks, and nobody would say why."""
+    cluster = Written()
+    cluster.rules = rules
+    async with keeping(cluster, {"job-1": a_job_object("hotSwitch", {IGNORE_RULES: silenced})}) as looked_at:
         await looked_at([False])
 
 

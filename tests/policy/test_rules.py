@@ -343,3 +343,11 @@ def test_a_person_s_word_that_no_rule_knows_is_something_to_say_of_a_node(word: 
     for known in ("sick", "broken: by ada", "well"):
         (told,) = nodes_now([shows(annotations={HEALTH: known})], plain()).nodes
         assert told.unheard == ""
+
+
+@pytest.mark.parametrize("facts", [{"cordoned": True}, {"taints": (Taint(key="karpenter.sh/disrupted", effect="NoSchedule"),)}])
+def test_a_node_that_is_well_is_left_before_it_is_drained_all_the_same(facts: dict[str, Any]) -> None:
+    """A person said that nothing is wrong with it; the job's budget would hold the drain for ever."""
+    marked = shows(annotations={HEALTH: "well: a false alarm"}, conditions={"SubHealthy": ("True", "slow", "")}, **facts)
+    found = faults(view(pod(), nodes=(marked,)))
+    assert [fault.is_maintenance for fault in found] == [True]

@@ -11,6 +11,7 @@ from rekindle.model.cluster import ClusterEvent, JobObject
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.policy.drains import job_holds
+from rekindle.policy.filters import heeds_cordons
 
 logger = logging.getLogger("watcher")
 
@@ -57,7 +58,8 @@ class Budgets:
     async def _keep(self, job_id: str, job: JobObject) -> None:
         """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""
         try:
-            holds = job_holds(job_of(job, self._limits))  # and not as it was registered: its label says what holds now
+            said = job_of(job, self._limits)  # and not as it was registered: its label says what holds now
+            holds = job_holds(said) and heeds_cordons(job.metadata.annotations, self._cluster.rules)
             if self._kept.get(job_id) is not holds:
                 await self._cluster.ensure_budget(job_id, holds=holds)
             self._kept[job_id] = holds
