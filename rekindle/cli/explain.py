@@ -107,9 +107,8 @@ def _show_node(node: NodeNow, output: Format) -> None:
         return
     _say(f"node {node.name}: {f'not ready: {node.lost}' if node.lost else 'ready'}")
     if node.silenced:
-        _say(
-            f"  a person says: {node.silenced}; no rule counts, but those of maintenance, until that is taken back: rekindle nodes mark {node.name} none"
-        )
+        until = f"until that is taken back: rekindle nodes mark {node.name} none"
+        _say(f"  a person says: {node.silenced}; no rule counts, but those of maintenance, {until}")
     if node.unheard:
         known = f"{Mark.SICK}, {Mark.BROKEN} or {Mark.WELL}"
         _say(f"  a person says {node.unheard!r}, which no rule knows: write {known}, alone or before a colon and the reason")
