@@ -30,12 +30,20 @@ def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Ver
     if not is_drain(case) or verdict.outcome not in WAITING:
         return verdict
     kept, drain = verdict.with_(policy_after=None), state.job.drain
+    if not _stands(state, case):
+        return kept.with_(reason=f"{verdict.reason}; the node is not to be left any more")
     if drain is Drain.LET_GO:
         return kept
     no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
     if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
         return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
     return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
+
+
+def _stands(state: JobState, case: Case) -> bool:
+    """Whether any of it is seen still: a node may be uncordoned while a spare is sought."""
+    seen = [one.fault for one in state.faults if one.well_since is None]
+    return any(fault.is_part_of(one) for fault in case.faults for one in seen)
 
 
 def holds(job: Job, case: Case) -> bool:
@@ -56,7 +64,9 @@ def waits(job: Job, case: Case, last: Verdict) -> bool:
 def why_held(state: JobState, case: Case, last: Verdict) -> str:
     """Behind an incident: for what the drain waits, for whoever drains the node; empty: it does not, or what broke comes first.
     What a person cancelled is not tried again by itself."""
-    holds_still = holds(state.job, case) and state.policy is SubHealthStrategy.HOT_SWITCH and not state.ended
+    holds_still = (
+        holds(state.job, case) and _stands(state, case) and state.policy is SubHealthStrategy.HOT_SWITCH and not state.ended
+    )
     if not holds_still or last.outcome is Outcome.RECOVERED or last.was_interrupted:
         return ""
     return last.reason if last.reason.startswith(WAITS) else f"{WAITS}: {last.reason}"

@@ -335,6 +335,13 @@ def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> N
     assert fault.decided.settle == seconds
 
 
+def test_a_status_may_be_written_without_quotes() -> None:
+    """YAML takes it for a truth value then, as whoever writes a condition does."""
+    for status, text in (("True", "True"), ("false", "False"), ("[True, Unknown]", "Unknown")):
+        rules = written(f"condition: {{type: Slow, status: {status}}}, then: fault")
+        assert policy.of_node(shows(conditions={"Slow": (text, "", "")}), rules)
+
+
 @pytest.mark.parametrize("word", ["Sick", "sick fan 3 rattles", "ill"])
 def test_a_person_s_word_that_no_rule_knows_is_something_to_say_of_a_node(word: str) -> None:
     """Nothing follows from it, and nobody would see why."""

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.fault import Decided, Fault
+from rekindle.ids import Updates
+from rekindle.model.fault import Decided, Fault, FaultReport
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
@@ -143,3 +144,24 @@ async def test_tries_that_never_reach_the_training_side_are_one_incident(tempora
         await world.incident(2)
         assert [one.number for one in (await world.status()).state.history] == [2]
         assert len([event for event in cluster.events if event.reason == "DrainWaits"]) == 2
+
+
+@pytest.mark.parametrize("drain", [Drain.WAIT, Drain.RESCHEDULE])
+async def test_a_node_that_is_uncordoned_while_a_spare_is_sought_costs_nothing(
+    temporal: WorkflowEnvironment, drain: Drain
+) -> None:
+    """No job starts anew for it, and nobody hears of a drain that waits."""
+    cluster = ScriptedCluster(job := a_drained_job(drain).model_copy(update={"limits": Limits()}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        await world.running()
+        await world.looked_at("ensure_backup", 1)
+        await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=(cordoned().id,)))
+        async with the_next_run(world):
+            backup = cluster.backup().metadata
+            await cluster.ensure_deleted(job.id, backup.name, backup.uid, 0)
+        incident = await world.incident()
+        assert [(one.outcome, one.policy_after) for one in incident.ladder] == [(Outcome.IGNORED, None)]
+        assert "not to be left any more" in incident.ladder[0].reason
+        assert not [event for event in cluster.events if event.reason == "DrainWaits"]
