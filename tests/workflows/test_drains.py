@@ -15,6 +15,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy import drains
 from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -165,3 +166,24 @@ async def test_a_node_that_is_uncordoned_while_a_spare_is_sought_costs_nothing(
         assert [(one.outcome, one.policy_after) for one in incident.ladder] == [(Outcome.IGNORED, None)]
         assert "not to be left any more" in incident.ladder[0].reason
         assert not [event for event in cluster.events if event.reason == "DrainWaits"]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_a_backup_that_is_drained_itself_costs_no_step(temporal: WorkflowEnvironment, *, runs: bool) -> None:
+    """Of two nodes that are drained at once the second may be where the backup was put. Training was not touched, and the drain
+    of the first goes on with another."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(pause_crossing=SOON)}))
+    cluster.backup_starts = runs
+    async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
+        await world.fault(cordoned())
+        await world.phase("backup loads, training pauses" if runs else "backup pod runs")
+        if runs:
+            await peer.until(lambda: "new pod running" in peer.orders)
+        async with the_next_run(world):
+            cluster.fail(cluster.backup().metadata.name, "evicted")
+            if runs:
+                await world.look()
+        (verdict,) = (await world.incident()).ladder
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        assert verdict.reason.startswith(f"{drains.WAITS}: the backup pod failed to run")
+        assert (await world.status()).state.drain_again
