@@ -16,8 +16,9 @@ from temporalio.service import RPCError
 from rekindle import ids
 from rekindle.client import Rekindle
 from rekindle.errors import BadInput, Forbidden, NotFound, Refused, Unavailable
+from rekindle.model.bounds import cut
 from rekindle.model.explained import Mark, NodeNow, NodesNow, NodesRequest, There
-from rekindle.model.sizes import LONGEST_NOTE
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 from rekindle.temporal import TASK_TIMEOUT
 
 WITHIN = timedelta(seconds=60)
@@ -34,12 +35,14 @@ class Nodes:
         Raises:
             NotFound: there is no such node. Unavailable: no control worker answered, or the cluster did not.
         """
+        _check(*names)
         return await self._ask(NodesRequest(names=names), f"look at {', '.join(names) or 'all nodes'}")
 
     async def mark(self, name: str, mark: Mark, reason: str = "") -> NodeNow:
         """Says of a node that it is sick, broken or well, or takes that back; answers what is seen of it then."""
         if len(reason) > LONGEST_NOTE:
             raise BadInput(f"reason: {len(reason)} characters are too many: at most {LONGEST_NOTE}")
+        _check(name)
         found = await self._ask(NodesRequest(names=(name,), mark=mark, reason=reason), f"node {name} is marked {mark}")
         return found.nodes[0]
 
@@ -70,6 +73,11 @@ class Nodes:
         except WorkflowFailureError as error:
             raise _refusal(error) from error
         return found
+
+
+def _check(*names: str) -> None:
+    if wrong := [name for name in names if not 0 < len(name) <= LONGEST_NAME]:
+        raise NotFound(f"{cut(wrong[0], 40)!r} can be no node: names have 1 to {LONGEST_NAME} characters")
 
 
 def _refusal(error: WorkflowFailureError) -> Exception:

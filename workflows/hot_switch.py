@@ -152,7 +152,7 @@ class HotSwitch(ModeWorkflow):
         if started.waits:  # no process of it has ever run, such as for an image that cannot be pulled: training was not touched
             raise Ends(Outcome.IGNORED, f"no spare: the backup pod does not start: {started.message}", policy=IGNORE)
         if not started.running:
-            raise _escalate(f"the backup pod failed to run: {started.message}")
+            raise self._backup_failed(started.message)
 
     async def _training_pauses(self, backup: Backup) -> None:
         """The training side pauses by itself when the backup's processes have registered; the limit covers their loading."""
@@ -166,12 +166,9 @@ class HotSwitch(ModeWorkflow):
             await self.until(self._pause_is_reported, job.limits.pause_crossing, "the pause may have crossed the backup's end")
         self._stop_if_in_vain()
         if not self._pause_is_reported():
-            failure = self._backup_failure()
-            raise _escalate(
-                f"the backup pod failed to run: {failure}"
-                if failure
-                else f"pausing failed: no report of the pause within {seconds(job.limits.pause)}"
-            )
+            if failure := self._backup_failure():
+                raise self._backup_failed(failure)
+            raise _escalate(f"pausing failed: no report of the pause within {seconds(job.limits.pause)}")
 
     async def _loads(self, backup: Backup, until: datetime) -> None:
         """Until training pauses, or that is in vain. Nobody tells that a backup pod was deleted, since it holds no rank: it is
@@ -409,6 +406,14 @@ class HotSwitch(ModeWorkflow):
         of_it = (fault for fault in self.faults if uid and uid in fault.pod_uids)
         failed = (fault for fault in of_it if fault.kind is not FaultKind.NODE)  # which may come back: training goes on meanwhile
         return next((fault.message or f"pod {fault.pod} failed" for fault in failed), self.vanished)
+
+    def _backup_failed(self, why: str) -> Ends:
+        """A failure rule, unless the node is only to be left: training was not touched, and a backup that is drained itself is
+        followed by another. MindIO may have taken it for a rank."""
+        about = [fault for fault in self.context.situation.faults if self.pod_rank in fault.pod_ranks]
+        is_drain = bool(about) and all(fault.is_maintenance for fault in about)
+        reason = f"the backup pod failed to run: {why}"
+        return Ends(Outcome.IGNORED, reason, policy=IGNORE) if is_drain and not self._speaks_mindio else _escalate(reason)
 
     def _ended(self, end: Ends) -> Verdict:
         return Verdict(

@@ -115,7 +115,8 @@ class IncidentRun:
         self._number = state.incidents
         verdicts: list[Verdict] = []
         while mode := self._next_mode(verdicts):
-            verdicts.append(drains.decided(self.case, self._known.state.job, await self._run_mode(mode)))
+            verdict = await self._run_mode(mode)
+            verdicts.append(drains.decided(self.case, self._known.state, workflow.now(), verdict))
             await self._apply(verdicts[-1])
             is_awaited = bool(verdicts[-1].unread)  # a report came too late: training stands until it is restarted
             if verdicts[-1].was_interrupted and not is_awaited and not await self._is_broken():
@@ -254,8 +255,8 @@ class IncidentRun:
         warning = last.outcome is not Outcome.RECOVERED
         reason = f"Recovery{last.outcome.title().replace('_', '')}"
         await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
-        if drains.waits(self._known.state.job, self.case, last):
-            await self._journal.drain_waits(self._known.state, self.case.faults[0], last.reason)
+        if why := drains.why_held(self._known.state, self.case, last):
+            await self._journal.drain_waits(self._known.state, self.case.faults[0], why)
 
     def _final(self, verdict: Verdict) -> Verdict:
         """Nothing is below the last mode: what it escalates is given up. A job that ended cancelled what ran, not a person, and

@@ -98,6 +98,7 @@ def _well(found: NodesNow) -> int:
 def _row(node: NodeNow) -> tuple[str, str, str]:
     used = [fact for fact in node.facts if is_used(fact)]
     words = [f"not ready: {node.lost}" if node.lost else "", node.silenced, node.isolated and f"isolated: {node.isolated}"]
+    words += [f"says {node.unheard!r}, which no rule knows"] if node.unheard else []
     words += [f"{fact.then}: {fact.saw}" for fact in used]
     return node.name, "; ".join(filter(None, words)), ", ".join(dict.fromkeys(fact.rule for fact in used)) or "-"
 
@@ -108,7 +109,11 @@ def _show_node(node: NodeNow, output: Format) -> None:
         return
     _say(f"node {node.name}: {f'not ready: {node.lost}' if node.lost else 'ready'}")
     if node.silenced:
-        _say(f"  a person says: {node.silenced}; no rule counts until that is taken back: rekindle nodes mark {node.name} none")
+        until = f"until that is taken back: rekindle nodes mark {node.name} none"
+        _say(f"  a person says: {node.silenced}; no rule counts, but those of maintenance, {until}")
+    if node.unheard:
+        known = f"{Mark.SICK}, {Mark.BROKEN} or {Mark.WELL}"
+        _say(f"  a person says {node.unheard!r}, which no rule knows: write {known}, alone or before a colon and the reason")
     if node.isolated:
         _say(f"  isolated: {node.isolated}")
     for fact in node.facts:

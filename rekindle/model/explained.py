@@ -73,6 +73,9 @@ class NodeNow(Value):
     silenced: Note = ""
     """The word of a person that it is well; empty: nobody says so."""
 
+    unheard: Note = ""
+    """The word of a person that no rule knows; empty: there is none."""
+
     isolated: Note = ""
     """Why no new pod goes there; empty: they may."""
 

@@ -92,6 +92,13 @@ class ConditionMatch(Match):
     reason: Words = ANYTHING
     message: Words = ANYTHING
 
+    @field_validator("status", mode="before")
+    @classmethod
+    def _in_words(cls, status: object) -> object:
+        """YAML reads True as a truth value."""
+        words = status if isinstance(status, list | tuple) else [status]
+        return [str(word) if isinstance(word, bool) else word for word in words]
+
     @field_validator("status")
     @classmethod
     def _is_a_status(cls, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ own fault must not hold its nodes for ever."""
 RESTARTS_WITHIN = timedelta(hours=1)
 TOO_OFTEN = f"the job was restarted {RESTARTS} times within {RESTARTS_WITHIN}: it needs a look by a person"
 
+SOON = timedelta(minutes=1)
+"""A real fault that counts within it by its rule is as good as there."""
+
 NAMED = 3
 """Faults that a summary names; of the others it says how many they are."""
 
@@ -46,7 +49,7 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return lost_recovery(state)
     if real := _real_faults_due(state, now):
         return _real_faults(state, real)
-    if _later(state, _real(state), now):
+    if _counts_soon(state, now):
         return None  # what is begun now would be ended in its middle
     if state.request:
         return _request(state, state.request)
@@ -78,6 +81,17 @@ def _later(state: JobState, standing: list[Standing], now: datetime) -> datetime
     return min((due for one in standing if _counts(one) and (due := _due(one.fault, patience)) > now), default=None)
 
 
+def _counts_soon(state: JobState, now: datetime) -> bool:
+    """Whether a real fault that is given time is waited for: a node that may be back, or what a rule gives time, in its last
+    minute. Rules and owners may give days."""
+    real = _real(state)
+    patience = _patience(state, real)
+    return any(
+        _counts(one) and now < (due := _due(one.fault, patience)) and (one.fault.decided is None or due <= now + SOON)
+        for one in real
+    )
+
+
 def _counts(standing: Standing) -> bool:
     """Whether something is to be done about it sooner or later, as it is."""
     return not standing.judged and standing.well_since is None
@@ -96,12 +110,12 @@ def _real(state: JobState) -> list[Standing]:
 
 
 def _real_faults_due(state: JobState, now: datetime) -> tuple[Fault, ...]:
-    """All of them as soon as one that was not judged counts: they are recovered together."""
+    """All that count soon as soon as one that was not judged counts: they are recovered together."""
     real = _real(state)
     patience = _patience(state, real)
     if not any(not one.judged and _due(one.fault, patience) <= now for one in real):
         return ()
-    return tuple(one.fault for one in real)
+    return tuple(one.fault for one in real if _due(one.fault, patience) <= now + SOON)
 
 
 def _patience(state: JobState, real: list[Standing]) -> timedelta:

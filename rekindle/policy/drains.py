@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.recovery import Incident, Outcome, Verdict
 from rekindle.model.state import JobState
+from rekindle.policy import cases
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST
 
@@ -17,20 +18,35 @@ WAITS = "the drain waits"
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
 """Of the verdict of a hot switch that paused training and moved nothing."""
 
+WAITING = (Outcome.IGNORED, Outcome.REFUSED)
+"""How a hot switch ends that left training where it was."""
+
 
 def is_drain(case: Case) -> bool:
     """Whether it is only about nodes that are to be left, and nobody asked for it."""
     return case.request is None and bool(case.faults) and all(fault.is_maintenance for fault in case.faults)
 
 
-def decided(case: Case, job: Job, verdict: Verdict) -> Verdict:
-    """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word."""
-    if not is_drain(case) or verdict.outcome is not Outcome.IGNORED:
+def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
+    """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word. A
+    job that may not start anew now waits in any case: its pods run, and hold the drain."""
+    if not is_drain(case) or verdict.outcome not in WAITING:
         return verdict
-    kept = verdict.with_(policy_after=None)
-    if job.drain is Drain.RESCHEDULE:
+    kept, drain = verdict.with_(policy_after=None), state.job.drain
+    if not _stands(state, case):
+        return kept.with_(reason=f"{verdict.reason}; the node is not to be left any more")
+    if drain is Drain.LET_GO:
+        return kept
+    no_restart = cases.no_restart(state, now, requested=False) if drain is Drain.RESCHEDULE else ""
+    if drain is Drain.RESCHEDULE and not no_restart and verdict.outcome is Outcome.IGNORED:
         return kept.with_(outcome=Outcome.ESCALATE, next_mode=LAST.mode)
-    return kept.with_(reason=f"{WAITS}: {verdict.reason}") if job.drain is Drain.WAIT else kept
+    return kept.with_(reason=f"{WAITS}: {'; '.join(filter(None, (verdict.reason, no_restart)))}")
+
+
+def _stands(state: JobState, case: Case) -> bool:
+    """Whether any of it is seen still: a node may be uncordoned while a spare is sought."""
+    seen = [one.fault for one in state.faults if one.well_since is None]
+    return any(fault.is_part_of(one) for fault in case.faults for one in seen)
 
 
 def holds(job: Job, case: Case) -> bool:
@@ -45,7 +61,18 @@ def job_holds(job: Job) -> bool:
 
 def waits(job: Job, case: Case, last: Verdict) -> bool:
     """Whether the case is judged again after a while, without anybody's doing."""
-    return is_drain(case) and job.drain is Drain.WAIT and last.outcome in (Outcome.IGNORED, Outcome.REFUSED)
+    return is_drain(case) and job.drain is not Drain.LET_GO and last.outcome in WAITING
+
+
+def why_held(state: JobState, case: Case, last: Verdict) -> str:
+    """Behind an incident: for what the drain waits, for whoever drains the node; empty: it does not, or what broke comes first.
+    What a person cancelled is not tried again by itself."""
+    holds_still = (
+        holds(state.job, case) and _stands(state, case) and state.policy is SubHealthStrategy.HOT_SWITCH and not state.ended
+    )
+    if not holds_still or last.outcome is Outcome.RECOVERED or last.was_interrupted:
+        return ""
+    return last.reason if last.reason.startswith(WAITS) else f"{WAITS}: {last.reason}"
 
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:

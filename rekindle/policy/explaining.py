@@ -25,6 +25,7 @@ def node_now(node: Node, rules: Rules, most: int) -> NodeNow:
         name=node.metadata.name,
         lost=(ready.message or ready.reason or f"Ready={ready.status}") if lost and ready else "",
         silenced=marks.get(HEALTH, "") if is_silenced(node) else "",
+        unheard=marks.get(HEALTH, "") if not is_silenced(node) and not _is_heard(node, rules) else "",
         isolated=isolated if isolation.is_isolated(marks) else "",
         facts=tuple(facts[:most]),
         more=max(0, len(facts) - most),
@@ -35,8 +36,15 @@ def nodes_now(nodes: Iterable[Node], rules: Rules) -> NodesNow:
     """Those of which there is something to say, by name."""
     known = sorted(nodes, key=lambda node: node.metadata.name)
     seen = (node_now(node, rules, FEW_FACTS) for node in known)
-    told = [one for one in seen if one.lost or one.silenced or one.isolated or any(is_used(fact) for fact in one.facts)]
+    told = [
+        one for one in seen if one.lost or one.silenced or one.unheard or one.isolated or any(is_used(fact) for fact in one.facts)
+    ]
     return NodesNow(nodes=tuple(told[:MOST_NODES]), count=len(known), more=max(0, len(told) - MOST_NODES))
+
+
+def _is_heard(node: Node, rules: Rules) -> bool:
+    """Whether a rule knows what a person says of it."""
+    return any(named for fact, named in decisions(node, rules) if fact.source == "annotation" and fact.values["key"] == HEALTH)
 
 
 def there(node: Node, pods: Iterable[Pod], rules: Rules) -> There:

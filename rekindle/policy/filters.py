@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from rekindle.model.cluster import Node, NodeSpec, NodeStatus, ObjectMeta
 from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, IGNORE_RULES
-from rekindle.policy.rules import Finding
+from rekindle.model.rules import Rules
+from rekindle.policy.rules import Finding, of_node
 
 DEFAULT, LONGEST = 60.0, 86_400.0
 """Seconds. Source: the Kubernetes contract."""
+
+CORDONED = Node(metadata=ObjectMeta(name=""), spec=NodeSpec(unschedulable=True), status=NodeStatus(accelerators=0))
+"""And nothing else is seen of it."""
 
 
 class Filters(NamedTuple):
@@ -29,6 +34,11 @@ def filters(annotations: Mapping[str, str]) -> Filters:
     ignored = (one.strip() for one in annotations.get(IGNORE_RULES, "").split(","))
     codes, levels = annotations.get(FILTER_CODES, ""), annotations.get(FILTER_LEVELS, "")
     return Filters(frozenset(filter(None, ignored)), _times(codes), _times(levels))
+
+
+def heeds_cordons(annotations: Mapping[str, str], rules: Rules) -> bool:
+    """Whether a cordon of its node means anything for a job, by the rules and by its own word. Otherwise its ranks stay."""
+    return bool(filters(annotations).applied(of_node(CORDONED, rules)))
 
 
 def _times(text: str) -> dict[str, float]:

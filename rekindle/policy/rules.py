@@ -17,7 +17,7 @@ from rekindle.model.rules import Named, Rules, Then
 from rekindle.policy.device_names import ALSO
 
 WELL = "well"
-"""Of the annotation `rekindle.io/health`: a person's word comes before every rule."""
+"""Of the annotation `rekindle.io/health`: a person's word comes before every rule that something is wrong."""
 
 LONGEST_SAW = 120
 LONGEST_CODE = 80
@@ -89,8 +89,9 @@ def _expression(text: str) -> re.Pattern[str]:
 
 
 def of_node(node: Node, rules: Rules) -> list[Finding]:
-    """What is wrong with it. Whether it is ready is nobody's rule."""
-    return [] if is_silenced(node) else _findings(node_facts(node), rules)
+    """What is wrong with it. Whether it is ready is nobody's rule; one that is well may be left soon all the same."""
+    found = _findings(node_facts(node), rules)
+    return [one for one in found if one.then is Then.MAINTENANCE] if is_silenced(node) else found
 
 
 def of_pod(pod: Pod, rules: Rules) -> list[Finding]:

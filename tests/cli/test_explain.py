@@ -5,6 +5,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.cluster import Condition
@@ -51,13 +52,31 @@ async def test_a_person_marks_a_node(temporal: WorkflowEnvironment) -> None:
         assert "sick: fan 3 rattles -> sub-health (rule plain/marked-sick)" in words
         assert world.cluster.node_annotations["node-1"][HEALTH] == "sick: fan 3 rattles"
         code, words = await said(world, "nodes", "mark", "node-1", "well")
-        assert "a person says: well; no rule counts until" in words
+        assert "a person says: well; no rule counts, but those of maintenance, until" in words
         code, words = await said(world, "nodes", "mark", "node-1", "none")
         assert (code, words) == (0, "node node-1: ready\n")
         code, words = await said(world, "nodes", "mark", "node-99", "sick")
         assert code == 2, words
         code, words = await said(world, "nodes", "mark", "node-1", "tired")
         assert code == 2, words
+
+
+async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEnvironment) -> None:
+    """Who wrote it believes that the node is left by now."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.node_annotations["node-1"] = {HEALTH: "sick fan 3 rattles"}
+        _, words = await said(world, "explain", "node-1")
+        assert "a person says 'sick fan 3 rattles', which no rule knows: write sick, broken or well" in words
+
+
+@pytest.mark.parametrize("name", ["", "n" * 300])
+async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnvironment, name: str) -> None:
+    """By exit code 2, and not by a traceback."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for command in (("explain", name), ("nodes", "mark", name, "sick")):
+            code, words = await said(world, *command)
+            assert (code, "Traceback" in words) == (2, False), words
+        assert not world.cluster.node_annotations
 
 
 async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: WorkflowEnvironment) -> None:

@@ -1,65 +1,74 @@
 """Which jobs hold a drain: by the policy in force, as their objects say it now."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
-from rekindle.errors import ClusterUnavailable
-from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
-from rekindle.model.keys import DOWNGRADED, DRAIN, SUB_HEALTHY_STRATEGY
+from rekindle.errors import ClusterError, ClusterUnavailable, Forbidden
+from rekindle.model import rule_file
+from rekindle.model.cluster import ClusterEvent, JobObject, JobSpec, ObjectMeta, PodTemplate
+from rekindle.model.keys import DOWNGRADED, DRAIN, IGNORE_RULES, SUB_HEALTHY_STRATEGY
 from rekindle.model.limits import Limits
+from rekindle.model.rules import Rules
 from tests.support.harness import a_job
 from tests.support.scripted_cluster import ScriptedCluster
 from workers.watcher import budgets
 from workers.watcher.budgets import Budgets
 
+NO_CORDONS = """
+apiVersion: rekindle.io/v1
+kind: Rules
+spec:
+  use: [plain]
+  rules:
+    - {name: cordons-are-nothing, cordoned: true, then: nothing}
+"""
+
 
 class Written(ScriptedCluster):
-    """Remembers what budgets were asked for; the first request is not answered."""
+    """Remembers what budgets were asked for, and fails so often before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *failures: ClusterError) -> None:
         super().__init__(a_job())
         self.held: list[bool] = []
-        self.answers = False
+        self.failures = list(failures)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
-        if not self.answers:
-            self.answers = True
-            raise ClusterUnavailable("not now")
+        if self.failures:
+            raise self.failures.pop(0)
         self.held.append(holds)
 
-
-def a_job_object(policy: str, **annotations: str) -> JobObject:
-    metadata = ObjectMeta(name="demo", uid="job-1", labels={SUB_HEALTHY_STRATEGY: policy}, annotations=annotations)
-    return JobObject(metadata=metadata, spec=JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",))))
+    async def record(self, job_id: str, event: ClusterEvent) -> None:
+        self.events.append(event)
 
 
-async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does `let-go`."""
-    monkeypatch.setattr(budgets, "AGAIN", 0.0)
-    cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch")}
+def a_job_object(policy: str, annotations: dict[str, str] | None = None, *, observe: bool = False) -> JobObject:
+    metadata = ObjectMeta(name="demo", uid="job-1", labels={SUB_HEALTHY_STRATEGY: policy}, annotations=annotations or {})
+    spec = JobSpec(pods=2, ranks_per_pod=2, template=PodTemplate(command=("train",)))
+    return JobObject(metadata=metadata, spec=spec, observe=observe)
+
+
+@asynccontextmanager
+async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator[Callable[[list[bool]], Awaitable[None]]]:
+    """What keeps the budgets of these jobs; called with what was asked for, it waits for that."""
     kept = Budgets(cluster, Limits(), jobs.get)
     running = asyncio.create_task(kept.run())
 
-    async def after(job: JobObject, held: list[bool]) -> None:
-        jobs["job-1"] = job
+    async def looked_at(held: list[bool]) -> None:
         kept.look_at("job-1")
         async with asyncio.timeout(10):
             while cluster.held != held:
                 await asyncio.sleep(0)
 
-    await after(a_job_object("hotSwitch"), [True])
-    await after(a_job_object("ignore", **{DOWNGRADED: "no spare"}), [True, False])
-    await after(a_job_object("hotSwitch"), [True, False, True])
-    await after(a_job_object("hotSwitch", **{DRAIN: "let-go"}), [True, False, True, False])
+    yield looked_at
     running.cancel()
 
 
-async def test_a_job_that_is_not_looked_after_any_more_holds_no_drain() -> None:
-    """Its owner took the words away, or an administrator only observes from now on: nobody would move its ranks. An
-    earlier watcher may have written the budget."""
-    cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}
-    cluster.answers = True
+async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
+    """Its owner took the words away: nobody would move its ranks."""
+    cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch")}
     kept = Budgets(cluster, Limits(), jobs.get)
     running = asyncio.create_task(kept.run())
 
@@ -73,8 +82,56 @@ async def test_a_job_that_is_not_looked_after_any_more_holds_no_drain() -> None:
     del jobs["job-1"]
     kept.forget("job-1")
     await until([True, False])
-    jobs["job-2"] = jobs["job-2"].model_copy(update={"observe": True})
-    for _ in range(2):
-        kept.look_at("job-2")
-    await until([True, False, False])
     running.cancel()
+
+
+async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does `let-go`."""
+    monkeypatch.setattr(budgets, "AGAIN", 0.0)
+    jobs: dict[str, JobObject] = {}
+    async with keeping(Written(ClusterUnavailable("not now")), jobs) as looked_at:
+        jobs["job-1"] = a_job_object("hotSwitch")
+        await looked_at([True])
+        jobs["job-1"] = a_job_object("ignore", {DOWNGRADED: "no spare"})
+        await looked_at([True, False])
+        jobs["job-1"] = a_job_object("hotSwitch")
+        await looked_at([True, False, True])
+        jobs["job-1"] = a_job_object("hotSwitch", {DRAIN: "let-go"})
+        await looked_at([True, False, True, False])
+
+
+async def test_a_job_that_is_only_observed_holds_no_drain_any_more() -> None:
+    """Nobody would move its ranks: what an earlier watcher made, which was not told to observe, is taken away."""
+    async with keeping(Written(), {"job-1": a_job_object("hotSwitch", observe=True)}) as looked_at:
+        await looked_at([False])
+
+
+@pytest.mark.parametrize(
+    ("rules", "silenced"), [(rule_file.parse(NO_CORDONS), ""), (Rules(), ""), (rule_file.plain(), "plain/cordoned")]
+)
+async def test_a_job_for_which_a_cordon_means_nothing_holds_no_drain(rules: Rules, silenced: str) -> None:
+    """By a file of rules, or by the job's own word: nothing would ever move its ranks, and nobody would say why."""
+    cluster = Written()
+    cluster.rules = rules
+    async with keeping(cluster, {"job-1": a_job_object("hotSwitch", {IGNORE_RULES: silenced})}) as looked_at:
+        await looked_at([False])
+
+
+async def test_a_budget_that_the_cluster_refuses_is_said_once_and_tried_more_and_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Policies that forbid such budgets are common, and a thousand jobs would ask every five seconds."""
+    pauses, loop = list[float](), asyncio.get_running_loop()
+
+    def at_once(pause: float, look: Callable[[str], None], job_id: str) -> asyncio.TimerHandle:
+        pauses.append(pause)
+        return loop.call_at(0, look, job_id)
+
+    monkeypatch.setattr(loop, "call_later", at_once)
+    refusal = Forbidden("admission webhook denied the request: maxUnavailable must not be 0")
+    cluster = Written(*[refusal] * 9, ClusterUnavailable("not now"))
+    async with keeping(cluster, {"job-1": a_job_object("hotSwitch")}) as looked_at:
+        await looked_at([True])
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300, 300]
+    assert [(event.name, event.reason) for event in cluster.events] == [("demo", "DrainNotHeld")]
+    assert "maxUnavailable must not be 0" in cluster.events[0].message

@@ -502,3 +502,14 @@ async def test_the_name_of_a_standby_fits_into_its_hosts(tenants: Tenants) -> No
     await tenants.pod("victim", "worker", f"uid-of-{'t' * 63}", owner(TRAINING_JOB, "t" * 63))
     (standby,) = await tenants.cluster.ensure_standbys(f"uid-of-{'t' * 63}", 1, ())
     assert len(standby.metadata.name) <= 63
+
+
+@pytest.mark.parametrize(
+    "name", ["../namespaces/victim/pods/worker", "node?watch=true", "%2e%2e/namespaces", "", "Node", "n" * 300]
+)
+async def test_the_name_of_a_node_reaches_no_other_object(tenants: Tenants, name: str) -> None:
+    """Training sides name nodes in what they report, and people who mark one: it would be a part of a path."""
+    for ask in (lambda: tenants.cluster.node(name), lambda: tenants.cluster.annotate_node(name, {keys.HEALTH: "well"})):
+        with pytest.raises(NotFound):
+            await ask()
+    assert not tenants.scripted.requests

@@ -51,7 +51,7 @@ async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: Kubern
         await world.cluster.ensure_budget(job, holds=True)
     (budget,) = await budgets(world)
     assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] == [job]
-    assert budget["metadata"]["labels"] == {PART_OF: "rekindle"}  # by which all are deleted when Rekindle is
+    assert budget["metadata"]["labels"] == {PART_OF: "rekindle"}, "by which docs/kubernetes.md deletes all of ours"
     assert not await evicted(world, rank)
     for _ in range(2):
         await world.cluster.ensure_budget(job, holds=False)

@@ -56,6 +56,27 @@ def test_a_sub_health_that_is_given_time_holds_up_nothing_else() -> None:
     assert case(memory.requested(seen(STATE, 0, a_fault(FaultKind.NODE)), asked), 1) is None
 
 
+def test_a_real_fault_that_is_given_long_holds_up_nothing_else() -> None:
+    """Owners give codes up to a day: a request, or a drain, would stand behind that without a word. In its last minute it is
+    waited for, as what is begun then would be ended in its middle."""
+    asked = Pending(id="1", request=ModeRequest(mode=Mode.JOB_RESCHEDULING))
+    state = memory.requested(seen(STATE, 0, a_fault(FaultKind.NODE, settle=86_400.0)), asked)
+    found = case(state, 1)
+    assert found is not None
+    assert found.request == asked
+    assert case(state, 86_399) is None
+    assert cases.next_due(state, NOW) == NOW + 86_400 * SECOND
+
+
+def test_what_is_given_long_is_not_recovered_with_what_is_broken_now() -> None:
+    """One that counts within a minute is: both are mended at once."""
+    broken = a_fault(FaultKind.PROCESS, settle=0).model_copy(update={"id": "u/XID94/"})
+    for settle, kinds in ((3600.0, {FaultKind.PROCESS}), (30.0, {FaultKind.PROCESS, FaultKind.NODE})):
+        found = case(seen(STATE, 0, a_fault(FaultKind.NODE, settle=settle), broken), 0)
+        assert found is not None
+        assert {fault.kind for fault in found.faults} == kinds
+
+
 def test_what_comes_and_goes_within_the_time_of_its_rule_is_one_fault() -> None:
     """It is judged once, its time goes on, and nothing is done while it is gone."""
     state = seen(STATE, 0, a_fault(clear=60.0))

@@ -23,6 +23,7 @@ from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULE
 from rekindle.model.rule_file import parse, plain, rules_of
 from rekindle.model.rules import Rules
 from rekindle.policy import rules as policy
+from rekindle.policy.explaining import nodes_now
 from rekindle.policy.sighting import sight
 from tests.support.job_views import NOW, job, kept, node, pod, view
 
@@ -477,3 +478,28 @@ def test_a_job_may_give_a_fault_time(words: dict[str, str], seconds: float) -> N
     (fault,) = faults(view(pod(), nodes=(shows(reports=(report,)),), of=job(annotations=words)), rules_of("ascend"))
     assert fault.decided is not None
     assert fault.decided.settle == seconds
+
+
+def test_a_status_may_be_written_without_quotes() -> None:
+    """YAML takes it for a truth value then, as whoever writes a condition does."""
+    for status, text in (("True", "True"), ("false", "False"), ("[True, Unknown]", "Unknown")):
+        rules = written(f"condition: {{type: Slow, status: {status}}}, then: fault")
+        assert policy.of_node(shows(conditions={"Slow": (text, "", "")}), rules)
+
+
+@pytest.mark.parametrize("word", ["Sick", "sick fan 3 rattles", "ill"])
+def test_a_person_s_word_that_no_rule_knows_is_something_to_say_of_a_node(word: str) -> None:
+    """Nothing follows from it, and nobody would see why."""
+    (told,) = nodes_now([shows(annotations={HEALTH: word}), shows("node-1", annotations={"other": word})], plain()).nodes
+    assert (told.name, told.unheard) == ("node-0", word)
+    for known in ("sick", "broken: by ada", "well"):
+        (told,) = nodes_now([shows(annotations={HEALTH: known})], plain()).nodes
+        assert told.unheard == ""
+
+
+@pytest.mark.parametrize("facts", [{"cordoned": True}, {"taints": (Taint(key="karpenter.sh/disrupted", effect="NoSchedule"),)}])
+def test_a_node_that_is_well_is_left_before_it_is_drained_all_the_same(facts: dict[str, Any]) -> None:
+    """A person said that nothing is wrong with it; the job's budget would hold the drain for ever."""
+    marked = shows(annotations={HEALTH: "well: a false alarm"}, conditions={"SubHealthy": ("True", "slow", "")}, **facts)
+    found = faults(view(pod(), nodes=(marked,)))
+    assert [fault.is_maintenance for fault in found] == [True]

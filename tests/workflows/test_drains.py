@@ -8,12 +8,14 @@ from datetime import timedelta
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.fault import Decided, Fault
+from rekindle.ids import Updates
+from rekindle.model.fault import Decided, Fault, FaultReport
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Mode, Outcome
 from rekindle.policy import drains
 from tests.support.harness import Harness, a_job, sub_health, training
+from tests.support.peer import Script
 from tests.support.scripted_cluster import ScriptedCluster
 
 SOON = timedelta(seconds=0.4)
@@ -98,3 +100,90 @@ async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: W
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
         assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
+
+
+async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: WorkflowEnvironment) -> None:
+    """By a queue that would bring it back, or since it was restarted too often: its budget holds the drain as before, and a spare
+    that comes is found."""
+    cluster = ScriptedCluster(job := a_drained_job(Drain.RESCHEDULE).model_copy(update={"queue": "Kueue"}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        incident = await world.incident()
+        assert [one.outcome for one in incident.ladder] == [Outcome.IGNORED]
+        assert "the drain waits: " in (await world.event("DrainWaits")).message
+        assert "Kueue decides when its pods run" in (await world.judged())
+        cluster.spare = True
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
+    """Who cancels the hot switch keeps the node from being drained, and who drains it would wait without a word."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits()}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        await world.phase("backup pod is scheduled")
+        await (await world.running()).cancel()
+        assert (await world.incident()).verdict is Outcome.CANCELLED
+        assert "cancelled" in (await world.event("DrainWaits")).message
+
+
+async def test_tries_that_never_reach_the_training_side_are_one_incident(temporal: WorkflowEnvironment) -> None:
+    """A history of twenty would be full of them in as many minutes, and each would have its events."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(order=SOON)}))
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.gateway.stop()
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        assert (await world.incident()).verdict is Outcome.REFUSED
+        async with the_next_run(world):
+            await world.skip(LATER, of=world.entity)
+        await world.incident(2)
+        assert [one.number for one in (await world.status()).state.history] == [2]
+        assert len([event for event in cluster.events if event.reason == "DrainWaits"]) == 2
+
+
+@pytest.mark.parametrize("drain", [Drain.WAIT, Drain.RESCHEDULE])
+async def test_a_node_that_is_uncordoned_while_a_spare_is_sought_costs_nothing(
+    temporal: WorkflowEnvironment, drain: Drain
+) -> None:
+    """No job starts anew for it, and nobody hears of a drain that waits."""
+    cluster = ScriptedCluster(job := a_drained_job(drain).model_copy(update={"limits": Limits()}))
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        await world.fault(cordoned())
+        await world.running()
+        await world.looked_at("ensure_backup", 1)
+        await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=(cordoned().id,)))
+        async with the_next_run(world):
+            backup = cluster.backup().metadata
+            await cluster.ensure_deleted(job.id, backup.name, backup.uid, 0)
+        incident = await world.incident()
+        assert [(one.outcome, one.policy_after) for one in incident.ladder] == [(Outcome.IGNORED, None)]
+        assert "not to be left any more" in incident.ladder[0].reason
+        assert not [event for event in cluster.events if event.reason == "DrainWaits"]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_a_backup_that_is_drained_itself_costs_no_step(temporal: WorkflowEnvironment, *, runs: bool) -> None:
+    """Of two nodes that are drained at once the second may be where the backup was put. Training was not touched, and the drain
+    of the first goes on with another."""
+    cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits(pause_crossing=SOON)}))
+    cluster.backup_starts = runs
+    async with training(temporal, job, Script(pauses=False), cluster) as (world, peer):
+        await world.fault(cordoned())
+        await world.phase("backup loads, training pauses" if runs else "backup pod runs")
+        if runs:
+            await peer.until(lambda: "new pod running" in peer.orders)
+        async with the_next_run(world):
+            cluster.fail(cluster.backup().metadata.name, "evicted")
+            if runs:
+                await world.look()
+        (verdict,) = (await world.incident()).ladder
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        assert verdict.reason.startswith(f"{drains.WAITS}: the backup pod failed to run")
+        assert (await world.status()).state.drain_again

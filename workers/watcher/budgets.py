@@ -3,19 +3,21 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from activities.clusters.port import Cluster
-from rekindle.errors import BadInput, ClusterError
-from rekindle.model.cluster import JobObject
+from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid
+from rekindle.model.cluster import ClusterEvent, JobObject
 from rekindle.model.limits import Limits
 from rekindle.model.manifest import job_of
 from rekindle.policy.drains import job_holds
+from rekindle.policy.filters import heeds_cordons
 
 logger = logging.getLogger("watcher")
 
 
-AGAIN = 5.0
-"""Seconds before what could not be written is tried again."""
+AGAIN, LONGEST = 5.0, 300.0
+"""Seconds before what could not be written is tried again; they double."""
 
 
 class Budgets:
@@ -28,6 +30,10 @@ class Budgets:
         self._kept: dict[str, bool] = {}
         """By job, what was written last; a job of which nothing was written yet may have one of an earlier watcher."""
         self._dirty: dict[str, None] = {}
+        self._failed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        """By job, the pause after the last try, and who ends it."""
+        self._refused: dict[str, str] = {}
+        """By job, why the cluster does not take its budget, as its owner was told last."""
         self._happened = asyncio.Event()
 
     def look_at(self, job_id: str) -> None:
@@ -36,6 +42,8 @@ class Budgets:
 
     def forget(self, job_id: str) -> None:
         """Nobody moves its ranks any more. It may live on all the same, and must hold no drain then."""
+        self._refused.pop(job_id, None)
+        self._settle(job_id)
         if self._kept.get(job_id):
             self.look_at(job_id)
         else:
@@ -51,16 +59,39 @@ class Budgets:
                 await self._keep(job_id, self._job(job_id))
 
     async def _keep(self, job_id: str, job: JobObject | None) -> None:
+        """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""
         try:
-            # As its object says it now, and not as it was registered: its label is the policy in force.
-            holds = job is not None and job_holds(job_of(job, self._limits))
+            holds = job is not None and self._holds(job)
             if self._kept.get(job_id, None if job else False) is not holds:
                 await self._cluster.ensure_budget(job_id, holds=holds)
             self._kept[job_id] = holds
+            self._settle(job_id)
             if job is None:
                 del self._kept[job_id]
         except BadInput:
             return
         except ClusterError as error:
             logger.warning("its budget is not written, trying again", extra={"job": job_id, "error": str(error)})
-            asyncio.get_running_loop().call_later(AGAIN, self.look_at, job_id)
+            if job and isinstance(error, Forbidden | Invalid):
+                await self._tell(job_id, job, f"its PodDisruptionBudget is refused, so that no drain waits for it: {error}")
+            pause = min(2 * self._settle(job_id), LONGEST) or AGAIN
+            self._failed[job_id] = pause, asyncio.get_running_loop().call_later(pause, self.look_at, job_id)
+
+    def _holds(self, job: JobObject) -> bool:
+        said = job_of(job, self._limits)  # and not as it was registered: its label says what holds now
+        return job_holds(said) and heeds_cordons(job.metadata.annotations, self._cluster.rules)
+
+    def _settle(self, job_id: str) -> float:
+        """No more try is due; answers how long the pause was before it."""
+        pause, timer = self._failed.pop(job_id, (0.0, None))
+        if timer:
+            timer.cancel()
+        return pause
+
+    async def _tell(self, job_id: str, job: JobObject, why: str) -> None:
+        if self._refused.get(job_id) == why or job.observe:
+            return
+        self._refused[job_id] = why
+        event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="DrainNotHeld", message=why, type="Warning")
+        with suppress(BadInput, ClusterError):
+            await self._cluster.record(job_id, event)

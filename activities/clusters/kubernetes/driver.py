@@ -23,11 +23,13 @@ from activities.clusters.kubernetes.tokens import pod_of_token
 from activities.clusters.kubernetes.watch import NODES, Watch
 from activities.clusters.port import Replacement, Snapshot
 from rekindle.errors import BadInput, ClusterError, Forbidden, Invalid, NotFound
+from rekindle.model.bounds import cut
 from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, WatchEvent
 from rekindle.model.job import Trait
 from rekindle.model.keys import SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
 from rekindle.model.senders import Speakers
+from rekindle.model.sizes import LONGEST_NAME
 from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import is_over, rank_of
 from rekindle.settings import Settings
@@ -83,7 +85,7 @@ class KubernetesCluster:
 
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
-        node = node_of(await self._api.get(f"{NODES}/{name}"))
+        node = node_of(await self._api.get(_node(name)))
         reports = await reports_of(self._api, self.rules, name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
@@ -116,10 +118,10 @@ class KubernetesCluster:
         return found
 
     async def annotate_node(self, name: str, annotations: dict[str, str | None]) -> None:
-        await self._api.patch(f"{NODES}/{name}", {"metadata": {"annotations": annotations}})
+        await self._api.patch(_node(name), {"metadata": {"annotations": annotations}})
 
     async def cordon_node(self, name: str, *, cordoned: bool) -> None:
-        await self._api.patch(f"{NODES}/{name}", {"spec": {"unschedulable": cordoned or None}})
+        await self._api.patch(_node(name), {"spec": {"unschedulable": cordoned or None}})
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
         """One list of the node's pods, whosever they are; what is none of a job costs no further request."""
@@ -298,3 +300,10 @@ def _stem_of_standbys(job: Workload) -> str:
     """What the names of its standbys begin with: a job of another kind may have the same name, and a pod's name is to fit into
     its host's, of 63 characters."""
     return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}"
+
+
+def _node(name: str) -> str:
+    """Its path. People write names of nodes, and so do training sides in their reports."""
+    if not is_name(name):
+        raise NotFound(f"node {cut(name, LONGEST_NAME)}")
+    return f"{NODES}/{name}"

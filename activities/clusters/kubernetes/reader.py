@@ -178,6 +178,8 @@ class Reader:
 
     async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
         """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
+        if not is_name(node):
+            return []
         by_job: dict[str, list[Object]] = {}
         labels = set(self.pod_labels)
         for scope in self.scopes:
