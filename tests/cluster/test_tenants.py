@@ -284,9 +284,9 @@ async def test_strangers_make_us_list_all_jobs_a_part_of_the_time_only(tenants: 
     now = [1000.0]
     pauses: list[float] = []
 
-    async def jobs(path: str) -> Listing:
+    async def listed(path: str) -> AsyncGenerator[Listing, None]:
         now[0] += 2.0
-        return Listing([], "1")
+        yield Listing([], "1")
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -294,7 +294,7 @@ async def test_strangers_make_us_list_all_jobs_a_part_of_the_time_only(tenants: 
 
     monkeypatch.setattr(reader, "_now", lambda: now[0])
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    monkeypatch.setattr(tenants.cluster._reader, "jobs", jobs)
+    monkeypatch.setattr(tenants.api, "metadata", listed)
     for unknown in ("a", "b"):
         with pytest.raises(NotFound):
             await tenants.cluster.locate(unknown)

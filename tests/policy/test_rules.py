@@ -365,10 +365,6 @@ def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
             "report: {source: public-fault, code: 220001001}, then: fault",
             "spec.rules.0.report.code: is no word for YAML: put it in quotes",
         ),
-        (
-            "condition: {type: A, status: True}, then: fault",
-            "spec.rules.0.condition.status: is no word for YAML: put it in quotes",
-        ),
         ("condition: {type: [A, 7]}, then: fault", "spec.rules.0.condition.type: is no word for YAML: put it in quotes"),
         ("cordoned: true, then: fault, device: '(x)'", "contradicts itself: a cordon names no device"),
         ("cordoned: false, then: fault", "spec.rules.0.cordoned: input should be True (got False)"),
