@@ -39,17 +39,16 @@ class Gangs(JobController):
         pods = [pod for pod in self.made_by(job) if labels_of(pod).get("gangs.example.com/uid") == uid]
         for member in range(job["spec"]["size"]):
             own = [pod for pod in pods if labels_of(pod)["gangs.example.com/member"] == str(member)]
-            living = sorted(
-                (pod for pod in own if not is_terminating(pod)), key=lambda pod: str(pod["metadata"]["creationTimestamp"])
-            )
+            living = sorted((pod for pod in own if not is_terminating(pod)), key=_born)
             if not own and not job["spec"].get("paused"):
                 await self.make(_member(job, member))
             for pod in living if job["spec"].get("paused") else living[1:]:
                 await self.api.delete(f"{self._made}/{pod['metadata']['name']}", pod["metadata"]["uid"])
 
 
-def _born(pod: Object) -> str:
-    return str(pod["metadata"]["creationTimestamp"])
+def _born(pod: Object) -> tuple[str, bool]:
+    """Of two of the same second the one that fills a place is the younger."""
+    return str(pod["metadata"]["creationTimestamp"]), "generateName" in pod["metadata"]
 
 
 def _member(job: Object, member: int) -> Object:
@@ -113,9 +112,9 @@ async def test_a_job_of_a_new_kind_is_switched_and_restarted(setting: Setting) -
     uid = await a_gang(setting)
     backup = await setting.hot_switch(uid, "2", "spare")
     await setting.settled(backup)
-    pods = await setting.cluster.pods(uid)
+    pods = [pod for pod in await setting.cluster.pods(uid) if not pod.metadata.deletion_timestamp]
     assert sorted(rank_of(pod) or "" for pod in pods) == RANKS
-    assert backup.metadata.uid in {pod.metadata.uid for pod in pods if not pod.metadata.deletion_timestamp}
+    assert backup.metadata.uid in {pod.metadata.uid for pod in pods}
     assert any(owner.get("controller") for owner in (await setting.raw(backup))["metadata"]["ownerReferences"])
     stopped = await setting.cluster.ensure_stopped(uid, 0)
     await setting.until_gone(uid, *stopped)

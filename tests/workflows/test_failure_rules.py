@@ -336,6 +336,7 @@ async def test_with_mindio_a_backup_whose_end_crosses_the_report_of_the_pause_is
     job = a_mindio_job(limits=Limits(pause_crossing=timedelta(seconds=20)))
     async with training(temporal, job, Script(pauses=False)) as (world, peer):
         await world.fault(sub_health())
+        await peer.until(lambda: "hot switch" in peer.carried_out)
         await _dies_while_loading(world, peer)
         await peer.pause()
         incident = await world.incident()
