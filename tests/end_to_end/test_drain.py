@@ -110,15 +110,23 @@ class Drained(HotSwitchScenario):
         """The owner of the job says what is to become of it without a spare."""
         await self.kubectl("annotate", "trainingjob", "gpt", f"rekindle.io/drain={word}", "--overwrite")
 
-    async def budgets(self) -> list[str]:
+    async def budgets(self) -> dict[str, bool]:
+        """Whether the server has counted each: of one that it has not `kubectl drain` says nothing, and asks again 10 s later."""
         found = json.loads(await self.kubectl("get", "poddisruptionbudgets", "--output=json"))
-        return [one["metadata"]["name"] for one in found["items"]]
+        return {
+            one["metadata"]["name"]: one.get("status", {}).get("observedGeneration") == one["metadata"]["generation"]
+            for one in found["items"]
+        }
 
     async def is_held(self) -> bool:
-        return any(name.endswith("-drain") for name in await self.budgets())
+        return any(counted for name, counted in (await self.budgets()).items() if name.endswith("-drain"))
+
+    async def is_held_by_its_owner(self) -> bool:
+        """And not by us any more."""
+        return await self.budgets() == {"own": True}
 
     async def is_not_held(self) -> bool:
-        return not await self.is_held()
+        return not await self.budgets()
 
     async def told(self) -> set[str]:
         """Who is told that the drain waits."""
@@ -177,7 +185,7 @@ async def with_a_spare(job: Drained, first: str, second: str, third: str) -> Non
     await job.says("let-go")
     selector = f"--selector={JOB_ID}={job.job_id},{REPLICA_TYPE} notin (manager)"
     await job.kubectl("create", "poddisruptionbudget", "own", selector, "--min-available=2")
-    await job.until(job.is_not_held, "the end of our budget")
+    await job.until(job.is_held_by_its_owner, "the owner's budget alone")
     assert "disruption budget" in await job.drained(second)
     await job.trains_on(first, third)
     await job.uncordon(second)

@@ -1,5 +1,6 @@
 """A job's disruption budget holds evictions of its ranks back, on a real API server, and nothing else."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ async def budgets(world: KubernetesWorld) -> list[Object]:
     return (await world.namespace.api.list(f"/apis/policy/v1/namespaces/{world.namespace.name}/poddisruptionbudgets")).items
 
 
+async def counted(world: KubernetesWorld) -> Object:
+    """What the server says of the only budget as soon as it has looked at it; before that `kubectl drain` is told nothing."""
+    async with asyncio.timeout(30):
+        while True:
+            (budget,) = await budgets(world)
+            status: Object = budget.get("status", {})
+            if status.get("observedGeneration") == budget["metadata"]["generation"] and status["currentHealthy"]:
+                return status
+            await asyncio.sleep(0.05)
+
+
 async def running(world: KubernetesWorld, job: str, wanted: Callable[[Pod], bool]) -> Pod:
     def found(pods: Any) -> list[Pod]:
         return [pod for pod in pods if wanted(pod) and pod.status.phase is PodPhase.RUNNING]
@@ -57,6 +69,18 @@ async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: Kubern
         await world.cluster.ensure_budget(job, holds=False)
     assert not await budgets(world)
     assert await evicted(world, rank)
+
+
+async def test_the_server_can_count_what_a_budget_holds(kubeconfig: Path, tmp_path: Path) -> None:
+    """Made beside pods that run, of a kind that says no number of pods; a backup that loads beside them lets no rank go."""
+    async with WORLDS["direct, TrainingJob"](kubeconfig, tmp_path) as world:
+        job = await world.job(2)
+        rank = await running(world, job, lambda pod: RANK_INDEX in pod.metadata.annotations)
+        await world.until_runs(job, await world.cluster.ensure_backup(rank, "spare", ()))
+        await world.cluster.ensure_budget(job, holds=True)
+        status = await counted(world)
+        assert (status["expectedPods"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 2, 0)
+        assert not await evicted(world, rank)
 
 
 async def test_a_manager_holds_no_drain(kubeconfig: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kind import MANAGER, Workload
+from activities.clusters.kubernetes.pod_objects import BACKUP_OF
 from rekindle.errors import Conflict, NotFound
 from rekindle.model.keys import REPLICA_TYPE, STANDBY_OF
 
@@ -37,7 +38,12 @@ def _name(job: Workload) -> str:
 
 
 def _budget(job: Workload, selector: dict[str, str]) -> Object:
-    """Managers and standbys have no rank, are made anew elsewhere, and hold no drain. Nor does a pod that is not ready."""
+    """Managers and standbys have no rank, are made anew elsewhere, and hold no drain. Nor does a pod that is not ready. A backup
+    is none too many while it loads: it is counted from when the rank is its own.
+
+    It says how many must be there, and not how many may be missing: the server would ask the pods' controller for their number,
+    which hardly any kind of job can tell it, and would leave `kubectl drain` without an answer for ten seconds and more.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -48,13 +54,14 @@ def _budget(job: Workload, selector: dict[str, str]) -> Object:
             "ownerReferences": [job.reference],
         },
         "spec": {
-            "maxUnavailable": 0,
+            "minAvailable": job.kind.read(job).spec.pods,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {
                 "matchLabels": selector,
                 "matchExpressions": [
                     {"key": REPLICA_TYPE, "operator": "NotIn", "values": [MANAGER]},
                     {"key": STANDBY_OF, "operator": "DoesNotExist"},
+                    {"key": BACKUP_OF, "operator": "DoesNotExist"},
                 ],
             },
         },
