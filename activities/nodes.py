@@ -2,16 +2,17 @@
 
 from temporalio import activity
 
+from activities.believing import Beliefs
 from activities.clusters.port import Cluster
 from activities.heartbeat import heartbeating
 from activities.translation import translating_errors
-from rekindle.model.explained import FEW_FACTS, MOST_FACTS, Mark, NodesNow, NodesRequest
+from rekindle.model.explained import FEW_FACTS, MOST_DOUBTED, MOST_FACTS, Mark, NodesNow, NodesRequest
 from rekindle.policy.explaining import marked, node_now, nodes_now, there
 
 
 class NodeActivities:
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        self._cluster, self._beliefs = cluster, Beliefs(cluster)
 
     @activity.defn
     async def look_at_nodes(self, request: NodesRequest) -> NodesNow:
@@ -20,11 +21,14 @@ class NodeActivities:
         with translating_errors():
             async with heartbeating():
                 if not request.names:
-                    return nodes_now(await self._cluster.nodes(), rules)
+                    seen = await self._cluster.nodes()
+                    return nodes_now(seen, rules, self._beliefs.among(seen))
                 found = [await self._cluster.node(name) for name in request.names]
                 most = MOST_FACTS if len(found) == 1 else FEW_FACTS
                 shown = there(found[0], await self._cluster.pods_on(request.names[0]), rules) if request.pods else None
-                return NodesNow(nodes=tuple(node_now(node, rules, most) for node in found), count=len(found), there=shown)
+                doubted = await self._beliefs.about(found)
+                nodes = tuple(node_now(node, rules, most, doubted) for node in found)
+                return NodesNow(nodes=nodes, count=len(found), there=shown, unbelieved=doubted[:MOST_DOUBTED])
 
     @activity.defn
     async def cordon_nodes(self, request: NodesRequest) -> None:

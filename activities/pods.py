@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from temporalio import activity
 
+from activities.believing import Beliefs
 from activities.clusters.port import Cluster
 from activities.clusters.waiting import Wanted, until
 from activities.heartbeat import heartbeating
@@ -57,6 +58,7 @@ from rekindle.model.keys import DOWNGRADED, GENERATION, LAST_VERDICT, MEMORY, PO
 from rekindle.model.recovery import PodRef
 from rekindle.model.stress import StressTargets
 from rekindle.policy import isolation, stress
+from rekindle.policy.believing import doubting
 from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.links import resolved
 from rekindle.policy.pod_ranks import is_standby, rank_of
@@ -102,7 +104,7 @@ class PodActivities:
     """The activities over one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._rules = cluster, cluster.rules
+        self._cluster, self._rules, self._beliefs = cluster, cluster.rules, Beliefs(cluster)
 
     @activity.defn
     async def ensure_backup(self, request: BackupRequest) -> Backup:
@@ -155,10 +157,12 @@ class PodActivities:
         Args:
             pods: of the job; without any of them nobody knows what they tolerate.
         """
-        nodes = {node.metadata.name: node for node in await self._cluster.nodes()}
+        seen = await self._cluster.nodes()
+        rules = doubting(self._rules, self._beliefs.among(seen))
+        nodes = {node.metadata.name: node for node in seen}
         of_standbys = await self._nodes(pod for pod in pods if is_standby(pod) and pod.spec.node_name not in nodes)
         tolerated = {key for pod in pods for key in pod.spec.tolerates} if pods else None
-        return unfit([*nodes.values(), *of_standbys], tolerated, self._rules)
+        return unfit([*nodes.values(), *of_standbys], tolerated, rules)
 
     async def _nodes(self, pods: Iterable[Pod]) -> list[Node]:
         """That these pods are on."""
@@ -197,7 +201,7 @@ class PodActivities:
         with translating_errors():
             async with heartbeating():
                 node = await self._node(pod.spec.node_name) if pod.spec.node_name else None
-        return node is not None and bool(of_node(node, self._rules))
+                return node is not None and bool(of_node(node, await self._beliefs.rules([node])))
 
     @activity.defn
     async def await_running(self, request: PodsRequest) -> Started:
@@ -343,9 +347,10 @@ class PodActivities:
                 except NotFound:
                     return Survey(exists=False, ended=end_of(None))
                 nodes = await asyncio.gather(*(self._node(name) for name in names))
+                rules = await self._beliefs.rules(node for node in nodes if node)
         seen = tuple(node or gone(name) for name, node in zip(names, nodes, strict=True))
         view = JobView(job=job, pods=tuple(pods), nodes=seen)
-        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view, self._rules), nodes=names)
+        return Survey(exists=True, phase=job.status.phase, ended=end_of(job), sighting=sight(view, rules), nodes=names)
 
     @activity.defn
     async def resolve_links(self, request: ResolveLinksRequest) -> LinkTargets:

@@ -1,5 +1,8 @@
 """Commands about detection: why something is a fault, what a node shows, what a person says of it, and files of rules."""
 
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,13 +11,16 @@ from cyclopts import Parameter
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.output import Format, Output, console, print_columns, print_json, when
-from rekindle.errors import BadInput, NotFound
+from rekindle.errors import BadInput, NotFound, RekindleError
 from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow
 from rekindle.model.rule_file import rules_of
-from rekindle.model.rules import Rule, Rules, Then
+from rekindle.model.rules import Named, Rule, Rules, Then, Unbelieved
 from rekindle.model.state import JobStatus, Standing
 from rekindle.nodes import Nodes
 from rekindle.policy.explaining import UNUSED, is_used
+
+DOUBTS = 10.0
+"""Seconds that a person waits, behind what is said of a job, to hear which rules are not believed."""
 
 Word = Literal["sick", "broken", "well", "none"]
 
@@ -35,6 +41,10 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
         _show_node(node, output)
         return
     _show_job(status, output)
+    if output is Format.TEXT:
+        with suppress(RekindleError, TimeoutError):  # what is said of the job does not depend on it
+            async with asyncio.timeout(DOUBTS):
+                say_doubts((await Nodes(rekindle).look()).unbelieved)
 
 
 async def check(file: Path, *, output: Output = Format.TEXT) -> None:
@@ -46,13 +56,18 @@ async def check(file: Path, *, output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         print_json([one.model_dump(mode="json", exclude_defaults=True) for one in rules.rules])
         return
-    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule)) for one in rules.rules]
-    print_columns(("rule", "decides about", "says", "settles after", "over after", "told once, counts"), rows)
+    rows = [(one.name, one.rule.source, one.rule.then.value, *_times(one.rule), _most(one, rules)) for one in rules.rules]
+    print_columns(("rule", "decides about", "says", "settles after", "over after", "told once, counts", "believed up to"), rows)
     _say(f"{file}: rules: {len(rules.rules)}, {_reads(rules)}")
+    _say("believed up to: so many of the cluster's nodes may be faulty or sub-healthy at once by that rule (maxUnhealthy)")
 
 
 def _reads(rules: Rules) -> str:
     return f"reads: nodes and pods{''.join(f', {one}' for one in sorted(rules.reporters))}"
+
+
+def _most(one: Named, rules: Rules) -> str:
+    return f"{rules.most(one.name)}%" if one.name in rules.doubtful else "-"
 
 
 def _times(rule: Rule) -> tuple[str, ...]:
@@ -87,8 +102,15 @@ async def show_all(output: Output) -> None:
         return
     if found.nodes:
         print_columns(("node", "health", "by rule"), [_row(node) for node in found.nodes])
+    say_doubts(found.unbelieved)
     more = f", and {found.more} more like these" if found.more else ""
     _say(f"{found.count} nodes, {_well(found)} of them well{more}; look at one with: rekindle explain NODE")
+
+
+def say_doubts(doubted: Iterable[Unbelieved]) -> None:
+    """Which rules are not believed now."""
+    for one in doubted:
+        _say(f"not believed: {one.words}")
 
 
 def _well(found: NodesNow) -> int:
@@ -99,7 +121,7 @@ def _row(node: NodeNow) -> tuple[str, str, str]:
     used = [fact for fact in node.facts if is_used(fact)]
     words = [f"not ready: {node.lost}" if node.lost else "", node.silenced, node.isolated and f"isolated: {node.isolated}"]
     words += [f"says {node.unheard!r}, which no rule knows"] if node.unheard else []
-    words += [f"{fact.then}: {fact.saw}" for fact in used]
+    words += [f"{fact.then}{' (not believed)' if fact.unbelieved else ''}: {fact.saw}" for fact in used]
     return node.name, "; ".join(filter(None, words)), ", ".join(dict.fromkeys(fact.rule for fact in used)) or "-"
 
 
@@ -130,7 +152,8 @@ def _fact(fact: FactNow) -> str:
     given = f", has to last {_seconds(fact.settle)}" if fact.settle else ""
     kept = f", has to be gone {_seconds(fact.clear)}" if fact.clear else ""
     kept += f", over by itself {when(fact.until)}" if fact.until else ""
-    return f"{fact.saw} -> {fact.then} (rule {fact.rule}{since}{given}{kept}){message}"
+    doubted = f"; not believed: {fact.unbelieved}" if fact.unbelieved else ""
+    return f"{fact.saw} -> {fact.then} (rule {fact.rule}{since}{given}{kept}{doubted}){message}"
 
 
 # ---- jobs

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from rekindle.cli.context import control_plane, local_cluster
-from rekindle.cli.explain import mark, show_all
+from rekindle.cli.explain import mark, say_doubts, show_all
 from rekindle.cli.output import Format, Output, console, print_columns, print_json, show_incident, show_status, when
 from rekindle.cli.pods import waiting
 from rekindle.client import JobRow
@@ -16,7 +16,9 @@ from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused
 from rekindle.model.cluster import Node, Pod, condition_of
 from rekindle.model.keys import ISOLATED, NODE_HEALTHY
 from rekindle.model.manifest import parse
+from rekindle.model.rule_file import rules_of
 from rekindle.policy import isolation
+from rekindle.policy.believing import among
 from rekindle.policy.phases import RECOVERING
 from rekindle.settings import read_settings
 
@@ -160,6 +162,7 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
         for node in found
     ]
     print_columns(("node", "health", "accelerators", *(["links, bytes sent"] if with_links else []), "pods"), rows)
+    say_doubts(among(found, rules_of(read_settings().rules)))
 
 
 def _node_json(node: Node, pods: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rekindle.model.base import Value
 from rekindle.model.bounds import Note, Text
+from rekindle.model.rules import Unbelieved
 from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE
 
 MOST_NODES = 60
@@ -20,6 +21,9 @@ MOST_THERE = 256
 """Pods of jobs on one node that are shown: hardly a kubelet runs more."""
 
 FEW_FACTS = 4
+
+MOST_DOUBTED = 20
+"""Rules that are not believed, of which all are shown beside the nodes that they call sick."""
 
 
 class Mark(StrEnum):
@@ -63,6 +67,8 @@ class FactNow(Value):
     then: str = ""
     settle: float = 0.0
     clear: float = 0.0
+    unbelieved: Note = ""
+    """Why the rule is not believed now; empty: it is."""
 
 
 class NodeNow(Value):
@@ -119,3 +125,6 @@ class NodesNow(Value):
 
     more: int = 0
     """Nodes that are left out."""
+
+    unbelieved: tuple[Unbelieved, ...] = ()
+    """Rules that call too many nodes sick, of all nodes where all were asked for."""

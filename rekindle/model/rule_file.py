@@ -13,7 +13,7 @@ from rekindle.errors import MALFORMED, BadInput
 from rekindle.model.base import Written
 from rekindle.model.manifest import Loader, refusal
 from rekindle.model.problems import problems
-from rekindle.model.rules import MOST_RULES, Named, Rule, Rules, listed
+from rekindle.model.rules import MAX_UNHEALTHY, MOST_RULES, Named, Percent, Rule, Rules, listed
 
 MOST_BYTES = 1024 * 1024
 """Of a file; a ConfigMap has no more."""
@@ -32,6 +32,9 @@ class Spec(Written):
     """Ready-made sets that are asked behind the rules of the file, in this order."""
 
     rules: Annotated[tuple[Rule, ...], Field(max_length=MOST_RULES)] = ()
+
+    max_unhealthy: Percent = MAX_UNHEALTHY
+    """Percent of the cluster's nodes: a rule, of the file or of a set, that calls more of them sick is not believed."""
 
 
 class RulesFile(Written):
@@ -94,7 +97,7 @@ def parse(text: str, prefix: str = "") -> Rules:
         raise refusal(wrong)
     own = tuple(Named(name=f"{prefix}{rule.name}", rule=rule) for rule in written.spec.rules)
     behind = dict.fromkeys(one for used in written.spec.use for one in ready_made(used).rules)
-    return Rules(rules=(*own, *behind))
+    return Rules(rules=(*own, *behind), max_unhealthy=written.spec.max_unhealthy)
 
 
 def contradictions(rules: tuple[Rule, ...]) -> list[str]:

@@ -11,9 +11,18 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from rekindle.model.base import Value, Written
+from rekindle.model.keys import HEALTH
 
 MOST_RULES = 500
 LONGEST_NAME = 60
@@ -22,6 +31,9 @@ LONGEST_TIME = timedelta(days=1)
 
 EVENT_LASTS = timedelta(minutes=10)
 """How long an event counts that was told once, where its rule does not say so."""
+
+MAX_UNHEALTHY = 50
+"""Percent of the cluster's nodes: a rule that calls more of them sick at once is not believed."""
 
 
 class Then(StrEnum):
@@ -257,6 +269,13 @@ def _is_a_name(text: str) -> str:
     return text
 
 
+def _percent(value: object) -> int:
+    if not isinstance(value, str) or not re.fullmatch("100%|[1-9]?[0-9]%", value):
+        raise ValueError("must be a whole percent from 0% to 100%, such as 50%")
+    return int(value[:-1])
+
+
+Percent = Annotated[int, BeforeValidator(_percent), PlainSerializer(lambda percent: f"{percent}%")]
 Expression = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD), AfterValidator(_one_group)]
 Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_TIME)]
 Lasting = Annotated[timedelta, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
@@ -292,6 +311,9 @@ class Rule(Written):
     """Regular expressions with one group: a device of the node, as the message names it. Every one that the first of them finds
     counts; where each finds one, these are names of one device."""
 
+    max_unhealthy: Percent | None = None
+    """Percent of the cluster's nodes: while it calls more of them sick it is not believed. By default what its file says."""
+
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         named = [name for name in SOURCES if self.match(name) is not None]
@@ -322,6 +344,19 @@ class Rule(Written):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _may_be_doubted(self) -> Self:
+        if self.max_unhealthy is not None and not self.is_doubtful:
+            raise ValueError("is always believed: maxUnhealthy is for rules by which a node is faulty or sub-healthy")
+        return self
+
+    @cached_property
+    def is_doubtful(self) -> bool:
+        """Whether it is not believed when it says too much: it says of nodes that they are sick, and is no person's word."""
+        is_a_persons = self.annotation is not None and self.annotation.key == HEALTH
+        is_of_nodes = self.source not in ("cordoned", "podCondition", "container")
+        return is_of_nodes and not is_a_persons and self.then not in (Then.NOTHING, Then.MAINTENANCE)
+
     def lasts(self, reporter: str) -> timedelta | None:
         """How long a report of this source counts after it was told last; None: as long as its object says it."""
         return self.expires or (EVENT_LASTS if reporter == "event" else None)
@@ -351,10 +386,43 @@ class Named(Value):
     rule: Rule
 
 
+class Unbelieved(Value):
+    """A rule that calls too many nodes of the cluster sick for all of them to be so."""
+
+    rule: str
+    then: Then
+    called: int
+    nodes: int
+    """Of the cluster that train, of which it calls so many sick."""
+
+    max_unhealthy: int
+
+    @property
+    def words(self) -> str:
+        sick = "sub-healthy" if self.then is Then.SUB_HEALTH else "faulty"
+        many = f"{self.called} of {self.nodes} nodes {sick}"
+        return f"rule {self.rule} calls {many}, more than maxUnhealthy {self.max_unhealthy}%"
+
+
 class Rules(Value):
     """All rules of an installation, in the order in which they are asked."""
 
     rules: tuple[Named, ...] = ()
+    max_unhealthy: int = MAX_UNHEALTHY
+    """Percent, for rules without a word of their own."""
+
+    unbelieved: frozenset[str] = frozenset()
+    """Names of the rules that are not believed now."""
+
+    @cached_property
+    def doubtful(self) -> Mapping[str, Rule]:
+        """Rules that may be believed or not, by name."""
+        return {one.name: one.rule for one in self.rules if one.rule.is_doubtful}
+
+    def most(self, doubtful: str) -> int:
+        """Percent of the cluster's nodes that such a rule may call sick and be believed."""
+        own = self.doubtful[doubtful].max_unhealthy
+        return self.max_unhealthy if own is None else own
 
     @cached_property
     def by_source(self) -> Mapping[str, tuple[Named, ...]]:

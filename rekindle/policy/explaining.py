@@ -1,12 +1,23 @@
 """A node as its rules see it, in words for people. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from rekindle.model.bounds import cut, note
 from rekindle.model.cluster import Node, Pod, condition_of
-from rekindle.model.explained import FEW_FACTS, MOST_NODES, MOST_THERE, FactNow, Mark, NodeNow, NodesNow, PodThere, There
+from rekindle.model.explained import (
+    FEW_FACTS,
+    MOST_DOUBTED,
+    MOST_NODES,
+    MOST_THERE,
+    FactNow,
+    Mark,
+    NodeNow,
+    NodesNow,
+    PodThere,
+    There,
+)
 from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
-from rekindle.model.rules import Named, Rules, Then
+from rekindle.model.rules import Named, Rules, Then, Unbelieved
 from rekindle.policy import isolation
 from rekindle.policy.pod_ranks import is_standby, rank_of
 from rekindle.policy.rules import Fact, decisions, is_silenced
@@ -15,8 +26,12 @@ from rekindle.policy.sighting import READY, is_lost
 UNUSED = "seen, unused"
 
 
-def node_now(node: Node, rules: Rules, most: int) -> NodeNow:
-    facts = sorted(_facts(node, rules), key=_rank)
+def node_now(node: Node, rules: Rules, most: int, doubted: Sequence[Unbelieved] = ()) -> NodeNow:
+    """Args:
+    most: facts that are shown.
+    doubted: rules that are not believed now.
+    """
+    facts = sorted(_facts(node, rules, {one.rule: one.words for one in doubted}), key=_rank)
     ready = condition_of(node.status.conditions, READY)
     lost = is_lost(node) and ready is not None
     marks = node.metadata.annotations
@@ -32,14 +47,15 @@ def node_now(node: Node, rules: Rules, most: int) -> NodeNow:
     )
 
 
-def nodes_now(nodes: Iterable[Node], rules: Rules) -> NodesNow:
+def nodes_now(nodes: Iterable[Node], rules: Rules, doubted: Sequence[Unbelieved] = ()) -> NodesNow:
     """Those of which there is something to say, by name."""
     known = sorted(nodes, key=lambda node: node.metadata.name)
-    seen = (node_now(node, rules, FEW_FACTS) for node in known)
+    seen = (node_now(node, rules, FEW_FACTS, doubted) for node in known)
     told = [
         one for one in seen if one.lost or one.silenced or one.unheard or one.isolated or any(is_used(fact) for fact in one.facts)
     ]
-    return NodesNow(nodes=tuple(told[:MOST_NODES]), count=len(known), more=max(0, len(told) - MOST_NODES))
+    more = max(0, len(told) - MOST_NODES)
+    return NodesNow(nodes=tuple(told[:MOST_NODES]), count=len(known), more=more, unbelieved=tuple(doubted[:MOST_DOUBTED]))
 
 
 def _is_heard(node: Node, rules: Rules) -> bool:
@@ -84,13 +100,13 @@ def marked(mark: Mark, reason: str) -> dict[str, str | None]:
     return {HEALTH: None if mark is Mark.NONE else word}
 
 
-def _facts(node: Node, rules: Rules) -> list[FactNow]:
+def _facts(node: Node, rules: Rules, doubted: Mapping[str, str]) -> list[FactNow]:
     """Labels and annotations are others' business, unless a rule decides about them."""
     shown = decisions(node, rules)
-    return [_fact(fact, named) for fact, named in shown if named or fact.source not in ("label", "annotation")]
+    return [_fact(fact, named, doubted) for fact, named in shown if named or fact.source not in ("label", "annotation")]
 
 
-def _fact(fact: Fact, named: Named | None) -> FactNow:
+def _fact(fact: Fact, named: Named | None, doubted: Mapping[str, str]) -> FactNow:
     rule = named.rule if named else None
     return FactNow(
         saw=fact.saw,
@@ -102,6 +118,7 @@ def _fact(fact: Fact, named: Named | None) -> FactNow:
         then=rule.then.value if rule else "",
         settle=rule.settle.total_seconds() if rule else 0.0,
         clear=rule.clear.total_seconds() if rule else 0.0,
+        unbelieved=doubted.get(named.name, "") if named else "",
     )
 
 

@@ -89,8 +89,13 @@ def _expression(text: str) -> re.Pattern[str]:
 
 
 def of_node(node: Node, rules: Rules) -> list[Finding]:
-    """What is wrong with it. Whether it is ready is nobody's rule; one that is well may be left soon all the same."""
-    found = _findings(node_facts(node), rules)
+    """What is wrong with it, by the rules that are believed. Whether it is ready is nobody's rule."""
+    return [one for one in said_of(node, rules) if one.named.name not in rules.unbelieved]
+
+
+def said_of(node: Node, rules: Rules) -> list[Finding]:
+    """The same by all rules. A node that is well may be left soon all the same."""
+    found = _findings(node_facts(node, rules), rules)
     return [one for one in found if one.then is Then.MAINTENANCE] if is_silenced(node) else found
 
 
@@ -155,7 +160,7 @@ def over_at(report: NodeReport, rules: Rules) -> datetime | None:
 
 def decisions(node: Node, rules: Rules) -> list[tuple[Fact, Named | None]]:
     """Every fact with the rule that decides about it, silenced or not. What has healed is not there any more."""
-    return _decided(list(node_facts(node)), rules)
+    return _decided(list(node_facts(node, rules)), rules)
 
 
 def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
@@ -197,7 +202,8 @@ def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
 # ---- facts
 
 
-def node_facts(node: Node) -> Iterator[Fact]:
+def node_facts(node: Node, rules: Rules) -> Iterator[Fact]:
+    """Of labels and annotations only those that a rule reads: the others are other people's business."""
     yield from _conditions(node.status.conditions, "condition")
     if node.spec.unschedulable:
         yield Fact("cordoned", {}, CORDONED, "Cordoned", f"node {node.metadata.name} is cordoned")
@@ -205,8 +211,9 @@ def node_facts(node: Node) -> Iterator[Fact]:
         values = {"key": taint.key, "value": taint.value, "effect": taint.effect}
         saw = f"taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
         yield Fact("taint", values, cut(saw, LONGEST_SAW), cut(taint.key, LONGEST_CODE), saw, taint.time_added)
-    for source, marks in (("label", node.metadata.labels), ("annotation", node.metadata.annotations)):
-        for key, value in sorted(marks.items()):
+    labels, annotations = (node.metadata.labels, rules.labels), (node.metadata.annotations, rules.annotations)
+    for source, (marks, read) in (("label", labels), ("annotation", annotations)):
+        for key, value in sorted((key, marks[key]) for key in read if key in marks):
             saw = cut(f"{source} {key}={value}", LONGEST_SAW)
             yield Fact(source, {"key": key, "value": value}, saw, cut(key, LONGEST_CODE), value)
     yield from map(_reported, node.status.reports)

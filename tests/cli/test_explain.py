@@ -69,6 +69,21 @@ async def test_a_word_on_a_node_that_means_nothing_is_shown(temporal: WorkflowEn
         assert "a person says 'sick fan 3 rattles', which no rule knows: write sick, broken or well" in words
 
 
+async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: WorkflowEnvironment) -> None:
+    """Of a node, of all nodes, and behind a job about which nothing is done."""
+    async with training(temporal, a_job()) as (world, _peer):
+        for name in world.cluster.node_names:
+            world.cluster.conditions[name] = (Condition(type="SubHealthy", status="True", reason="Slow"),)
+        doubted = "not believed: rule plain/sub-healthy calls 3 of 3 nodes sub-healthy, more than maxUnhealthy 50%"
+        _, words = await said(world, "explain", "node-1")
+        assert f"SubHealthy=True -> sub-health (rule plain/sub-healthy; {doubted})" in words
+        _, words = await ended(await typed(world, "nodes", command=("env", "REKINDLE_CLUSTER=kubernetes", REKINDLE)))
+        assert "sub-health (not believed): condition SubHealthy=True" in words
+        assert doubted in words.splitlines()
+        _, words = await said(world, "explain", world.job.id)
+        assert words.splitlines()[1:] == [doubted]
+
+
 @pytest.mark.parametrize("name", ["", "n" * 300])
 async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnvironment, name: str) -> None:
     """By exit code 2, and not by a traceback."""
@@ -108,7 +123,7 @@ def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
 
     code, words = checked(str(good))
     assert code == 0, words
-    assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-", "-"]
+    assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-", "-", "50%"]
     assert "plain/cordoned" in words
     code, words = checked("ascend")
     assert (code, "device-plugin" in words) == (0, True)

@@ -25,6 +25,10 @@ class WatchedCluster(ScriptedCluster):
         self._watchers: list[asyncio.Queue[WatchEvent]] = []
         super().__init__(job, nodes)
 
+    def heal(self, name: str) -> None:
+        self.conditions.pop(name, None)
+        self._changed("MODIFIED", "Node", self._node(name))
+
     def degrade(self, name: str) -> None:
         """A node becomes sub-healthy."""
         since = datetime.now(UTC)

@@ -1,12 +1,13 @@
 """What the watcher has seen of a cluster, found by job. Used by `workers/watcher/watcher.py`."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeVar
 
 from rekindle.model.cluster import JobObject, JobView, Node, Pod
 from rekindle.model.rule_file import plain
-from rekindle.model.rules import Rules
+from rekindle.model.rules import Rules, Unbelieved
+from rekindle.policy.believing import Counts, Key, called, counted, doubting, unbelieved
 from rekindle.policy.sighting import gone, matters
 
 Thing = TypeVar("Thing", JobObject, Node, Pod)
@@ -28,7 +29,13 @@ class ClusterIndex:
         """Args:
         rules: what is wrong with a node; by default the ready-made set `plain`.
         """
-        self._rules = rules or plain()
+        self._rules = self.rules = rules or plain()
+        """All of them, and what is to be believed now."""
+        self.unbelieved: tuple[Unbelieved, ...] = ()
+        """Rules that call too many nodes sick, with the numbers of now."""
+        self._counts: Counts = Counter()
+        self._counted: dict[str, frozenset[Key]] = {}
+        """As what each node counts."""
         self.jobs: dict[str, JobObject] = {}
         self._pods: dict[str, dict[str, Pod]] = {}
         self._nodes: dict[str, Node] = {}
@@ -38,10 +45,15 @@ class ClusterIndex:
         """How many pods each job has on a node."""
         everything: list[JobObject | Pod | Node] = [*jobs, *pods, *nodes]
         for thing in everything:
-            self.put(thing)
+            self._put(thing)
+        self._believe()
 
     def put(self, thing: JobObject | Pod | Node) -> set[str]:
         """Takes it, if it is no older than what is known; answers the jobs that it concerns."""
+        concerned = self._put(thing)
+        return concerned | self._believe() if isinstance(thing, Node) else concerned
+
+    def _put(self, thing: JobObject | Pod | Node) -> set[str]:
         if isinstance(thing, Node):
             return self._put_node(thing)
         if isinstance(thing, JobObject):
@@ -57,7 +69,7 @@ class ClusterIndex:
     def remove(self, thing: JobObject | Pod | Node) -> set[str]:
         """Forgets it; answers the jobs that it concerns."""
         if isinstance(thing, Node):
-            return self._remove_node(thing)
+            return self._remove_node(thing) | self._believe()
         if isinstance(thing, JobObject):
             self.jobs.pop(thing.metadata.uid, None)
             return {thing.metadata.uid}
@@ -73,7 +85,9 @@ class ClusterIndex:
         before = self._nodes.get(name)
         if not _newer(self._nodes, name, node) or (before and _says(before) == _says(node)):
             return set()
-        (self._wrong.add if matters(node, self._rules) else self._wrong.discard)(name)
+        is_wrong = matters(node, self._rules)
+        (self._wrong.add if is_wrong else self._wrong.discard)(name)
+        self._count_node(name, counted(node, called(node, self._rules) if is_wrong else ()))
         return set(self._jobs_on.get(name, ()))
 
     def _remove_node(self, node: Node) -> set[str]:
@@ -81,6 +95,7 @@ class ClusterIndex:
         name = node.metadata.name
         self._nodes.pop(name, None)
         self._wrong.discard(name)
+        self._count_node(name, frozenset())
         if name in self._jobs_on:
             self._nodes[name] = gone(name, node.metadata.resource_version)
             self._wrong.add(name)
@@ -96,6 +111,28 @@ class ClusterIndex:
         if not jobs:
             del self._jobs_on[pod.spec.node_name]
 
+    def _count_node(self, name: str, now: frozenset[Key]) -> None:
+        before = self._counted.pop(name, frozenset())
+        self._counts.subtract(before)
+        self._counts.update(now)
+        if now:
+            self._counted[name] = now
+
+    def _believe(self) -> set[str]:
+        """Answers the jobs with pods where a rule says something that is believed from now on, or no more."""
+        self.unbelieved = unbelieved(self._counts, self._rules)
+        changed = self.rules.unbelieved ^ {one.rule for one in self.unbelieved}
+        if changed:
+            self.rules = doubting(self._rules, self.unbelieved)
+        return self.concerned(changed)
+
+    def concerned(self, rules: Collection[str]) -> set[str]:
+        """Jobs with pods on nodes that these rules call sick."""
+        if not rules:
+            return set()
+        sick = (name for name, keys in self._counted.items() if any(rule in rules for _, rule in keys))
+        return {job for name in sick for job in self._jobs_on.get(name, ())}
+
     def is_wrong(self, node: str) -> bool:
         return node in self._wrong
 
@@ -108,7 +145,7 @@ class ClusterIndex:
 
 def _says(node: Node) -> tuple[object, ...]:
     """What rules look at."""
-    return node.status.conditions, node.spec, node.status.reports, node.metadata.labels, node.metadata.annotations
+    return node.status, node.spec, node.metadata.labels, node.metadata.annotations
 
 
 def _newer(table: dict[str, Thing], key: str, thing: Thing) -> bool:

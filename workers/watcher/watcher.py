@@ -10,11 +10,12 @@ from contextlib import aclosing
 
 from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
-from rekindle.model.cluster import ClusterEvent, JobObject, Pod, PodPhase, WatchEvent
+from rekindle.model.cluster import ClusterEvent, JobObject, Node, Pod, PodPhase, WatchEvent
 from rekindle.model.limits import Limits
 from rekindle.policy.intake import Shown, shown
 from workers.watcher.budgets import Budgets
 from workers.watcher.cluster_index import ClusterIndex
+from workers.watcher.doubts import Doubts
 from workers.watcher.job_workflows import JobWorkflows
 from workers.watcher.reconciler import Reconciler
 
@@ -47,6 +48,7 @@ class Watcher:
         self._index = ClusterIndex(rules=cluster.rules)
         self._reconcilers: dict[str, Reconciler] = {}
         self._budgets = Budgets(cluster, limits, self._job)
+        self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
         self._tasks = asyncio.TaskGroup()
@@ -62,6 +64,7 @@ class Watcher:
         async with self._tasks:
             self._tasks.create_task(self._keep_registered())
             self._tasks.create_task(self._budgets.run())
+            self._tasks.create_task(self._doubts.run())
             self._tasks.create_task(self._keep_reconsidering())
             while True:
                 try:
@@ -119,6 +122,7 @@ class Watcher:
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
         jobs = [*everything.jobs, *(job for job in known if job)]
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
+        self._doubts.look_at(self._index)
         for reconciler in self._reconcilers.values():
             reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:
@@ -126,6 +130,8 @@ class Watcher:
 
     def _take(self, event: WatchEvent) -> None:
         jobs = self._index.remove(event.object) if event.type == "DELETED" else self._index.put(event.object)
+        if isinstance(event.object, Node):
+            self._doubts.look_at(self._index)
         for job_id in jobs:
             self._changed(job_id, calm=self._is_calm(event))
 
@@ -152,7 +158,7 @@ class Watcher:
 
     def _reconciler(self, job_id: str) -> Reconciler:
         def look() -> Shown:
-            return shown(self._index.view(job_id), self._limits, self._cluster.rules)
+            return shown(self._index.view(job_id), self._limits, self._index.rules)
 
         def refuse(why: str) -> None:
             self._tasks.create_task(self._record_refusal(job_id, why))

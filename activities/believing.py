@@ -1,0 +1,30 @@
+"""Which rules are believed, for the activities that look at a few nodes of a cluster: that depends on all of them."""
+
+from collections.abc import Iterable, Sequence
+
+from activities.clusters.port import Cluster
+from rekindle.model.cluster import Node
+from rekindle.model.rules import Rules, Unbelieved
+from rekindle.policy import believing
+
+
+class Beliefs:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._rules = cluster, cluster.rules
+        self._judged: tuple[Sequence[Node], tuple[Unbelieved, ...]] = ((), ())
+
+    async def about(self, nodes: Iterable[Node]) -> tuple[Unbelieved, ...]:
+        """The rules that are not believed, as far as they say something of these nodes: all are looked at only then."""
+        if not any(believing.called(node, self._rules) for node in nodes):
+            return ()
+        return self.among(await self._cluster.nodes())
+
+    def among(self, nodes: Sequence[Node]) -> tuple[Unbelieved, ...]:
+        """By all nodes of the cluster. Whoever shares one look at them, of thousands, shares what is concluded."""
+        if nodes is not self._judged[0]:
+            self._judged = nodes, believing.among(nodes, self._rules)
+        return self._judged[1]
+
+    async def rules(self, nodes: Iterable[Node]) -> Rules:
+        """What is to be believed of these nodes."""
+        return believing.doubting(self._rules, await self.about(nodes))

@@ -1,0 +1,58 @@
+"""Which rules are not believed now: those that call too many nodes of the cluster sick at once. Pure.
+
+A new version of a detector, or a wrong rule, calls every node broken; no restart helps then, and each would end on another such
+node. Asked by the watcher, which counts as nodes change, and by the activities that look at nodes for a job or a person.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rekindle.model.cluster import Node
+from rekindle.model.rules import Rules, Unbelieved
+from rekindle.policy.rules import said_of
+
+FEWEST = 3
+"""Nodes: fewer are sick together by chance, as in a cluster of four."""
+
+ANY = ""
+"""In the place of a rule: the node itself, whatever is said of it."""
+
+Key = tuple[bool, str]
+"""Whether a node has accelerators, and the name of a rule that calls it sick."""
+
+Counts = Counter[Key]
+
+
+def called(node: Node, rules: Rules) -> frozenset[str]:
+    """Names of the rules that call it sick, and that are not believed when they say so of too many."""
+    return frozenset(one.named.name for one in said_of(node, rules) if one.named.name in rules.doubtful)
+
+
+def counted(node: Node, rules: Iterable[str]) -> frozenset[Key]:
+    """As what a node counts that these rules call sick."""
+    trains = node.status.accelerators > 0
+    return frozenset((trains, name) for name in (ANY, *rules))
+
+
+def unbelieved(counts: Counts, rules: Rules) -> tuple[Unbelieved, ...]:
+    """Where any node has accelerators, only such nodes are counted: nobody trains on the others."""
+    trains = counts[True, ANY] > 0
+    nodes, found = counts[trains, ANY], []
+    for (has, name), number in sorted(counts.items()):
+        if has is not trains or name == ANY or number < FEWEST:
+            continue
+        most = rules.most(name)
+        if 100 * number > most * nodes:
+            then = rules.doubtful[name].then
+            found.append(Unbelieved(rule=name, then=then, called=number, nodes=nodes, max_unhealthy=most))
+    return tuple(found)
+
+
+def among(nodes: Iterable[Node], rules: Rules) -> tuple[Unbelieved, ...]:
+    """The same by all nodes of a cluster."""
+    return unbelieved(Counter(key for node in nodes for key in counted(node, called(node, rules))), rules)
+
+
+def doubting(rules: Rules, doubted: Sequence[Unbelieved]) -> Rules:
+    """The rules, of which these are not believed."""
+    return rules.model_copy(update={"unbelieved": frozenset(one.rule for one in doubted)})
