@@ -162,8 +162,10 @@ def _request(state: JobState, pending: Pending) -> Case:
 
 
 def _sub_health(state: JobState, fault: Fault) -> Case:
+    """Of a node that is to be left the tries are one incident for each pod, which its summary names."""
     pod_rank = fault.pod_ranks[0] if fault.pod_ranks else 0
-    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=describe(fault), pod_rank=pod_rank, faults=(fault,))
+    summary = f"pod rank {pod_rank}: {describe(fault)}" if fault.is_maintenance else describe(fault)
+    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=summary, pod_rank=pod_rank, faults=(fault,))
 
 
 def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from rekindle.model import bounds
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.recovery import Incident, Outcome, Verdict
 from rekindle.model.state import JobState
@@ -77,7 +78,8 @@ def why_held(state: JobState, case: Case, last: Verdict) -> str:
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:
     """The incident that ended in the same wait: of its repetitions the last one is remembered."""
-    same = (one for one in history if one.summary == case.summary and one.ladder[-1].reason.startswith(WAITS))
+    summary = bounds.note(case.summary)  # as the history keeps it
+    same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith(WAITS))
     return next(same, None)
 
 
