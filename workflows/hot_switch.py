@@ -32,7 +32,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.policy import faulty, orders
 from rekindle.policy.clients import Identity, identity
-from rekindle.policy.drains import WENT_BACK
+from rekindle.policy.drains import BY_REQUEST, WENT_BACK
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
@@ -72,7 +72,7 @@ class HotSwitch(ModeWorkflow):
         except CAUGHT as error:
             if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
                 raise
-            cancelled = Ends(Outcome.CANCELLED, "cancelled by request, before training paused")
+            cancelled = Ends(Outcome.CANCELLED, f"{BY_REQUEST}, before training paused")
             verdict = await shielded(self._undone(cancelled))
             if not is_cancelled_exception(error):
                 raise

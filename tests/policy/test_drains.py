@@ -75,8 +75,8 @@ def test_the_owner_of_a_job_may_have_it_tried_more_often_or_more_rarely() -> Non
 
 @pytest.mark.parametrize("node", ["node-1", "a" * 253], ids=["short", "long"])
 def test_two_pods_of_one_node_wait_each_by_itself(node: str) -> None:
-    """The tries of the one are none of the other: its own one is found, however many are between and however long its node's name
-    is. Otherwise both paused training every minute, since each try came at once behind the other's."""
+    """The tries of the one are none of the other: each has its event and its own pace. Its own one is found however many are
+    between, and however long the name of its node is."""
     first, second = a_case(1, node), a_case(2, node)
     history = (tried(PAUSED, NOW, first.summary), tried(PAUSED, NOW + MINUTE, second.summary))
     assert waited(history[:1], second) is None

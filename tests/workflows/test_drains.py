@@ -120,6 +120,20 @@ async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: Workflo
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
 
 
+async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal: WorkflowEnvironment) -> None:
+    """Without a spare it lowered the policy, and so took the job's budget away: the next eviction restarted the job."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        async with the_next_run(world):
+            assert (await (await world.front()).result()).outcome is Outcome.IGNORED
+        state = (await world.status()).state
+        assert (state.policy, state.drain_again is None) == (SubHealthStrategy.HOT_SWITCH, False)
+        assert (await world.judged()).startswith(f"ignored: {drains.WAITS}")
+
+
 async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:
     """Who cancels the hot switch keeps the node from being drained, and who drains it would wait without a word."""
     cluster = ScriptedCluster(job := a_drained_job().model_copy(update={"limits": Limits()}))
