@@ -8,7 +8,7 @@ from rekindle.model.fault import EXPECTED_HOLDER, HOLDER_LENGTH, UNKNOWN_HOLDER,
 from rekindle.model.job import Drain
 from rekindle.model.recovery import Verdict
 from rekindle.model.state import JobState, JobStatus
-from rekindle.policy import eligibility, ladder, observing
+from rekindle.policy import drains, eligibility, ladder, observing
 from rekindle.policy.filters import filters
 
 Said = tuple[Where, str]
@@ -19,6 +19,8 @@ WITHOUT_A_SPARE = {
     Drain.LET_GO: "it stays until it is evicted",
 }
 
+ANOTHERS_RANK = "it does not hold its pod rank: it ends, or takes over and moves then"
+
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 
@@ -28,7 +30,7 @@ def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining
     Args:
         jobs: those that are registered, by id; a pod of another one is nobody's of ours.
     """
-    rows = _rows(there, jobs, _expected)
+    rows = _rows(there, jobs, lambda pod, status, rule: _expected(node if there.cordoned else "", pod, status, rule))
     stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
     refused = (there.refused,) if there.refused else tuple(stays)
     return Draining(node=node, cordoned=there.cordoned, rule=there.rule, refused=refused, rows=rows)
@@ -42,10 +44,15 @@ def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There
     """
     rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
     here = {pod.uid for pod in seen.pods} if seen else set[str]()
-    left = seen is not None and are_left(rows) and not any(row.where is Where.MOVED and row.pod.uid in here for row in rows)
+    rows = tuple(_still_here(row) if row.where is Where.MOVED and row.pod.uid in here else row for row in rows)
+    left = seen is not None and are_left(rows)
     running = ((one.running, one.recovery, _name(one)) for one in jobs.values())
     moving = tuple(Moving(job=job, mode=mode, workflow_id=recovery) for mode, recovery, job in running if mode and recovery)
     return Draining(node=node, cordoned=known.cordoned, rule=known.rule, rows=rows, moving=moving, drained=left)
+
+
+def _still_here(row: PodRow) -> PodRow:
+    return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
 
 
 def are_left(rows: Iterable[PodRow]) -> bool:
@@ -71,13 +78,18 @@ def _name(status: JobStatus) -> str:
     return f"{status.state.job.namespace}/{status.state.job.name}"
 
 
-def _expected(pod: PodThere, status: JobStatus, rule: str) -> Said:
+def _expected(cordoned: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
+    """Args:
+    cordoned: the node, if it is already; what was decided about that is no expectation.
+    """
     state = status.state
     if said := _in_any_case(pod, state, rule):
         return said
     assert pod.pod_rank is not None
     if not _holds_its_rank(pod, state):
-        return Where.MOVES, "it does not hold its pod rank: it ends, or takes over and moves then"
+        return Where.MOVES, ANOTHERS_RANK
+    if judged := next(_judged(cordoned, pod, state), ""):
+        return Where.WAITS, judged
     plan = ladder.for_sub_health(state, pod.pod_rank)
     if plan.refused:
         return Where.WAITS, plan.refused
@@ -95,6 +107,8 @@ def _so_far(node: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
     judged = next(_judged(node, pod, state), "")
     if judged and state.job.drain is Drain.LET_GO:
         return Where.STAYS, f"{judged}; nothing keeps it from being evicted"
+    if drains.was_cancelled(judged):
+        return Where.STAYS, f"{judged}; it is not tried again before {node} is uncordoned and cordoned again"
     if judged:
         return Where.WAITS, judged
     return Where.MOVES, f"{status.running} runs" if status.running else "it is not begun yet"

@@ -8,8 +8,10 @@ from functools import partial
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.job import Drain, Job, SubHealthStrategy
-from rekindle.model.keys import HEALTH
+from rekindle.client import Rekindle
+from rekindle.drains import Drains
+from rekindle.model.draining import Where
+from rekindle.model.job import Job, SubHealthStrategy
 from tests.cli.test_recover import ended, until_said
 from tests.cli.test_recover import typed as any_command
 from tests.support.harness import Harness, a_job, training
@@ -77,22 +79,42 @@ async def test_without_a_spare_the_command_ends_and_the_drain_waits(temporal: Wo
         (a_job(sub_health=SubHealthStrategy.IGNORE), "the job's policy is ignore"),
         (a_job(annotations={"rekindle.io/ignore-rules": "plain/cordoned"}), "its job ignores rule plain/cordoned"),
         (a_job(observe=True), "only observes"),
-        (a_job(drain=Drain.LET_GO), "a person says that it is well, which silences every rule"),
     ],
-    ids=["policy", "rule", "observed", "silenced"],
+    ids=["policy", "rule", "observed"],
 )
 async def test_a_drain_that_would_not_come_to_its_end_is_refused(temporal: WorkflowEnvironment, job: Job, why: str) -> None:
     """With every reason, the same that the dry run gives, and nothing is touched."""
-    cluster = ScriptedCluster(job)
-    if "well" in why:
-        cluster.node_annotations["node-1"] = {HEALTH: "well"}
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
+    async with training(temporal, job, cluster=(cluster := ScriptedCluster(job))) as (world, _peer):
         code, judged = await ended(await typed(world, "drain", "node-1", "--dry-run", "--output", "json"))
         (reason,) = json.loads(judged)["refused"]
         assert (code, why in reason) == (4, True), judged
         code, said = await ended(await typed(world, "drain", "node-1"))
         assert (code, said) == (4, f"error: {reason}\n")
+        code, said = await ended(await typed(world, "drain", "node-1", "--output", "json"))
+        assert (code, json.loads(said)["refused"]) == (4, [reason])
         assert not cluster.cordoned
+
+
+async def test_a_drain_that_somebody_takes_back_ends(temporal: WorkflowEnvironment) -> None:
+    """Who follows it would wait for ever: no job has anything to leave any more. A dry run beside it says what was decided."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.look()
+        drains = Drains(Rekindle(world.client), again=0)
+        await drains.begin("node-1")
+        await world.look("node-1")
+        await world.judged()
+        (row,) = (await drains.forecast("node-1")).rows
+        assert (row.where, row.why) == (Where.WAITS, await world.judged())
+        assert (await drains.look("node-1")).cordoned
+        await drains.undo("node-1")
+        await world.look("node-1")
+        now = await drains.look("node-1")
+        assert (now.cordoned, now.drained, [row.where for row in now.rows]) == (False, False, [Where.MOVES])
+        cluster.node_names.remove("node-1")
+        now = await drains.look("node-1")
+        assert (now.drained, [row.where for row in now.rows]) == (False, [Where.MOVES])
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.cluster import Node, NodeStatus, ObjectMeta
 from rekindle.model.draining import Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
 from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
+from rekindle.model.keys import HEALTH
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
+from rekindle.model.rule_file import parse, plain
 from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.policy import draining
+from rekindle.policy.explaining import there
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=2, sub_health=SubHealthStrategy.HOT_SWITCH)
@@ -84,6 +88,7 @@ def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: Jo
         (status(running=Mode.HOT_SWITCH, faults=cordoned()), Where.MOVES, "hot switch runs"),
         (status(faults=cordoned("ignored: no spare")), Where.WAITS, "ignored: no spare"),
         (status(JOB.model_copy(update={"drain": Drain.LET_GO}), faults=cordoned("no spare")), Where.STAYS, "from being evicted"),
+        (status(faults=cordoned("cancelled: cancelled by request, before training paused")), Where.STAYS, "is uncordoned and"),
         (status(holders=("uid-of-n", "*")), Where.MOVES, "its rank gets another pod"),
         (status(holders=("uid-of-n", "uid-of-t"), history=moved()), Where.MOVED, "to node-2 by a hot switch, steps lost: 0"),
         (
@@ -103,7 +108,8 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
     """Not while the old pod ends there still, nor where another one came meanwhile; a manager is nobody that is waited for."""
     jobs = {"job": status(holders=("uid-of-n", "uid-of-t"), history=moved())}
     assert not draining.progress("node-1", THERE, jobs).drained
-    assert not draining.progress("node-1", THERE, jobs, THERE).drained
+    still = draining.progress("node-1", THERE, jobs, THERE)
+    assert (still.drained, still.rows[0].where, still.rows[0].why) == (False, Where.MOVES, draining.ANOTHERS_RANK)
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
     known = draining.met(THERE, gone)
     assert len(known.pods) == 3
@@ -111,3 +117,20 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
     new = PodThere(job_id="job", name="gpt-worker-1-hot", uid="uid-of-two", pod_rank=1)
     came = THERE.model_copy(update={"pods": (MANAGER, new)})
     assert not draining.progress("node-1", draining.met(THERE, came), jobs, came).drained
+
+
+def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
+    """And not what would be tried, as of one that is not."""
+    jobs = {"job": status(faults=cordoned("ignored: the drain waits: no spare"))}
+    now = draining.forecast("node-1", THERE.model_copy(update={"cordoned": True}), jobs).rows[0]
+    assert (now.where, now.why) == (Where.WAITS, "ignored: the drain waits: no spare")
+    assert draining.forecast("node-1", THERE, jobs).rows[0].where is Where.MOVES
+
+
+def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
+    """As `kubectl drain` does it, unless a cordon is no maintenance by a rule, which `well` silences."""
+    status = NodeStatus(accelerators=8)
+    node = Node(metadata=ObjectMeta(name="node-1", annotations={HEALTH: "well: it was the cable"}), status=status)
+    assert (there(node, (), plain()).rule, there(node, (), plain()).refused) == ("plain/cordoned", "")
+    own = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules: [{name: slow, cordoned: true, then: sub-health}]\n"
+    assert "silences rule slow" in there(node, (), parse(own)).refused
