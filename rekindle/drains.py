@@ -58,17 +58,18 @@ class Drains:
             raise Refused("\n".join(would.refused))
         try:
             there = await self._nodes.there(node, cordon=True)
+            self._known[node] = _Known(there, time.monotonic())
+            return draining.progress(node, there, await self._jobs(there))
         except Unavailable as error:
-            raise Unavailable(f"{error}: whether {node} is cordoned by now is not known") from error
-        self._known[node] = _Known(there, time.monotonic())
-        return draining.progress(node, there, await self._jobs(there))
+            raise Unavailable(f"{error}\n{node} may be cordoned by now") from error
 
     async def look(self, node: str) -> Draining:
         """What became of the pods on it by now. Where the jobs say that all have left, the cluster is asked: whether that is
         so, and whether others have come meanwhile. It is asked now and then in any case, since a drain is taken back by whoever
         uncordons the node: `cordoned` says so."""
         known = self._known.setdefault(node, _Known(There(), 0.0))
-        now = draining.progress(node, known.there, await self._jobs(known.there))
+        jobs = await self._jobs(known.there)
+        now = draining.progress(node, known.there, jobs)
         left, since = draining.are_left(now.rows), time.monotonic() - known.at
         if since < (known.pause if left else self._again):
             return now
@@ -77,7 +78,7 @@ class Drains:
         except NotFound:  # nothing is left of it, as where machines are given back
             seen = known.there.model_copy(update={"pods": ()})
         pause = min(max(1.0, 2 * known.pause), self._again) if left else 0.0
-        self._known[node] = known = _Known(draining.met(known.there, seen), time.monotonic(), pause)
+        self._known[node] = known = _Known(draining.met(known.there, seen, jobs), time.monotonic(), pause)
         return draining.progress(node, known.there, await self._jobs(known.there), seen)
 
     async def undo(self, node: str) -> bool:
@@ -88,7 +89,7 @@ class Drains:
         return True
 
     async def _jobs(self, there: There) -> dict[str, JobStatus]:
-        """Of those that are registered: any other pod is nobody's of ours."""
+        """Those that are registered."""
         found = {}
         for job_id in dict.fromkeys(pod.job_id for pod in there.pods):
             try:

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.follow import phases
-from rekindle.cli.output import Format, console, print_columns, print_json, problems
-from rekindle.cli.recover import DryRun, Output
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
@@ -25,7 +24,8 @@ LOOK = 0.5
 PATIENCE = 30.0
 """Seconds without an answer until the command gives up: processes of the control plane may be replaced meanwhile."""
 
-Wait = Annotated[bool, Parameter(negative="", help="Also for pods that wait for a free node.")]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say what becomes of each pod; nothing is touched.")]
+Wait = Annotated[bool, Parameter(negative="", help="Go on until pods that wait for a free node have left, too.")]
 Undo = Annotated[bool, Parameter(negative="", help="Let pods be put there again; those that have left do not come back.")]
 
 
@@ -41,6 +41,8 @@ async def drain(
     """
     if undo and (wait or dry_run):
         raise BadInput("--undo: use it alone, it takes back the cordon and waits for nothing")
+    if dry_run and wait:
+        raise BadInput("--dry-run, --wait: use one of them, a dry run waits for nothing")
     rekindle = await control_plane()
     drains = Drains(rekindle)
     if undo:

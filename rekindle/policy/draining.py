@@ -1,6 +1,6 @@
 """What becomes of the pods on a node that a person drains: before it is cordoned, and while they leave. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from rekindle.model.draining import LEFT, Draining, Moving, PodRow, Where
 from rekindle.model.explained import PodThere, There
@@ -19,6 +19,8 @@ WITHOUT_A_SPARE = {
     Drain.LET_GO: "it stays until it is evicted",
 }
 
+UNREGISTERED = "its job is not registered yet, or was refused (its event JobRefused says why): nobody moves it"
+
 ANOTHERS_RANK = "it does not hold its pod rank: it ends, or takes over and moves then"
 
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
@@ -28,7 +30,7 @@ def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining
     """What draining a node would do now, and why it is refused: a drain that would not come to its end is not begun.
 
     Args:
-        jobs: those that are registered, by id; a pod of another one is nobody's of ours.
+        jobs: those that are registered, by id.
     """
     rows = _rows(there, jobs, lambda pod, status, rule: _expected(node if there.cordoned else "", pod, status, rule))
     stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
@@ -59,15 +61,25 @@ def are_left(rows: Iterable[PodRow]) -> bool:
     return all(row.where in LEFT for row in rows)
 
 
-def met(known: There, seen: There) -> There:
-    """The node as it is now, with the pods that were there before."""
+def met(known: There, seen: There, jobs: Container[str]) -> There:
+    """The node as it is now, with the pods that were there before.
+
+    Args:
+        jobs: those that are registered: of a pod of another one nobody tells what became of it.
+    """
     now = {pod.uid for pod in seen.pods}
-    return seen.model_copy(update={"pods": (*(pod for pod in known.pods if pod.uid not in now), *seen.pods)})
+    before = (pod for pod in known.pods if pod.uid not in now and pod.job_id in jobs)
+    return seen.model_copy(update={"pods": (*before, *seen.pods)})
 
 
 def _rows(there: There, jobs: Mapping[str, JobStatus], said: Callable[[PodThere, JobStatus, str], Said]) -> tuple[PodRow, ...]:
-    known = ((pod, jobs[pod.job_id]) for pod in there.pods if pod.job_id in jobs)
-    return tuple(_row(pod, status, *said(pod, status, there.rule)) for pod, status in known)
+    rows = []
+    for pod in there.pods:
+        if status := jobs.get(pod.job_id):
+            rows.append(_row(pod, status, *said(pod, status, there.rule)))
+        elif pod.pod_rank is not None:
+            rows.append(PodRow(pod=pod, job=pod.job_id, where=Where.WAITS, why=UNREGISTERED))
+    return tuple(rows)
 
 
 def _row(pod: PodThere, status: JobStatus, where: Where, why: str) -> PodRow:

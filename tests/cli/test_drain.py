@@ -119,7 +119,12 @@ async def test_a_drain_that_somebody_takes_back_ends(temporal: WorkflowEnvironme
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("drain", "node-99"), "node-99"), (("drain", "node-1", "--undo", "--dry-run"), "--undo: use it alone")],
+    [
+        (("drain", "node-99"), "node-99"),
+        (("drain", "node-1", "--undo", "--dry-run"), "--undo: use it alone"),
+        (("drain", "node-1", "--wait", "--dry-run"), "--dry-run, --wait: use one of them"),
+        (("nodes", "mark", "node-1", "none", "--reason", "fan 3"), "--reason: none takes back"),
+    ],
 )
 async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, arguments: tuple[str, ...], words: str) -> None:
     """By a node that there is not, and by options that contradict each other."""

@@ -19,12 +19,12 @@ from rekindle.policy.explaining import there
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=2, sub_health=SubHealthStrategy.HOT_SWITCH)
-RANK_1, MANAGER, FOREIGN = (
+RANK_1, MANAGER, UNREGISTERED = (
     PodThere(job_id="job", name="gpt-worker-1", uid="uid-of-one", pod_rank=1),
     PodThere(job_id="job", name="gpt-manager", uid="uid-of-manager"),
     PodThere(job_id="other", name="web", uid="uid-of-web", pod_rank=0),
 )
-THERE = There(rule="plain/cordoned", pods=(RANK_1, MANAGER, FOREIGN))
+THERE = There(rule="plain/cordoned", pods=(RANK_1, MANAGER))
 
 
 def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobStatus:
@@ -73,7 +73,7 @@ def moved(**changes: Any) -> tuple[Incident, ...]:
     ],
 )
 def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: JobStatus, where: Where, why: str) -> None:
-    """A pod that would stay for good refuses the drain, one that can only not move now does not; others' pods are not shown."""
+    """A pod that would stay for good refuses the drain, one that can only not move now does not."""
     would = draining.forecast("node-1", THERE, {"job": known})
     ours, manager = would.rows
     assert (ours.where, why in ours.why) == (where, True), ours
@@ -111,12 +111,12 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
     still = draining.progress("node-1", THERE, jobs, THERE)
     assert (still.drained, still.rows[0].where, still.rows[0].why) == (False, Where.MOVES, draining.ANOTHERS_RANK)
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
-    known = draining.met(THERE, gone)
-    assert len(known.pods) == 3
+    known = draining.met(THERE, gone, jobs)
+    assert len(known.pods) == 2
     assert draining.progress("node-1", known, jobs, gone).drained
     new = PodThere(job_id="job", name="gpt-worker-1-hot", uid="uid-of-two", pod_rank=1)
     came = THERE.model_copy(update={"pods": (MANAGER, new)})
-    assert not draining.progress("node-1", draining.met(THERE, came), jobs, came).drained
+    assert not draining.progress("node-1", draining.met(THERE, came, jobs), jobs, came).drained
 
 
 def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
@@ -134,3 +134,13 @@ def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
     assert (there(node, (), plain()).rule, there(node, (), plain()).refused) == ("plain/cordoned", "")
     own = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules: [{name: slow, cordoned: true, then: sub-health}]\n"
     assert "silences rule slow" in there(node, (), parse(own)).refused
+
+
+def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
+    """It was not shown, as if it were nobody's: the node counted as drained while it trained there."""
+    there = There(cordoned=True, rule="plain/cordoned", pods=(UNREGISTERED,))
+    now = draining.progress("node-1", there, {}, there)
+    assert (now.drained, [row.where for row in now.rows]) == (False, [Where.WAITS])
+    assert not draining.forecast("node-1", there, {}).refused
+    left = there.model_copy(update={"pods": ()})
+    assert draining.progress("node-1", draining.met(there, left, {}), {}, left).drained
