@@ -428,9 +428,10 @@ class HotSwitch(ModeWorkflow):
         )
 
     def _node_to_look_at(self) -> str:
-        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
+        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks, or
+        drains it."""
         node = self.backup.old.node if self.backup else ""
-        faults = self.context.situation.faults
+        faults = [fault for fault in self.context.situation.faults if not fault.is_maintenance]
         return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:

@@ -77,7 +77,7 @@ def _forecast(would: Draining, output: Format) -> int:
     _show(would)
     if would.refused:
         raise Refused("\n".join(["would be refused:", *would.refused]))
-    _say(f"would be accepted: {would.node} {'stays' if would.cordoned else 'is'} cordoned")
+    _say(f"would be accepted: {would.node} {'is cordoned already' if would.cordoned else 'would be cordoned'}")
     return 0
 
 

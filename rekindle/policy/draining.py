@@ -45,16 +45,22 @@ def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There
         seen: the node as it is now; None: it was not looked at, and may hold others by now.
     """
     rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
-    here = {pod.uid for pod in seen.pods} if seen else set[str]()
-    rows = tuple(_still_here(row) if row.where is Where.MOVED and row.pod.uid in here else row for row in rows)
+    if seen:
+        here, taken_back = {pod.uid for pod in seen.pods}, not seen.cordoned
+        rows = tuple(_as_seen(row, here, f"{node} is not cordoned any more" if taken_back else "") for row in rows)
     left = seen is not None and are_left(rows)
     running = ((one.running, one.recovery, _name(one)) for one in jobs.values())
     moving = tuple(Moving(job=job, mode=mode, workflow_id=recovery) for mode, recovery, job in running if mode and recovery)
     return Draining(node=node, cordoned=known.cordoned, rule=known.rule, rows=rows, moving=moving, drained=left)
 
 
-def _still_here(row: PodRow) -> PodRow:
-    return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
+def _as_seen(row: PodRow, here: Container[str], taken_back: str) -> PodRow:
+    """As it is where the node was looked at, too."""
+    if row.where is Where.MOVED and row.pod.uid in here:
+        return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
+    if taken_back and row.where not in LEFT:
+        return row.model_copy(update={"where": Where.STAYS, "why": taken_back})
+    return row
 
 
 def are_left(rows: Iterable[PodRow]) -> bool:

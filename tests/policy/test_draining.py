@@ -24,7 +24,7 @@ RANK_1, MANAGER, UNREGISTERED = (
     PodThere(job_id="job", name="gpt-manager", uid="uid-of-manager"),
     PodThere(job_id="other", name="web", uid="uid-of-web", pod_rank=0),
 )
-THERE = There(rule="plain/cordoned", pods=(RANK_1, MANAGER))
+THERE = There(cordoned=True, rule="plain/cordoned", pods=(RANK_1, MANAGER))
 
 
 def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobStatus:
@@ -122,9 +122,10 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
 def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
     """And not what would be tried, as of one that is not."""
     jobs = {"job": status(faults=cordoned("ignored: the drain waits: no spare"))}
-    now = draining.forecast("node-1", THERE.model_copy(update={"cordoned": True}), jobs).rows[0]
+    now = draining.forecast("node-1", THERE, jobs).rows[0]
     assert (now.where, now.why) == (Where.WAITS, "ignored: the drain waits: no spare")
-    assert draining.forecast("node-1", THERE, jobs).rows[0].where is Where.MOVES
+    there = THERE.model_copy(update={"cordoned": False})
+    assert draining.forecast("node-1", there, jobs).rows[0].where is Where.MOVES
 
 
 def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:

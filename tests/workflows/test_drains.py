@@ -99,7 +99,7 @@ async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: W
     """By a hot switch, whatever the job says of drains without a spare."""
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
-        assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
+        assert [(one.outcome, one.look_at) for one in (await world.incident()).ladder] == [(Outcome.RECOVERED, "")]
 
 
 async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: WorkflowEnvironment) -> None:
