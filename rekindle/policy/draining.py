@@ -58,6 +58,8 @@ def _as_seen(row: PodRow, here: Container[str], taken_back: str) -> PodRow:
     """As it is where the node was looked at, too."""
     if row.where is Where.MOVED and row.pod.uid in here:
         return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
+    if row.pod.uid not in here and row.where not in LEFT:
+        return row.model_copy(update={"where": Where.MOVED, "why": f"it is not there any more; {row.why}"})
     if taken_back and row.where not in LEFT:
         return row.model_copy(update={"where": Where.STAYS, "why": taken_back})
     return row

@@ -145,3 +145,11 @@ def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
     assert not draining.forecast("node-1", there, {}).refused
     left = there.model_copy(update={"pods": ()})
     assert draining.progress("node-1", draining.met(there, left, {}), {}, left).drained
+
+
+@pytest.mark.parametrize("known", [status(holders=("uid-of-n", "*")), status(faults=cordoned("ignored: no spare"))])
+def test_a_pod_that_the_cluster_does_not_show_any_more_has_left(known: JobStatus) -> None:
+    """Also where its rank waits for a node, as in a job that starts anew without one: the node may be maintained."""
+    gone = THERE.model_copy(update={"pods": (MANAGER,)})
+    now = draining.progress("node-1", THERE, {"job": known}, gone)
+    assert (now.drained, now.rows[0].where) == (True, Where.MOVED)
