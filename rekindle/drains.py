@@ -29,6 +29,7 @@ class _Known:
 
     there: There
     at: float
+    """0: never."""
     pause: float = 0.0
     """Seconds until it is looked at again, when the jobs say that all have left: one that ends may take long for it."""
 
@@ -75,8 +76,11 @@ class Drains:
             return now
         try:
             seen = await self._nodes.there(node)
-        except NotFound:  # nothing is left of it, as where machines are given back
-            seen = known.there.model_copy(update={"pods": ()})
+        except NotFound:  # its machine was given back; whether a rank was lost with it, the jobs say
+            if not known.at:
+                raise
+            known.at = time.monotonic()
+            return now.model_copy(update={"drained": left})
         pause = min(max(1.0, 2 * known.pause), self._again) if left else 0.0
         self._known[node] = known = _Known(draining.met(known.there, seen, jobs), time.monotonic(), pause)
         return draining.progress(node, known.there, await self._jobs(known.there), seen)
