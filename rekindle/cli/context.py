@@ -64,7 +64,8 @@ async def local_cluster() -> AsyncIterator[ClusterClient]:
         async with ClusterClient(read_settings().socket) as client:
             yield client
     except ClusterUnavailable as error:
-        raise ClusterUnavailable(f"{error}\n{_hint()}") from error
+        elsewhere = "this command is for a cluster of `rekindle dev`: on any other use kubectl (docs/kubernetes.md)"
+        raise ClusterUnavailable(f"{error}\n{elsewhere if read_settings().cluster == 'kubernetes' else _hint()}") from error
 
 
 def _hint() -> str:

@@ -202,7 +202,8 @@ nodes_app.command(mark)
 
 @nodes_app.command
 async def release(node: str) -> None:
-    """Release NODE, which a stress test has isolated: new pods may go there again.
+    """Release NODE, which a stress test has isolated: new pods may go there again. It is two annotations: on Kubernetes
+    kubectl annotate node NODE rekindle.io/isolated- NodeHealthyStatus-
 
     Example: rekindle nodes release node-1
     """
