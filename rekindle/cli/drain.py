@@ -152,7 +152,9 @@ def _end(now: Draining, output: Format) -> int:
         _say(f"{node} is not cordoned any more: somebody has taken the drain back, and ranks are there still")
         return 1
     else:
-        _say(f"{node} is cordoned, and ranks are there still. Follow them with: rekindle drain {node} --wait")
+        waits = any(row.where is Where.WAITS for row in now.rows)
+        more = f"Follow them with: rekindle drain {node} --wait" if waits else f"kubectl drain {node} ends those that stay"
+        _say(f"{node} is cordoned, and ranks are there still. {more}")
     _say(f"let pods be put there again with: rekindle drain {node} --undo")
     return 0 if now.drained else 1
 
