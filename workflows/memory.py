@@ -349,7 +349,7 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
         return state
     if is_wait:
         state = state.with_(drain_again=drains.again_at(state.job, repeated, incident))
-    about = drains.concerned(state.job, case, last, met)
+    about = drains.concerned(state, case, last, met)
     return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
 
 

@@ -89,9 +89,10 @@ def why_held(state: JobState, case: Case, last: Verdict) -> str:
     return last.reason if last.reason.startswith(WAITS) else f"{WAITS}: {last.reason}"
 
 
-def concerned(job: Job, case: Case, last: Verdict, met: Iterable[Fault]) -> list[Fault]:
+def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) -> list[Fault]:
     """What a verdict decides about that mended nothing. One that left all as it was says nothing of the sub-healths of others;
-    that a drain waits counts for all nodes that are to be left; and what a person asked for is no word on a drain.
+    that a drain waits counts for all nodes that are to be left, but for pods whose hot switch a person has cancelled; and what a
+    person asked for is no word on a drain.
 
     Args:
         met: faults that the last mode was given, of the case or not.
@@ -99,8 +100,10 @@ def concerned(job: Job, case: Case, last: Verdict, met: Iterable[Fault]) -> list
     if last.outcome not in LEFT_AS_IT_WAS or not (case.request or is_drain(case)):
         return [*case.faults, *met]
     own = [fault for fault in case.faults if not (case.request and fault.is_maintenance)]
-    for_all = waits(job, case, last)
-    return [*own, *(fault for fault in met if fault.kind is not FaultKind.SUB_HEALTH or (for_all and fault.is_maintenance))]
+    cancelled = {one.fault.id for one in state.faults if was_cancelled(one.judged)}
+    for_all = waits(state.job, case, last)
+    others = (fault for fault in met if fault.kind is not FaultKind.SUB_HEALTH or (for_all and fault.is_maintenance))
+    return [*own, *(fault for fault in others if fault.id not in cancelled)]
 
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:

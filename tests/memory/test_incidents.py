@@ -510,6 +510,14 @@ def test_a_drain_that_moves_nobody_decides_nothing_about_a_sick_node(drain: Drai
     assert (bool(after["c0"]), bool(after["c1"]), after["s2"]) == (True, waits, "")
 
 
+def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -> None:
+    """Whose drain waits beside it, and is."""
+    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
+    for _ in range(3):
+        state = drains.judged_again(ended(state, "the drain waits: no spare"))
+        assert [bool(judged(state)[name]) for name in ("c0", "c1")] == [True, False]
+
+
 def test_each_pod_that_is_to_leave_its_node_has_its_turn() -> None:
     """One that never can would keep the others on their nodes for ever, though a node is free for them."""
     state, tried = told(STATE, leaving(0), sick(1), leaving(1), leaving(2)), []
