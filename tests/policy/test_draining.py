@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from rekindle.model.cluster import Node, NodeStatus, ObjectMeta
+from rekindle.model.cluster import JobObject, JobSpec, Node, NodeStatus, ObjectMeta, PodTemplate
 from rekindle.model.draining import Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
 from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
-from rekindle.model.keys import HEALTH
+from rekindle.model.keys import HEALTH, IGNORE_RULES, SUB_HEALTHY_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
 from rekindle.model.rule_file import parse, plain
 from rekindle.model.state import JobState, JobStatus, Standing
@@ -153,3 +155,11 @@ def test_a_pod_that_the_cluster_does_not_show_any_more_has_left(known: JobStatus
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
     now = draining.progress("node-1", THERE, {"job": known}, gone)
     assert (now.drained, now.rows[0].where) == (True, Where.MOVED)
+
+
+def test_a_job_that_ignores_cordons_by_its_object_refuses_the_drain() -> None:
+    """The annotation did not reach the job's workflow: the node was cordoned, and its ranks were waited for that never left."""
+    marks = {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {IGNORE_RULES: "nvidia/throttled, plain/cordoned"}
+    metadata = ObjectMeta(name="gpt", uid="job", labels=marks[0], annotations=marks[1])
+    found = JobObject(metadata=metadata, spec=JobSpec(pods=2, ranks_per_pod=1, template=PodTemplate(command=("x",))))
+    assert draining.forecast("node-1", THERE, {"job": status(job_of(found, Limits()))}).rows[0].where is Where.STAYS
