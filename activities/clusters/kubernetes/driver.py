@@ -313,5 +313,5 @@ def _stem_of_standbys(job: Workload) -> str:
 def _node(name: str) -> str:
     """Its path. People write names of nodes, and so do training sides in their reports."""
     if not is_name(name):
-        raise NotFound(f"node {cut(name, LONGEST_NAME)}")
+        raise NotFound(f"there is no node {cut(name, LONGEST_NAME)!r}")
     return f"{NODES}/{name}"
