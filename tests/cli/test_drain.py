@@ -4,12 +4,16 @@ import asyncio
 import json
 import signal
 from functools import partial
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.cli import drain as command
+from rekindle.cli.output import problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
+from rekindle.errors import Unavailable
 from rekindle.model.draining import Where
 from rekindle.model.job import Job, SubHealthStrategy
 from tests.cli.test_recover import ended, until_said
@@ -132,3 +136,24 @@ async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, argum
     async with training(temporal, a_job()) as (world, _peer):
         code, said = await ended(await typed(world, *arguments))
         assert (code, words in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "words"),
+    [
+        ("look", Unavailable("Temporal is away"), "node-1 stays cordoned, and its ranks go on to leave it"),
+        ("begin", asyncio.CancelledError(), "node-1 may be cordoned by now"),
+        ("look", asyncio.CancelledError(), "node-1 stays cordoned, and its ranks go on to leave it"),
+    ],
+)
+async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
+    monkeypatch: pytest.MonkeyPatch, fails: str, error: BaseException, words: str
+) -> None:
+    """A control plane that went away left it open; an interrupt before the cordon said that there was one."""
+    drains = Mock(begin=AsyncMock(), look=AsyncMock(), **{f"{fails}.side_effect": error})
+    monkeypatch.setattr(command, "control_plane", AsyncMock())
+    monkeypatch.setattr(command, "Drains", Mock(return_value=drains))
+    monkeypatch.setattr(command, "PATIENCE", 0)
+    with problems.capture() as page, pytest.raises(type(error)) as raised:
+        await command.drain("node-1")
+    assert words in f"{page.get()}{raised.value}"
