@@ -7,7 +7,7 @@ from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDER_LENGTH, UNKNOWN_HOLDER, FaultKind
 from rekindle.model.job import Drain
 from rekindle.model.recovery import Verdict
-from rekindle.model.state import JobState, JobStatus
+from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.policy import drains, eligibility, ladder, observing
 from rekindle.policy.filters import filters
 
@@ -131,7 +131,12 @@ def _so_far(node: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
         return Where.STAYS, f"{judged}; it is not tried again before {node} is uncordoned and cordoned again"
     if judged:
         return Where.WAITS, judged
-    return Where.MOVES, f"{status.running} runs" if status.running else "it is not begun yet"
+    return Where.MOVES, f"{status.running} runs" if status.running else _not_begun(node, pod, state)
+
+
+def _not_begun(node: str, pod: PodThere, state: JobState) -> str:
+    given = max((one.fault.decided.settle for one in _about(node, pod, state) if one.fault.decided), default=0.0)
+    return f"it is not begun yet{f': it counts when it has lasted {given:g} s' if given else ''}"
 
 
 def _in_any_case(pod: PodThere, state: JobState, rule: str) -> Said | None:
@@ -161,9 +166,14 @@ def _holds_its_rank(pod: PodThere, state: JobState) -> bool:
 
 def _judged(node: str, pod: PodThere, state: JobState) -> Iterator[str]:
     """What was decided about its being there; a hot switch that is tried again is not decided."""
+    return (one.judged for one in _about(node, pod, state))
+
+
+def _about(node: str, pod: PodThere, state: JobState) -> Iterator[Standing]:
+    """The sub-healths of its being there."""
     for one in state.faults:
         if one.fault.kind is FaultKind.SUB_HEALTH and one.fault.node == node and pod.pod_rank in one.fault.pod_ranks:
-            yield one.judged
+            yield one
 
 
 def _how(pod: PodThere, state: JobState) -> str:

@@ -36,8 +36,8 @@ def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobSt
     return JobStatus(state=state, running=running, recovery="recovery/1" if running else "")
 
 
-def cordoned(judged: str = "") -> tuple[Standing, ...]:
-    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
+def cordoned(judged: str = "", settle: float = 0.0) -> tuple[Standing, ...]:
+    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True, settle=settle)
     fault = Fault(id="c", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), node="node-1", source=WATCHER, decided=decided)
     return (Standing(fault=fault, judged=judged),)
 
@@ -87,6 +87,7 @@ def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: Jo
     ("known", "where", "why"),
     [
         (status(), Where.MOVES, "it is not begun yet"),
+        (status(faults=cordoned(settle=86_400.0)), Where.MOVES, "it is not begun yet: it counts when it has lasted 86400 s"),
         (status(running=Mode.HOT_SWITCH, faults=cordoned()), Where.MOVES, "hot switch runs"),
         (status(faults=cordoned("ignored: no spare")), Where.WAITS, "ignored: no spare"),
         (status(JOB.model_copy(update={"drain": Drain.LET_GO}), faults=cordoned("no spare")), Where.STAYS, "from being evicted"),
