@@ -2,26 +2,42 @@
 
     drains = Drains(await Rekindle.connect())
     await drains.begin("node-7")
-    while not (now := await drains.look("node-7")).drained:
+    while (now := await drains.look("node-7")).cordoned and not now.drained:
         ...
 
 A drain is nothing but a cordon: it goes on without whoever began it. Imports no workflow. Errors are those of `rekindle.errors`.
 """
 
+import time
+from dataclasses import dataclass
+
 from rekindle.client import Rekindle
-from rekindle.errors import BadInput, Refused
+from rekindle.errors import BadInput, NotFound, Refused, Unavailable
 from rekindle.model.draining import Draining
 from rekindle.model.explained import There
 from rekindle.model.state import JobStatus
 from rekindle.nodes import Nodes
 from rekindle.policy import draining
 
+AGAIN = 10.0
+"""Seconds between two looks at the cluster, each of which is a workflow; jobs are asked at each look of the caller's."""
+
+
+@dataclass
+class _Known:
+    """A node as it was looked at last, with the pods that were there before."""
+
+    there: There
+    at: float
+    """0: never."""
+    pause: float = 0.0
+    """Seconds until it is looked at again, when the jobs say that all have left: one that ends may take long for it."""
+
 
 class Drains:
-    def __init__(self, rekindle: Rekindle) -> None:
-        self._rekindle, self._nodes = rekindle, Nodes(rekindle)
-        self._there: dict[str, There] = {}
-        """By node, as it was looked at last, with those that were there before."""
+    def __init__(self, rekindle: Rekindle, again: float = AGAIN) -> None:
+        self._rekindle, self._nodes, self._again = rekindle, Nodes(rekindle), again
+        self._known: dict[str, _Known] = {}
 
     async def forecast(self, node: str) -> Draining:
         """What draining it would do now, and in `refused` why it would not be begun; nothing is touched.
@@ -41,19 +57,33 @@ class Drains:
         would = await self.forecast(node)
         if would.refused:
             raise Refused("\n".join(would.refused))
-        self._there[node] = there = await self._nodes.there(node, cordon=True)
-        return draining.progress(node, there, await self._jobs(there))
+        try:
+            there = await self._nodes.there(node, cordon=True)
+            self._known[node] = _Known(there, time.monotonic())
+            return draining.progress(node, there, await self._jobs(there))
+        except Unavailable as error:
+            raise Unavailable(f"{error}\n{node} may be cordoned by now") from error
 
     async def look(self, node: str) -> Draining:
         """What became of the pods on it by now. Where the jobs say that all have left, the cluster is asked: whether that is
-        so, and whether others have come meanwhile."""
-        known = self._there.get(node, There())
-        now = draining.progress(node, known, await self._jobs(known))
-        if not draining.are_left(now.rows):
+        so, and whether others have come meanwhile. It is asked now and then in any case, since a drain is taken back by whoever
+        uncordons the node: `cordoned` says so."""
+        known = self._known.setdefault(node, _Known(There(), 0.0))
+        jobs = await self._jobs(known.there)
+        now = draining.progress(node, known.there, jobs)
+        left, since = draining.are_left(now.rows), time.monotonic() - known.at
+        if since < (known.pause if left else self._again):
             return now
-        seen = await self._nodes.there(node)
-        self._there[node] = known = draining.met(known, seen)
-        return draining.progress(node, known, await self._jobs(known), seen)
+        try:
+            seen = await self._nodes.there(node)
+        except NotFound:  # its machine was given back; whether a rank was lost with it, the jobs say
+            if not known.at:
+                raise
+            known.at = time.monotonic()
+            return now.model_copy(update={"drained": left})
+        pause = min(max(1.0, 2 * known.pause), self._again) if left else 0.0
+        self._known[node] = known = _Known(draining.met(known.there, seen, jobs), time.monotonic(), pause)
+        return draining.progress(node, known.there, await self._jobs(known.there), seen)
 
     async def undo(self, node: str) -> bool:
         """Pods are put there again; what has left does not come back by itself. Answers whether it was cordoned."""
@@ -63,7 +93,7 @@ class Drains:
         return True
 
     async def _jobs(self, there: There) -> dict[str, JobStatus]:
-        """Of those that are registered: any other pod is nobody's of ours."""
+        """Those that are registered."""
         found = {}
         for job_id in dict.fromkeys(pod.job_id for pod in there.pods):
             try:

@@ -52,6 +52,7 @@ class Nodes:
         Args:
             cordon: cordons it first, or takes that back; None: neither.
         """
+        _check(name)
         done = {True: " is cordoned", False: " is uncordoned"}[cordon] if cordon is not None else ": its pods are looked at"
         found = await self._ask(NodesRequest(names=(name,), cordon=cordon, pods=True), f"node {name}{done}")
         return found.there or There()

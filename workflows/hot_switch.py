@@ -32,7 +32,7 @@ from rekindle.model.recovery import (
 )
 from rekindle.policy import faulty, orders
 from rekindle.policy.clients import Identity, identity
-from rekindle.policy.drains import WENT_BACK
+from rekindle.policy.drains import BY_REQUEST, WENT_BACK
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
@@ -72,7 +72,7 @@ class HotSwitch(ModeWorkflow):
         except CAUGHT as error:
             if not (workflow.is_failure_exception(error) or is_cancelled_exception(error)):
                 raise
-            cancelled = Ends(Outcome.CANCELLED, "cancelled by request, before training paused")
+            cancelled = Ends(Outcome.CANCELLED, f"{BY_REQUEST}, before training paused")
             verdict = await shielded(self._undone(cancelled))
             if not is_cancelled_exception(error):
                 raise
@@ -428,9 +428,10 @@ class HotSwitch(ModeWorkflow):
         )
 
     def _node_to_look_at(self) -> str:
-        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks."""
+        """The node that the pod is to leave, if something is wrong with it: a pod may also be moved because somebody asks, or
+        drains it."""
         node = self.backup.old.node if self.backup else ""
-        faults = self.context.situation.faults
+        faults = [fault for fault in self.context.situation.faults if not fault.is_maintenance]
         return f"node {node}" if node and any(f.node == node or self.pod_rank in f.pod_ranks for f in faults) else ""
 
     def _recovered(self, backup: Backup, note: str) -> Verdict:

@@ -347,11 +347,10 @@ def concluded(state: JobState, case: Case, incident: Incident, met: Iterable[Fau
     last = incident.ladder[-1]
     if last.outcome is Outcome.RECOVERED:
         return state
-    why = f"{last.outcome}: {last.reason}"
-    state = judged(state, case, why)
     if is_wait:
         state = state.with_(drain_again=drains.again_at(state.job, repeated, incident))
-    return state.with_(faults=tuple(faults.judged(state.faults, met, why)))
+    about = drains.concerned(state, case, last, met)
+    return state.with_(faults=tuple(faults.judged(state.faults, about, f"{last.outcome}: {last.reason}")))
 
 
 def _held(state: JobState, verdicts: Iterable[Verdict]) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class Cluster(Protocol):
         ...
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """The pods of jobs that are on a node and not over, terminating ones too."""
+        """The pods on a node that are not over, terminating ones too, of jobs that ask for recoveries."""
         ...
 
     def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:

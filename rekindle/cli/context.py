@@ -64,7 +64,13 @@ async def local_cluster() -> AsyncIterator[ClusterClient]:
         async with ClusterClient(read_settings().socket) as client:
             yield client
     except ClusterUnavailable as error:
-        raise ClusterUnavailable(f"{error}\n{_hint()}") from error
+        raise ClusterUnavailable(f"{error}\n{_no_local_cluster()}") from error
+
+
+def _no_local_cluster() -> str:
+    if read_settings().cluster == "kubernetes" and not _running_stack():
+        return "this command is for a cluster of `rekindle dev`: on any other use kubectl (docs/kubernetes.md)"
+    return _hint()
 
 
 def _hint() -> str:

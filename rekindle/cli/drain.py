@@ -11,8 +11,7 @@ from rich.text import Text
 
 from rekindle.cli.context import control_plane
 from rekindle.cli.follow import phases
-from rekindle.cli.output import Format, console, print_columns, print_json, problems
-from rekindle.cli.recover import DryRun, Output
+from rekindle.cli.output import Format, Output, console, print_columns, print_json, problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
 from rekindle.errors import BadInput, Refused, RekindleError, Unavailable
@@ -25,7 +24,8 @@ LOOK = 0.5
 PATIENCE = 30.0
 """Seconds without an answer until the command gives up: processes of the control plane may be replaced meanwhile."""
 
-Wait = Annotated[bool, Parameter(negative="", help="Also for pods that wait for a free node.")]
+DryRun = Annotated[bool, Parameter(negative="", help="Only say what becomes of each pod; nothing is touched.")]
+Wait = Annotated[bool, Parameter(negative="", help="Go on until pods that wait for a free node have left, too.")]
 Undo = Annotated[bool, Parameter(negative="", help="Let pods be put there again; those that have left do not come back.")]
 
 
@@ -41,15 +41,25 @@ async def drain(
     """
     if undo and (wait or dry_run):
         raise BadInput("--undo: use it alone, it takes back the cordon and waits for nothing")
+    if dry_run and wait:
+        raise BadInput("--dry-run, --wait: use one of them, a dry run waits for nothing")
     rekindle = await control_plane()
     drains = Drains(rekindle)
     if undo:
         return _undone(node, was_cordoned=await drains.undo(node), output=output)
     if dry_run:
         return _forecast(await drains.forecast(node), output)
+    try:
+        with _asked_for(node):
+            await drains.begin(node)
+    except Refused:
+        if output is not Format.JSON:
+            raise
+        print_json((await drains.forecast(node)).model_dump(mode="json"))
+        return 4
     with _going_on(node):
-        await drains.begin(node)
-        return _end(await _followed(rekindle, drains, node, wait=wait), output)
+        now = await _followed(rekindle, drains, node, wait=wait)
+    return _end(now, output)
 
 
 def _undone(node: str, *, was_cordoned: bool, output: Format) -> int:
@@ -67,19 +77,35 @@ def _forecast(would: Draining, output: Format) -> int:
     _show(would)
     if would.refused:
         raise Refused("\n".join(["would be refused:", *would.refused]))
-    _say(f"would be accepted: {would.node} {'stays' if would.cordoned else 'is'} cordoned")
+    _say(f"would be accepted: {would.node} {'is cordoned already' if would.cordoned else 'would be cordoned'}")
     return 0
 
 
 @contextmanager
-def _going_on(node: str) -> Iterator[None]:
-    """Ctrl-C ends the command alone, and it says so."""
+def _asked_for(node: str) -> Iterator[None]:
+    """Who ends the command before it has an answer may be too late."""
     try:
         yield
     except asyncio.CancelledError:
-        words = f"{node} stays cordoned, and its ranks go on to leave it. Look at it with: rekindle drain {node} --dry-run; "
-        problems.print(Text(f"{words}take it back with: rekindle drain {node} --undo"), soft_wrap=True)
+        problems.print(Text(f"{node} may be cordoned by now. {_look(node)}"), soft_wrap=True)
         raise
+
+
+@contextmanager
+def _going_on(node: str) -> Iterator[None]:
+    """Ctrl-C ends the command alone, as does a control plane that goes away; it says so."""
+    words = f"{node} stays cordoned, and its ranks go on to leave it. {_look(node)}"
+    try:
+        yield
+    except asyncio.CancelledError:
+        problems.print(Text(words), soft_wrap=True)
+        raise
+    except Unavailable as error:
+        raise Unavailable(f"{error}\n{words}") from error
+
+
+def _look(node: str) -> str:
+    return f"Look at it with: rekindle drain {node} --dry-run; take it back with: rekindle drain {node} --undo"
 
 
 async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool) -> Draining:
@@ -97,7 +123,7 @@ async def _followed(rekindle: Rekindle, drains: Drains, node: str, *, wait: bool
             answered = time.monotonic()
             await _tell_news(rekindle, now, said)
             stuck = any(row.where in (Where.STAYS, Where.WAITS) for row in now.rows)
-            if now.drained or (stuck and all(row.where in enough for row in now.rows)):
+            if now.drained or not now.cordoned or (stuck and all(row.where in enough for row in now.rows)):
                 return now
         await asyncio.sleep(LOOK)
 
@@ -122,8 +148,13 @@ def _end(now: Draining, output: Format) -> int:
     node = now.node
     if now.drained:
         _say(f"{node} is drained: no rank is there any more. What has no rank leaves it by: kubectl drain {node}")
+    elif not now.cordoned:
+        _say(f"{node} is not cordoned any more: somebody has taken the drain back, and ranks are there still")
+        return 1
     else:
-        _say(f"{node} is cordoned, and ranks are there still. Follow them with: rekindle drain {node} --wait")
+        waits = any(row.where is Where.WAITS for row in now.rows)
+        more = f"Follow them with: rekindle drain {node} --wait" if waits else f"kubectl drain {node} ends those that stay"
+        _say(f"{node} is cordoned, and ranks are there still. {more}")
     _say(f"let pods be put there again with: rekindle drain {node} --undo")
     return 0 if now.drained else 1
 

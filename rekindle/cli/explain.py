@@ -91,6 +91,8 @@ async def mark(
 
     Example: rekindle nodes mark node-1 sick --reason "fan 3 rattles"
     """
+    if reason and Mark(word) is Mark.NONE:
+        raise BadInput("--reason: none takes back what was said, and needs no reason")
     _show_node(await Nodes(await control_plane()).mark(node, Mark(word), reason), output)
 
 

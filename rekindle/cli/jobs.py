@@ -14,7 +14,7 @@ from rekindle.cli.pods import waiting
 from rekindle.client import JobRow
 from rekindle.errors import BadInput, ClusterUnavailable, NotFound, Refused
 from rekindle.model.cluster import Node, Pod, condition_of
-from rekindle.model.keys import ISOLATED, NODE_HEALTHY
+from rekindle.model.keys import HEALTH, ISOLATED, NODE_HEALTHY
 from rekindle.model.manifest import parse
 from rekindle.model.rule_file import rules_of
 from rekindle.policy import isolation
@@ -154,7 +154,7 @@ async def nodes(*, output: Output = Format.TEXT) -> None:
     rows = [
         (
             node.metadata.name,
-            _health(node),
+            health(node),
             str(node.status.accelerators),
             *([_links(node)] if with_links else []),
             ", ".join(on_node[node.metadata.name]) or "-",
@@ -169,7 +169,7 @@ def _node_json(node: Node, pods: Sequence[str]) -> dict[str, Any]:
     links = [link.model_dump() for link in node.status.links]
     return {
         "name": node.metadata.name,
-        "health": _health(node),
+        "health": health(node),
         "isolated": _isolated(node),
         "pods": pods,
         "links": links,
@@ -180,14 +180,16 @@ def _links(node: Node) -> str:
     return ", ".join(f"{link.name} {'up' if link.up else 'DOWN'} {link.sent}" for link in node.status.links)
 
 
-def _health(node: Node) -> str:
+def health(node: Node) -> str:
+    """All that somebody says of it, a person too."""
     ready = condition_of(node.status.conditions, "Ready")
     if ready and ready.status != "True":
         return f"not ready: {ready.message}"
     degraded = condition_of(node.status.conditions, "SubHealthy")
-    if degraded and degraded.status == "True":
-        return f"sub-healthy: {degraded.reason} {degraded.message}"
-    return _isolated(node) or ("cordoned" if node.spec.unschedulable else "healthy")
+    slow = f"sub-healthy: {degraded.reason} {degraded.message}" if degraded and degraded.status == "True" else ""
+    said = node.metadata.annotations.get(HEALTH, "")
+    words = (slow, said and f"a person says: {said}", _isolated(node), "cordoned" if node.spec.unschedulable else "")
+    return "; ".join(filter(None, words)) or "healthy"
 
 
 def _isolated(node: Node) -> str:
@@ -203,7 +205,8 @@ nodes_app.command(mark)
 
 @nodes_app.command
 async def release(node: str) -> None:
-    """Release NODE, which a stress test has isolated: new pods may go there again.
+    """Release NODE, which a stress test has isolated: new pods may go there again. It is two annotations: on Kubernetes
+    kubectl annotate node NODE rekindle.io/isolated- NodeHealthyStatus-
 
     Example: rekindle nodes release node-1
     """

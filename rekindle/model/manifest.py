@@ -25,6 +25,7 @@ from rekindle.model.keys import (
     DRAIN,
     FAULT_RETRY_TIMES,
     FRAMEWORK,
+    IGNORE_RULES,
     LABELS,
     LIMITS,
     MANAGER_LOST,
@@ -40,7 +41,7 @@ from rekindle.model.problems import INSIDE, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
-KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, MANAGER_LOST, RECOVER_STRATEGY)
+KEPT_ANNOTATIONS = (CAPABILITIES, DOWNGRADED, DRAIN, IGNORE_RULES, MANAGER_LOST, RECOVER_STRATEGY)
 """What recoveries read of a job object. The rest of its labels and annotations is others' business, and may be large."""
 
 SPELLED = {

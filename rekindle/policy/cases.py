@@ -53,11 +53,9 @@ def next_case(state: JobState, now: datetime) -> Case | None:
         return None  # what is begun now would be ended in its middle
     if state.request:
         return _request(state, state.request)
-    for standing in state.faults:
-        fault = standing.fault
-        if fault.kind is FaultKind.SUB_HEALTH and _counts(standing) and _due(fault, timedelta(0)) <= now:
-            return _sub_health(state, fault)
-    return None
+    sub_healths = [one.fault for one in state.faults if one.fault.kind is FaultKind.SUB_HEALTH and _counts(one)]
+    due = [fault for fault in sub_healths if _due(fault, timedelta(0)) <= now]
+    return _sub_health(state, _in_turn(state, due)) if due else None
 
 
 def lost_recovery(state: JobState) -> Case:
@@ -161,9 +159,17 @@ def _request(state: JobState, pending: Pending) -> Case:
     )
 
 
+def _in_turn(state: JobState, due: list[Fault]) -> Fault:
+    """The first one. Of those that are to leave their nodes each has its turn: one that never can would keep the others there."""
+    leave = [fault for fault in due if fault.is_maintenance]
+    return leave[state.incidents % len(leave)] if due[0].is_maintenance else due[0]
+
+
 def _sub_health(state: JobState, fault: Fault) -> Case:
+    """Of a node that is to be left the tries are one incident for each pod, which its summary names."""
     pod_rank = fault.pod_ranks[0] if fault.pod_ranks else 0
-    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=describe(fault), pod_rank=pod_rank, faults=(fault,))
+    summary = f"pod rank {pod_rank}: {describe(fault)}" if fault.is_maintenance else describe(fault)
+    return Case(plan=ladder.for_sub_health(state, pod_rank), summary=summary, pod_rank=pod_rank, faults=(fault,))
 
 
 def no_restart(state: JobState, now: datetime, *, requested: bool) -> str:

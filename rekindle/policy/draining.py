@@ -1,14 +1,14 @@
 """What becomes of the pods on a node that a person drains: before it is cordoned, and while they leave. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from rekindle.model.draining import LEFT, Draining, Moving, PodRow, Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import EXPECTED_HOLDER, HOLDER_LENGTH, UNKNOWN_HOLDER, FaultKind
 from rekindle.model.job import Drain
 from rekindle.model.recovery import Verdict
-from rekindle.model.state import JobState, JobStatus
-from rekindle.policy import eligibility, ladder, observing
+from rekindle.model.state import JobState, JobStatus, Standing
+from rekindle.policy import drains, eligibility, ladder, observing
 from rekindle.policy.filters import filters
 
 Said = tuple[Where, str]
@@ -19,6 +19,10 @@ WITHOUT_A_SPARE = {
     Drain.LET_GO: "it stays until it is evicted",
 }
 
+UNREGISTERED = "its job is not registered yet, or was refused (its event JobRefused says why): nobody moves it"
+
+ANOTHERS_RANK = "it does not hold its pod rank: it ends, or takes over and moves then"
+
 NOBODY = ("", UNKNOWN_HOLDER, EXPECTED_HOLDER)
 
 
@@ -26,9 +30,9 @@ def forecast(node: str, there: There, jobs: Mapping[str, JobStatus]) -> Draining
     """What draining a node would do now, and why it is refused: a drain that would not come to its end is not begun.
 
     Args:
-        jobs: those that are registered, by id; a pod of another one is nobody's of ours.
+        jobs: those that are registered, by id.
     """
-    rows = _rows(there, jobs, _expected)
+    rows = _rows(there, jobs, lambda pod, status, rule: _expected(node if there.cordoned else "", pod, status, rule))
     stays = [f"pod {row.pod.name} of job {row.job} would stay: {row.why}" for row in rows if row.where is Where.STAYS]
     refused = (there.refused,) if there.refused else tuple(stays)
     return Draining(node=node, cordoned=there.cordoned, rule=there.rule, refused=refused, rows=rows)
@@ -41,26 +45,49 @@ def progress(node: str, known: There, jobs: Mapping[str, JobStatus], seen: There
         seen: the node as it is now; None: it was not looked at, and may hold others by now.
     """
     rows = _rows(known, jobs, lambda pod, status, rule: _so_far(node, pod, status, rule))
-    here = {pod.uid for pod in seen.pods} if seen else set[str]()
-    left = seen is not None and are_left(rows) and not any(row.where is Where.MOVED and row.pod.uid in here for row in rows)
+    if seen:
+        here, taken_back = {pod.uid for pod in seen.pods}, not seen.cordoned
+        rows = tuple(_as_seen(row, here, f"{node} is not cordoned any more" if taken_back else "") for row in rows)
+    left = seen is not None and are_left(rows)
     running = ((one.running, one.recovery, _name(one)) for one in jobs.values())
     moving = tuple(Moving(job=job, mode=mode, workflow_id=recovery) for mode, recovery, job in running if mode and recovery)
     return Draining(node=node, cordoned=known.cordoned, rule=known.rule, rows=rows, moving=moving, drained=left)
+
+
+def _as_seen(row: PodRow, here: Container[str], taken_back: str) -> PodRow:
+    """As it is where the node was looked at, too."""
+    if row.where is Where.MOVED and row.pod.uid in here:
+        return row.model_copy(update={"where": Where.MOVES, "why": ANOTHERS_RANK})
+    if row.pod.uid not in here and row.where not in LEFT:
+        return row.model_copy(update={"where": Where.MOVED, "why": f"it is not there any more; {row.why}"})
+    if taken_back and row.where not in LEFT:
+        return row.model_copy(update={"where": Where.STAYS, "why": taken_back})
+    return row
 
 
 def are_left(rows: Iterable[PodRow]) -> bool:
     return all(row.where in LEFT for row in rows)
 
 
-def met(known: There, seen: There) -> There:
-    """The node as it is now, with the pods that were there before."""
+def met(known: There, seen: There, jobs: Container[str]) -> There:
+    """The node as it is now, with the pods that were there before.
+
+    Args:
+        jobs: those that are registered: of a pod of another one nobody tells what became of it.
+    """
     now = {pod.uid for pod in seen.pods}
-    return seen.model_copy(update={"pods": (*(pod for pod in known.pods if pod.uid not in now), *seen.pods)})
+    before = (pod for pod in known.pods if pod.uid not in now and pod.job_id in jobs)
+    return seen.model_copy(update={"pods": (*before, *seen.pods)})
 
 
 def _rows(there: There, jobs: Mapping[str, JobStatus], said: Callable[[PodThere, JobStatus, str], Said]) -> tuple[PodRow, ...]:
-    known = ((pod, jobs[pod.job_id]) for pod in there.pods if pod.job_id in jobs)
-    return tuple(_row(pod, status, *said(pod, status, there.rule)) for pod, status in known)
+    rows = []
+    for pod in there.pods:
+        if status := jobs.get(pod.job_id):
+            rows.append(_row(pod, status, *said(pod, status, there.rule)))
+        elif pod.pod_rank is not None:
+            rows.append(PodRow(pod=pod, job=pod.job_id, where=Where.WAITS, why=UNREGISTERED))
+    return tuple(rows)
 
 
 def _row(pod: PodThere, status: JobStatus, where: Where, why: str) -> PodRow:
@@ -71,13 +98,18 @@ def _name(status: JobStatus) -> str:
     return f"{status.state.job.namespace}/{status.state.job.name}"
 
 
-def _expected(pod: PodThere, status: JobStatus, rule: str) -> Said:
+def _expected(cordoned: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
+    """Args:
+    cordoned: the node, if it is already; what was decided about that is no expectation.
+    """
     state = status.state
     if said := _in_any_case(pod, state, rule):
         return said
     assert pod.pod_rank is not None
     if not _holds_its_rank(pod, state):
-        return Where.MOVES, "it does not hold its pod rank: it ends, or takes over and moves then"
+        return Where.MOVES, ANOTHERS_RANK
+    if judged := next(_judged(cordoned, pod, state), ""):
+        return Where.WAITS, judged
     plan = ladder.for_sub_health(state, pod.pod_rank)
     if plan.refused:
         return Where.WAITS, plan.refused
@@ -95,9 +127,16 @@ def _so_far(node: str, pod: PodThere, status: JobStatus, rule: str) -> Said:
     judged = next(_judged(node, pod, state), "")
     if judged and state.job.drain is Drain.LET_GO:
         return Where.STAYS, f"{judged}; nothing keeps it from being evicted"
+    if drains.was_cancelled(judged):
+        return Where.STAYS, f"{judged}; it is not tried again before {node} is uncordoned and cordoned again"
     if judged:
         return Where.WAITS, judged
-    return Where.MOVES, f"{status.running} runs" if status.running else "it is not begun yet"
+    return Where.MOVES, f"{status.running} runs" if status.running else _not_begun(node, pod, state)
+
+
+def _not_begun(node: str, pod: PodThere, state: JobState) -> str:
+    given = max((one.fault.decided.settle for one in _about(node, pod, state) if one.fault.decided), default=0.0)
+    return f"it is not begun yet{f': it counts when it has lasted {given:g} s' if given else ''}"
 
 
 def _in_any_case(pod: PodThere, state: JobState, rule: str) -> Said | None:
@@ -127,9 +166,14 @@ def _holds_its_rank(pod: PodThere, state: JobState) -> bool:
 
 def _judged(node: str, pod: PodThere, state: JobState) -> Iterator[str]:
     """What was decided about its being there; a hot switch that is tried again is not decided."""
+    return (one.judged for one in _about(node, pod, state))
+
+
+def _about(node: str, pod: PodThere, state: JobState) -> Iterator[Standing]:
+    """The sub-healths of its being there."""
     for one in state.faults:
         if one.fault.kind is FaultKind.SUB_HEALTH and one.fault.node == node and pod.pod_rank in one.fault.pod_ranks:
-            yield one.judged
+            yield one
 
 
 def _how(pod: PodThere, state: JobState) -> str:

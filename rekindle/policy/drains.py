@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from rekindle.model import bounds
+from rekindle.model.fault import Fault, FaultKind
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.recovery import Incident, Outcome, Verdict
-from rekindle.model.state import JobState
+from rekindle.model.state import JobState, Standing
 from rekindle.policy import cases
 from rekindle.policy.cases import Case
 from rekindle.policy.modes import LAST
@@ -18,21 +20,33 @@ WAITS = "the drain waits"
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
 """Of the verdict of a hot switch that paused training and moved nothing."""
 
+BY_REQUEST = "cancelled by request"
+"""How the verdict of a hot switch begins that a person has cancelled."""
+
 WAITING = (Outcome.IGNORED, Outcome.REFUSED)
 """How a hot switch ends that left training where it was."""
+
+LEFT_AS_IT_WAS = (*WAITING, Outcome.CANCELLED)
+"""The same, also by whoever cancelled it."""
 
 
 def is_drain(case: Case) -> bool:
     """Whether it is only about nodes that are to be left, and nobody asked for it."""
-    return case.request is None and bool(case.faults) and all(fault.is_maintenance for fault in case.faults)
+    return case.request is None and _is_about_leaving(case)
+
+
+def _is_about_leaving(case: Case) -> bool:
+    return bool(case.faults) and all(fault.is_maintenance for fault in case.faults)
 
 
 def decided(case: Case, state: JobState, now: datetime, verdict: Verdict) -> Verdict:
     """A hot switch that found no spare lowers no policy where nothing is wrong with the node; what follows is the job's word. A
     job that may not start anew now waits in any case: its pods run, and hold the drain."""
-    if not is_drain(case) or verdict.outcome not in WAITING:
+    if not _is_about_leaving(case) or verdict.outcome not in WAITING:
         return verdict
     kept, drain = verdict.with_(policy_after=None), state.job.drain
+    if case.request:
+        return kept
     if not _stands(state, case):
         return kept.with_(reason=f"{verdict.reason}; the node is not to be left any more")
     if drain is Drain.LET_GO:
@@ -75,9 +89,27 @@ def why_held(state: JobState, case: Case, last: Verdict) -> str:
     return last.reason if last.reason.startswith(WAITS) else f"{WAITS}: {last.reason}"
 
 
+def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) -> list[Fault]:
+    """What a verdict decides about that mended nothing. One that left all as it was says nothing of the sub-healths of others;
+    that a drain waits counts for all nodes that are to be left, but for pods whose hot switch a person has cancelled; and what a
+    person asked for is no word on a drain.
+
+    Args:
+        met: faults that the last mode was given, of the case or not.
+    """
+    if last.outcome not in LEFT_AS_IT_WAS or not (case.request or is_drain(case)):
+        return [*case.faults, *met]
+    own = [fault for fault in case.faults if not (case.request and fault.is_maintenance)]
+    cancelled = {one.fault.id for one in state.faults if was_cancelled(one.judged)}
+    for_all = waits(state.job, case, last)
+    others = (fault for fault in met if fault.kind is not FaultKind.SUB_HEALTH or (for_all and fault.is_maintenance))
+    return [*own, *(fault for fault in others if fault.id not in cancelled)]
+
+
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:
     """The incident that ended in the same wait: of its repetitions the last one is remembered."""
-    same = (one for one in history if one.summary == case.summary and one.ladder[-1].reason.startswith(WAITS))
+    summary = bounds.note(case.summary)  # as the history keeps it
+    same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith(WAITS))
     return next(same, None)
 
 
@@ -102,10 +134,18 @@ def _end(incident: Incident) -> datetime:
     return incident.started_at + timedelta(seconds=incident.seconds)
 
 
+def was_cancelled(judged: str) -> bool:
+    """Whether a person has ended the hot switch: then nobody tries it again."""
+    return judged.startswith(f"{Outcome.CANCELLED}: {BY_REQUEST}")
+
+
 def is_due(state: JobState, now: datetime) -> bool:
     return state.drain_again is not None and state.drain_again <= now
 
 
 def judged_again(state: JobState) -> JobState:
-    again = (one.model_copy(update={"judged": ""}) if one.fault.is_maintenance else one for one in state.faults)
+    def is_tried(one: Standing) -> bool:
+        return one.fault.is_maintenance and not was_cancelled(one.judged)
+
+    again = (one.model_copy(update={"judged": ""}) if is_tried(one) else one for one in state.faults)
     return state.with_(faults=tuple(again), drain_again=None)

@@ -73,13 +73,14 @@ def there(node: Node, pods: Iterable[Pod], rules: Rules) -> There:
 def _leaving(node: Node, rules: Rules) -> tuple[str, str]:
     """The rule by which it is to be left when it is cordoned, and why it is not; one of the two is empty."""
     name = node.metadata.name
-    if is_silenced(node):
-        mark = node.metadata.annotations.get(HEALTH, "")
-        return "", f"{name}: a person says that it is {mark}, which silences every rule: rekindle nodes mark {name} none"
     cordoned = node.model_copy(update={"spec": node.spec.model_copy(update={"unschedulable": True})})
     named = next((named for fact, named in decisions(cordoned, rules) if fact.source == "cordoned"), None)
-    if named and named.rule.then is not Then.NOTHING:
+    then = named.rule.then if named else Then.NOTHING
+    if named and (then is Then.MAINTENANCE or (then is not Then.NOTHING and not is_silenced(node))):
         return named.name, ""
+    if named and then is not Then.NOTHING:
+        mark = node.metadata.annotations.get(HEALTH, "")
+        return "", f"{name}: a person says that it is {mark}, which silences rule {named.name}: rekindle nodes mark {name} none"
     by = f"rule {named.name} says so" if named else "no rule takes it"
     return "", f"{name}: a cordon is no reason to leave a node in this installation ({by}, REKINDLE_RULES)"
 

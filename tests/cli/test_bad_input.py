@@ -162,6 +162,12 @@ def test_no_cluster_is_said_with_its_socket(rekindle: Rekindle) -> None:
     assert "cluster.sock" in done.stderr
 
 
+def test_a_command_of_the_local_cluster_is_not_for_another_one(rekindle: Rekindle) -> None:
+    """In a pod of the control plane it said how to start a cluster there."""
+    done = rekindle("nodes", "release", "node-1", REKINDLE_CLUSTER="kubernetes")
+    assert (done.returncode, "use kubectl" in done.stderr, "start one" in done.stderr) == (3, True, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -4,12 +4,18 @@ import asyncio
 import json
 import signal
 from functools import partial
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from rekindle.model.job import Drain, Job, SubHealthStrategy
-from rekindle.model.keys import HEALTH
+from rekindle.cli import drain as command
+from rekindle.cli.output import problems
+from rekindle.client import Rekindle
+from rekindle.drains import Drains
+from rekindle.errors import Unavailable
+from rekindle.model.draining import Where
+from rekindle.model.job import Job, SubHealthStrategy
 from tests.cli.test_recover import ended, until_said
 from tests.cli.test_recover import typed as any_command
 from tests.support.harness import Harness, a_job, training
@@ -77,30 +83,77 @@ async def test_without_a_spare_the_command_ends_and_the_drain_waits(temporal: Wo
         (a_job(sub_health=SubHealthStrategy.IGNORE), "the job's policy is ignore"),
         (a_job(annotations={"rekindle.io/ignore-rules": "plain/cordoned"}), "its job ignores rule plain/cordoned"),
         (a_job(observe=True), "only observes"),
-        (a_job(drain=Drain.LET_GO), "a person says that it is well, which silences every rule"),
     ],
-    ids=["policy", "rule", "observed", "silenced"],
+    ids=["policy", "rule", "observed"],
 )
 async def test_a_drain_that_would_not_come_to_its_end_is_refused(temporal: WorkflowEnvironment, job: Job, why: str) -> None:
     """With every reason, the same that the dry run gives, and nothing is touched."""
-    cluster = ScriptedCluster(job)
-    if "well" in why:
-        cluster.node_annotations["node-1"] = {HEALTH: "well"}
-    async with training(temporal, job, cluster=cluster) as (world, _peer):
+    async with training(temporal, job, cluster=(cluster := ScriptedCluster(job))) as (world, _peer):
         code, judged = await ended(await typed(world, "drain", "node-1", "--dry-run", "--output", "json"))
         (reason,) = json.loads(judged)["refused"]
         assert (code, why in reason) == (4, True), judged
         code, said = await ended(await typed(world, "drain", "node-1"))
         assert (code, said) == (4, f"error: {reason}\n")
+        code, said = await ended(await typed(world, "drain", "node-1", "--output", "json"))
+        assert (code, json.loads(said)["refused"]) == (4, [reason])
         assert not cluster.cordoned
+
+
+async def test_a_drain_that_somebody_takes_back_ends(temporal: WorkflowEnvironment) -> None:
+    """Who follows it would wait for ever: no job has anything to leave any more. A dry run beside it says what was decided."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _peer):
+        await world.look()
+        drains = Drains(Rekindle(world.client), again=0)
+        await drains.begin("node-1")
+        await world.look("node-1")
+        await world.judged()
+        (row,) = (await drains.forecast("node-1")).rows
+        assert (row.where, row.why) == (Where.WAITS, await world.judged())
+        assert (await drains.look("node-1")).cordoned
+        await drains.undo("node-1")
+        await world.look("node-1")
+        now = await drains.look("node-1")
+        assert (now.cordoned, now.drained, [row.where for row in now.rows]) == (False, False, [Where.STAYS])
+        cluster.node_names.remove("node-1")
+        assert not (await drains.look("node-1")).drained
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("drain", "node-99"), "node-99"), (("drain", "node-1", "--undo", "--dry-run"), "--undo: use it alone")],
+    [
+        (("drain", "node-99"), "node-99"),
+        (("drain", ""), "can be no node"),
+        (("drain", "a" * 300, "--undo"), "can be no node"),
+        (("drain", "node-1", "--undo", "--dry-run"), "--undo: use it alone"),
+        (("drain", "node-1", "--wait", "--dry-run"), "--dry-run, --wait: use one of them"),
+        (("nodes", "mark", "node-1", "none", "--reason", "fan 3"), "--reason: none takes back"),
+    ],
 )
 async def test_what_cannot_be_meant_is_said(temporal: WorkflowEnvironment, arguments: tuple[str, ...], words: str) -> None:
     """By a node that there is not, and by options that contradict each other."""
     async with training(temporal, a_job()) as (world, _peer):
         code, said = await ended(await typed(world, *arguments))
         assert (code, words in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "words"),
+    [
+        ("look", Unavailable("Temporal is away"), "node-1 stays cordoned, and its ranks go on to leave it"),
+        ("begin", asyncio.CancelledError(), "node-1 may be cordoned by now"),
+        ("look", asyncio.CancelledError(), "node-1 stays cordoned, and its ranks go on to leave it"),
+    ],
+)
+async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
+    monkeypatch: pytest.MonkeyPatch, fails: str, error: BaseException, words: str
+) -> None:
+    """A control plane that went away left it open; an interrupt before the cordon said that there was one."""
+    drains = Mock(begin=AsyncMock(), look=AsyncMock(), **{f"{fails}.side_effect": error})
+    monkeypatch.setattr(command, "control_plane", AsyncMock())
+    monkeypatch.setattr(command, "Drains", Mock(return_value=drains))
+    monkeypatch.setattr(command, "PATIENCE", 0)
+    with problems.capture() as page, pytest.raises(type(error)) as raised:
+        await command.drain("node-1")
+    assert words in f"{page.get()}{raised.value}"

@@ -5,9 +5,12 @@ from unittest.mock import AsyncMock
 import pytest
 
 from rekindle.cli import versions
+from rekindle.cli.jobs import health
 from rekindle.cli.output import complain, console, hint, print_columns, problems, show_status, show_verdict
 from rekindle.deployment import Deployment, Version
+from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta
 from rekindle.model.job import Job, JobId
+from rekindle.model.keys import HEALTH
 from rekindle.model.recovery import Mode, Outcome, Phase, Verdict
 from rekindle.model.state import JobState, JobStatus
 
@@ -82,3 +85,21 @@ def test_a_resumption_without_a_step_hints_at_what_was_not_made_again() -> None:
     assert "between session() and its loop" in " ".join(page.get().split())
     assert not hint(verdict("resuming fails: the training side reports 406 not all ranks are there"))
     assert not hint(verdict(STUCK, Mode.JOB_RESCHEDULING))
+
+
+@pytest.mark.parametrize(
+    ("marks", "sick", "cordoned", "words"),
+    [
+        ({}, False, False, "healthy"),
+        ({HEALTH: "sick: fan 3"}, False, False, "a person says: sick: fan 3"),
+        ({HEALTH: "well"}, True, True, "sub-healthy: XID79 a card fell off; a person says: well; cordoned"),
+    ],
+)
+def test_a_node_of_the_local_cluster_is_shown_with_all_that_is_said_of_it(
+    marks: dict[str, str], sick: bool, cordoned: bool, words: str
+) -> None:
+    """One that a person had called sick was shown as healthy, and the cordon of a sub-healthy one was not shown."""
+    conditions = (Condition(type="SubHealthy", status="True", reason="XID79", message="a card fell off"),) if sick else ()
+    metadata = ObjectMeta(name="node-1", annotations=marks)
+    status = NodeStatus(accelerators=8, conditions=conditions)
+    assert health(Node(metadata=metadata, spec=NodeSpec(unschedulable=cordoned), status=status)) == words

@@ -208,6 +208,15 @@ async def test_an_unknown_node_is_not_found(kubeconfig: Path, tmp_path: Path) ->
     assert "node-99" in said["message"]
 
 
+async def test_a_node_is_released_on_the_local_kubernetes(kubeconfig: Path, tmp_path: Path) -> None:
+    """As the stress test that isolated it advises: by a look at it, and two annotations."""
+    async with Api(kubeconfig) as api, TestClient(TestServer(application(api, tmp_path, tmp_path))) as client:
+        for value in ("a card computes wrongly", None):
+            await client.patch("/nodes/node-2", json={"annotations": {keys.ISOLATED: value}})
+            found: dict[str, Any] = await (await client.get("/nodes/node-2")).json()
+            assert found["metadata"].get("annotations", {}).get(keys.ISOLATED) == value
+
+
 async def test_an_unknown_job_is_not_found(cluster: KubernetesCluster) -> None:
     """And its name is in the error."""
     with pytest.raises(NotFound, match="no job has the UID nobody"):

@@ -5,22 +5,28 @@ from typing import Any
 
 import pytest
 
+from rekindle.model.cluster import JobObject, JobSpec, Node, NodeStatus, ObjectMeta, PodTemplate
 from rekindle.model.draining import Where
 from rekindle.model.explained import PodThere, There
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
 from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
+from rekindle.model.keys import HEALTH, IGNORE_RULES, SUB_HEALTHY_STRATEGY
+from rekindle.model.limits import Limits
+from rekindle.model.manifest import job_of
 from rekindle.model.recovery import Attachment, Incident, Mode, Outcome, PodRef, Progress, Switched, Verdict
+from rekindle.model.rule_file import parse, plain
 from rekindle.model.state import JobState, JobStatus, Standing
 from rekindle.policy import draining
+from rekindle.policy.explaining import there
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 JOB = Job(id=JobId("job"), name="gpt", pods=2, sub_health=SubHealthStrategy.HOT_SWITCH)
-RANK_1, MANAGER, FOREIGN = (
+RANK_1, MANAGER, UNREGISTERED = (
     PodThere(job_id="job", name="gpt-worker-1", uid="uid-of-one", pod_rank=1),
     PodThere(job_id="job", name="gpt-manager", uid="uid-of-manager"),
     PodThere(job_id="other", name="web", uid="uid-of-web", pod_rank=0),
 )
-THERE = There(rule="plain/cordoned", pods=(RANK_1, MANAGER, FOREIGN))
+THERE = There(cordoned=True, rule="plain/cordoned", pods=(RANK_1, MANAGER))
 
 
 def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobStatus:
@@ -30,8 +36,8 @@ def status(job: Job = JOB, running: Mode | None = None, **changes: Any) -> JobSt
     return JobStatus(state=state, running=running, recovery="recovery/1" if running else "")
 
 
-def cordoned(judged: str = "") -> tuple[Standing, ...]:
-    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
+def cordoned(judged: str = "", settle: float = 0.0) -> tuple[Standing, ...]:
+    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True, settle=settle)
     fault = Fault(id="c", kind=FaultKind.SUB_HEALTH, pod_ranks=(1,), node="node-1", source=WATCHER, decided=decided)
     return (Standing(fault=fault, judged=judged),)
 
@@ -69,7 +75,7 @@ def moved(**changes: Any) -> tuple[Incident, ...]:
     ],
 )
 def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: JobStatus, where: Where, why: str) -> None:
-    """A pod that would stay for good refuses the drain, one that can only not move now does not; others' pods are not shown."""
+    """A pod that would stay for good refuses the drain, one that can only not move now does not."""
     would = draining.forecast("node-1", THERE, {"job": known})
     ours, manager = would.rows
     assert (ours.where, why in ours.why) == (where, True), ours
@@ -81,9 +87,11 @@ def test_what_would_become_of_a_pod_is_said_before_anything_is_touched(known: Jo
     ("known", "where", "why"),
     [
         (status(), Where.MOVES, "it is not begun yet"),
+        (status(faults=cordoned(settle=86_400.0)), Where.MOVES, "it is not begun yet: it counts when it has lasted 86400 s"),
         (status(running=Mode.HOT_SWITCH, faults=cordoned()), Where.MOVES, "hot switch runs"),
         (status(faults=cordoned("ignored: no spare")), Where.WAITS, "ignored: no spare"),
         (status(JOB.model_copy(update={"drain": Drain.LET_GO}), faults=cordoned("no spare")), Where.STAYS, "from being evicted"),
+        (status(faults=cordoned("cancelled: cancelled by request, before training paused")), Where.STAYS, "is uncordoned and"),
         (status(holders=("uid-of-n", "*")), Where.MOVES, "its rank gets another pod"),
         (status(holders=("uid-of-n", "uid-of-t"), history=moved()), Where.MOVED, "to node-2 by a hot switch, steps lost: 0"),
         (
@@ -103,11 +111,56 @@ def test_a_node_is_left_when_the_cluster_shows_nothing_of_a_rank() -> None:
     """Not while the old pod ends there still, nor where another one came meanwhile; a manager is nobody that is waited for."""
     jobs = {"job": status(holders=("uid-of-n", "uid-of-t"), history=moved())}
     assert not draining.progress("node-1", THERE, jobs).drained
-    assert not draining.progress("node-1", THERE, jobs, THERE).drained
+    still = draining.progress("node-1", THERE, jobs, THERE)
+    assert (still.drained, still.rows[0].where, still.rows[0].why) == (False, Where.MOVES, draining.ANOTHERS_RANK)
     gone = THERE.model_copy(update={"pods": (MANAGER,)})
-    known = draining.met(THERE, gone)
-    assert len(known.pods) == 3
+    known = draining.met(THERE, gone, jobs)
+    assert len(known.pods) == 2
     assert draining.progress("node-1", known, jobs, gone).drained
     new = PodThere(job_id="job", name="gpt-worker-1-hot", uid="uid-of-two", pod_rank=1)
     came = THERE.model_copy(update={"pods": (MANAGER, new)})
-    assert not draining.progress("node-1", draining.met(THERE, came), jobs, came).drained
+    assert not draining.progress("node-1", draining.met(THERE, came, jobs), jobs, came).drained
+
+
+def test_of_a_node_that_is_cordoned_already_it_is_said_what_was_decided() -> None:
+    """And not what would be tried, as of one that is not."""
+    jobs = {"job": status(faults=cordoned("ignored: the drain waits: no spare"))}
+    now = draining.forecast("node-1", THERE, jobs).rows[0]
+    assert (now.where, now.why) == (Where.WAITS, "ignored: the drain waits: no spare")
+    there = THERE.model_copy(update={"cordoned": False})
+    assert draining.forecast("node-1", there, jobs).rows[0].where is Where.MOVES
+
+
+def test_a_node_that_a_person_calls_well_is_drained_all_the_same() -> None:
+    """As `kubectl drain` does it, unless a cordon is no maintenance by a rule, which `well` silences."""
+    status = NodeStatus(accelerators=8)
+    node = Node(metadata=ObjectMeta(name="node-1", annotations={HEALTH: "well: it was the cable"}), status=status)
+    assert (there(node, (), plain()).rule, there(node, (), plain()).refused) == ("plain/cordoned", "")
+    own = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules: [{name: slow, cordoned: true, then: sub-health}]\n"
+    assert "silences rule slow" in there(node, (), parse(own)).refused
+
+
+def test_a_rank_of_a_job_that_is_not_registered_is_no_drained_node() -> None:
+    """It was not shown, as if it were nobody's: the node counted as drained while it trained there."""
+    there = There(cordoned=True, rule="plain/cordoned", pods=(UNREGISTERED,))
+    now = draining.progress("node-1", there, {}, there)
+    assert (now.drained, [row.where for row in now.rows]) == (False, [Where.WAITS])
+    assert not draining.forecast("node-1", there, {}).refused
+    left = there.model_copy(update={"pods": ()})
+    assert draining.progress("node-1", draining.met(there, left, {}), {}, left).drained
+
+
+@pytest.mark.parametrize("known", [status(holders=("uid-of-n", "*")), status(faults=cordoned("ignored: no spare"))])
+def test_a_pod_that_the_cluster_does_not_show_any_more_has_left(known: JobStatus) -> None:
+    """Also where its rank waits for a node, as in a job that starts anew without one: the node may be maintained."""
+    gone = THERE.model_copy(update={"pods": (MANAGER,)})
+    now = draining.progress("node-1", THERE, {"job": known}, gone)
+    assert (now.drained, now.rows[0].where) == (True, Where.MOVED)
+
+
+def test_a_job_that_ignores_cordons_by_its_object_refuses_the_drain() -> None:
+    """The annotation did not reach the job's workflow: the node was cordoned, and its ranks were waited for that never left."""
+    marks = {SUB_HEALTHY_STRATEGY: "hotSwitch"}, {IGNORE_RULES: "nvidia/throttled, plain/cordoned"}
+    metadata = ObjectMeta(name="gpt", uid="job", labels=marks[0], annotations=marks[1])
+    found = JobObject(metadata=metadata, spec=JobSpec(pods=2, ranks_per_pod=1, template=PodTemplate(command=("x",))))
+    assert draining.forecast("node-1", THERE, {"job": status(job_of(found, Limits()))}).rows[0].where is Where.STAYS

@@ -4,23 +4,45 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
 from rekindle.model.job import Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
-from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at
+from rekindle.model.state import JobState, Standing
+from rekindle.policy import cases
+from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, waited
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+JOB = Job(id=JobId("job"), name="gpt", pods=4, sub_health=SubHealthStrategy.HOT_SWITCH)
 NO_SPARE, PAUSED = f"{WAITS}: no spare", f"{WAITS}: {WENT_BACK}: exit code 1"
 
 
-def tried(reason: str, since: datetime) -> Incident:
+def tried(reason: str, since: datetime, summary: str = "s") -> Incident:
     """It takes a minute."""
     verdict = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.IGNORED, reason=reason)
-    policy, seconds = SubHealthStrategy.HOT_SWITCH, MINUTE.total_seconds()
+    policy, seconds, ended = SubHealthStrategy.HOT_SWITCH, MINUTE.total_seconds(), Outcome.IGNORED
     return Incident(
-        number=1, summary="s", started_at=since, seconds=seconds, verdict=Outcome.IGNORED, ladder=(verdict,), policy_after=policy
+        number=1, summary=summary, started_at=since, seconds=seconds, verdict=ended, ladder=(verdict,), policy_after=policy
     )
+
+
+def a_case(pod_rank: int, node: str) -> cases.Case:
+    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
+    fault = Fault(
+        id=f"c/{pod_rank}",
+        kind=FaultKind.SUB_HEALTH,
+        pod_ranks=(pod_rank,),
+        node=node,
+        code="Cordoned",
+        message=f"node {node} is cordoned"[:160],
+        source=WATCHER,
+        decided=decided,
+        accepted_at=NOW,
+    )
+    found = cases.next_case(JobState.of(JOB).with_(faults=(Standing(fault=fault),)), NOW)
+    assert found
+    return found
 
 
 @pytest.mark.parametrize(
@@ -49,3 +71,13 @@ def test_the_owner_of_a_job_may_have_it_tried_more_often_or_more_rarely() -> Non
     for limit in (timedelta(seconds=2), 2 * MOST_RARELY):
         job = Job(id=JobId("job"), name="gpt", pods=1, limits=Limits(drain_again=limit))
         assert again_at(job, tried(PAUSED, NOW), tried(PAUSED, NOW + MINUTE)) == NOW + 2 * MINUTE + limit
+
+
+@pytest.mark.parametrize("node", ["node-1", "a" * 253], ids=["short", "long"])
+def test_two_pods_of_one_node_wait_each_by_itself(node: str) -> None:
+    """The tries of the one are none of the other: each has its event and its own pace. Its own one is found however many are
+    between, and however long the name of its node is."""
+    first, second = a_case(1, node), a_case(2, node)
+    history = (tried(PAUSED, NOW, first.summary), tried(PAUSED, NOW + MINUTE, second.summary))
+    assert waited(history[:1], second) is None
+    assert (waited(history, first), waited(history, second)) == history

@@ -241,14 +241,18 @@ class Harness:
     async def looked_at(self, activity: str, times: int) -> None:
         """Waits until the running recovery has had an activity carried out so often."""
         async with asyncio.timeout(30):
-            while True:
-                events = (await self.recovery.fetch_history()).events
-                scheduled = [event.activity_task_scheduled_event_attributes for event in events]
-                done = {event.activity_task_completed_event_attributes.scheduled_event_id for event in events}
-                named = [event for event, asked in zip(events, scheduled, strict=True) if asked.activity_type.name == activity]
-                if len([event for event in named if event.event_id in done]) >= times:
-                    return
+            while await self._times_done(activity) < times:
                 await asyncio.sleep(0.03)
+
+    async def _times_done(self, activity: str) -> int:
+        try:
+            events = (await self.recovery.fetch_history()).events
+        except RPCError:  # it is being started
+            return 0
+        scheduled = [event.activity_task_scheduled_event_attributes for event in events]
+        done = {event.activity_task_completed_event_attributes.scheduled_event_id for event in events}
+        named = [event for event, asked in zip(events, scheduled, strict=True) if asked.activity_type.name == activity]
+        return len([event for event in named if event.event_id in done])
 
     async def recorded(self, workflow: WorkflowHandle[Any, Any], event: str) -> None:
         """Waits until a workflow has worked on an event of this type."""

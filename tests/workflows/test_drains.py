@@ -99,7 +99,7 @@ async def test_with_a_spare_a_pod_leaves_a_node_before_it_is_drained(temporal: W
     """By a hot switch, whatever the job says of drains without a spare."""
     async with training(temporal, a_drained_job(drain)) as (world, _):
         await world.fault(cordoned())
-        assert [one.outcome for one in (await world.incident()).ladder] == [Outcome.RECOVERED]
+        assert [(one.outcome, one.look_at) for one in (await world.incident()).ladder] == [(Outcome.RECOVERED, "")]
 
 
 async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: WorkflowEnvironment) -> None:
@@ -118,6 +118,20 @@ async def test_a_job_that_may_not_be_rescheduled_waits_instead(temporal: Workflo
         async with the_next_run(world):
             await world.skip(LATER, of=world.entity)
         assert (await world.incident(2)).verdict is Outcome.RECOVERED
+
+
+async def test_a_hot_switch_that_a_person_asks_for_keeps_the_drain_held(temporal: WorkflowEnvironment) -> None:
+    """Without a spare it lowered the policy, and so took the job's budget away: the next eviction restarted the job."""
+    cluster = ScriptedCluster(job := a_drained_job())
+    cluster.spare = False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        async with the_next_run(world):
+            assert (await (await world.front()).result()).outcome is Outcome.IGNORED
+        state = (await world.status()).state
+        assert (state.policy, state.drain_again is None) == (SubHealthStrategy.HOT_SWITCH, False)
+        assert (await world.judged()).startswith(f"ignored: {drains.WAITS}")
 
 
 async def test_a_drain_that_a_person_lets_wait_says_so(temporal: WorkflowEnvironment) -> None:

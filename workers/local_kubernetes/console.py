@@ -46,6 +46,7 @@ def application(api: Api, state_dir: Path, pod_logs: Path) -> web.Application:
             web.get("/pods", console.list_pods),
             web.get("/pods/{pod}/logs", console.logs),
             web.get("/nodes", console.list_nodes),
+            web.get("/nodes/{node}", console.get_node),
             web.patch("/nodes/{node}", console.patch_node),
             web.get("/events", console.list_events),
         ]
@@ -141,6 +142,9 @@ class Console:
     async def list_nodes(self, _: web.Request) -> web.Response:
         return list_of([node_of(node) for node in (await self._api.list(NODES)).items])
 
+    async def get_node(self, request: web.Request) -> web.Response:
+        return one(node_of(await self._api.get(f"{NODES}/{request.match_info['node']}")))
+
     async def patch_node(self, request: web.Request) -> web.Response:
         """Conditions as something on the node would write them; a node that is not ready is one whose kubelet is gone."""
         path = f"{NODES}/{request.match_info['node']}"
@@ -149,6 +153,8 @@ class Console:
         if patch.accelerators is not None:
             amounts = {ACCELERATOR: str(patch.accelerators)}
             node = await self._api.patch(f"{path}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+        if patch.annotations:
+            node = await self._api.patch(path, {"metadata": {"annotations": patch.annotations}})
         if patch.unschedulable is not None:
             node = await self._api.patch(path, {"spec": {"unschedulable": patch.unschedulable or None}})
         for condition in patch.conditions:

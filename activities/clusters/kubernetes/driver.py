@@ -14,7 +14,15 @@ from activities.clusters.kubernetes.hands import Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
-from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of, training_side_of
+from activities.clusters.kubernetes.objects import (
+    PodsOf,
+    failure_of,
+    is_managed,
+    job_object_of,
+    node_of,
+    pod_of,
+    training_side_of,
+)
 from activities.clusters.kubernetes.reader import Reader, is_name
 from activities.clusters.kubernetes.reports import places, reports_of
 from activities.clusters.kubernetes.said import SaidOfNodes
@@ -124,11 +132,11 @@ class KubernetesCluster:
         await self._api.patch(_node(name), {"spec": {"unschedulable": cordoned or None}})
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """One list of the node's pods, whosever they are; what is none of a job costs no further request."""
+        """One list of the node's pods, whosever they are; what is none of a job costs no further request, and is not shown."""
         found: list[Pod] = []
         for job, pods in await self._reader.on_node(node):
             with suppress(BadInput):
-                found += self._read(job, pods)
+                found += self._read(job, pods) if is_managed(job) else ()
         return [pod for pod in found if not is_over(pod)]
 
     async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
@@ -305,5 +313,5 @@ def _stem_of_standbys(job: Workload) -> str:
 def _node(name: str) -> str:
     """Its path. People write names of nodes, and so do training sides in their reports."""
     if not is_name(name):
-        raise NotFound(f"node {cut(name, LONGEST_NAME)}")
+        raise NotFound(f"there is no node {cut(name, LONGEST_NAME)!r}")
     return f"{NODES}/{name}"
