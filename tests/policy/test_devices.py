@@ -1,5 +1,7 @@
 """Which device of which node belongs to which rank."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,6 +157,18 @@ def test_several_gpus_in_one_condition_are_several_faults() -> None:
         ("process", "Xid 94", (0,)),
         ("node", "Xid 79", (1,)),
     }
+
+
+def test_a_large_job_whose_nodes_all_name_a_gpu_holds_up_nobody() -> None:
+    """One process looks at all jobs, each in its turn."""
+    names = [f"node-{number}" for number in range(1200)]
+    pods = [pod(number, f"pod-{number}", node=name, uuids=EVEN) for number, name in enumerate(names)]
+    hot = sick(BY_ADDRESS.replace("15:00", "14:00"), SMI)
+    nodes = tuple(hot.model_copy(update={"metadata": hot.metadata.model_copy(update={"name": n, "uid": n})}) for n in names)
+    began = time.process_time()
+    found = sight(view(*pods, nodes=nodes, of=job(pods=1200, each=4)), rules_of("nvidia")).faults
+    assert time.process_time() - began < 2.0
+    assert {rank for one in found for rank in one.pod_ranks} == set(range(1200))
 
 
 @pytest.mark.parametrize(
