@@ -57,9 +57,8 @@ def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPo
     by_uuid = uuids(named)
     if by_uuid and all(one.pod.status.uuids for one in pods):
         return Struck([one for one in pods if not set(by_uuid).isdisjoint(map(plain, one.pod.status.uuids))])
-    counts = len(pods) == 1 or not any(one.pod.status.uuids for one in pods)
-    if ids is None or not counts or len(rows) != node.status.accelerators or not {row.device for row in rows}.issuperset(ids):
-        return Struck(pods)  # others have devices here too, or names of another kind: nobody knows whose it is
+    if ids is None or len(here) != 1 or len(rows) != node.status.accelerators or not {row.device for row in rows}.issuperset(ids):
+        return Struck(pods)  # other pods have devices here too, or names of another kind: nobody knows whose it is
     owners = {row.pod_rank for row in rows if row.device in ids}
     return _with_ranks(rows, ids, [one for one in pods if one.rank in owners or one.backup])
 

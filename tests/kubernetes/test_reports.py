@@ -286,6 +286,17 @@ def test_nvsentinel_s_conditions_mean_what_they_say(kind: str, message: str, exp
     assert sight(view(*pods, nodes=(node_of(raw),)), rules_of("nvidia")).faults == ()
 
 
+@pytest.mark.parametrize(("each", "ranks"), [(4, {2}), (3, {0, 1, 2})])
+def test_a_gpu_that_its_device_plugin_gives_to_nobody_is_one_of_the_node_all_the_same(each: int, ranks: set[int]) -> None:
+    """A pod that has all of them has it, too, and its ranks are counted; of one that was given the others nobody knows which."""
+    message = "ErrorCode:94 GPU:2 contained Recommended Action=NONE;"
+    status = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}}
+    conditions = [{"type": "GpuXidError", "status": "True", "reason": "Xid", "message": message}]
+    raw = {"metadata": {"name": "node-0", "uid": "n", "resourceVersion": "1"}, "status": {**status, "conditions": conditions}}
+    found = sight(view(pod(0), nodes=(node_of(raw),), of=job(pods=1, each=each)), rules_of("nvidia")).faults
+    assert {rank for one in found for rank in one.ranks} == ranks
+
+
 # ---- as the watch keeps it
 
 

@@ -140,9 +140,11 @@ def test_a_gpu_of_another_job_concerns_nobody_here() -> None:
     assert concerned(XID, "", pod(0, uuids=EVEN)) == (set(), set())
 
 
-def test_where_pods_say_nothing_the_node_s_own_order_counts_if_the_job_has_all_of_it() -> None:
-    """Otherwise all of its pods there are concerned."""
-    assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({1}, {5})
+def test_where_pods_say_nothing_the_node_s_own_order_counts_if_one_of_them_has_all_of_it() -> None:
+    """Which of several pods was given which device is nobody's guess: all of them are concerned."""
+    whole = view(pod(0), nodes=(sick(BY_ADDRESS.replace("79", "94"), SMI),), of=job(pods=1, each=8))
+    assert {rank for one in sight(whole, rules_of("nvidia")).faults for rank in one.ranks} == {5}
+    assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({0, 1}, set(range(8)))
     assert concerned(BY_ADDRESS, "", pod(0), pod(1)) == ({0, 1}, set(range(8)))
     assert concerned(BY_ADDRESS, SMI, pod(0)) == ({0}, {0, 1, 2, 3})
 

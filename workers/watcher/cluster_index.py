@@ -108,7 +108,7 @@ class ClusterIndex:
 
 def _says(node: Node) -> tuple[object, ...]:
     """What rules look at."""
-    return node.status.conditions, node.spec, node.status.reports, node.metadata.labels, node.metadata.annotations
+    return node.status, node.spec, node.metadata.labels, node.metadata.annotations
 
 
 def _newer(table: dict[str, Thing], key: str, thing: Thing) -> bool:

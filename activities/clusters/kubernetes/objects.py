@@ -61,7 +61,7 @@ def node_of(raw: Object) -> Node:
     """
     lean = {part: _lean(value) for part, value in raw.items()}
     node = {"status": {}, "spec": {}, **shapes.checked(shapes.Node, lean)}
-    amounts = node["status"].get("allocatable", {})
+    amounts = node["status"].get("capacity") or node["status"].get("allocatable", {})  # of what is broken, too
     conditions = _conditions(node["status"].get("conditions", ()))
     return Node(
         metadata=metadata_of(node),

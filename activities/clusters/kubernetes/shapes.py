@@ -242,6 +242,7 @@ class Speaker(Shape):
 
 class NodeStatus(Shape):
     allocatable: dict[str, Amount] = {}
+    capacity: dict[str, Amount] = {}
     conditions: list[Condition] = []
 
 
