@@ -5,7 +5,7 @@ Asked by `policy.sighting`, which makes faults of the answers, and by whoever ex
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, Node, NodeReport, Pod
 from rekindle.model.fault import CORDONED
 from rekindle.model.keys import HEALTH
-from rekindle.model.rules import Named, Rules, Then
+from rekindle.model.rules import Named, Rule, Rules, Then
 from rekindle.policy.device_names import ALSO
 
 WELL = "well"
@@ -114,12 +114,20 @@ def is_of_matter(report: NodeReport, rules: Rules) -> bool:
     """Whether it may make a difference: to a rule that does not call it nothing, or to one that asks what is beside it. Of
     others than events it is kept in any case, so that it can be shown as unused."""
     fact = _reported(report)
-    takes = next((named for named in rules.by_source["report"] if named.rule.takes(fact.values)), None)
     is_asked_for = any(
         (rule.beside and rule.beside.takes(fact.values)) or (rule.healed and rule.healed.takes("report", fact.values))
         for rule in (named.rule for named in rules.rules)
     )
-    return is_asked_for or report.source != "event" or (takes is not None and takes.rule.then is not Then.NOTHING)
+    means = any(rule.then is not Then.NOTHING for rule in _perhaps(fact, rules))
+    return is_asked_for or report.source != "event" or means
+
+
+def _perhaps(fact: Fact, rules: Rules) -> Iterator[Rule]:
+    """Those of which one decides about a report, whatever is shown beside it."""
+    for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
+        yield rule
+        if rule.beside is None:
+            return  # whatever comes behind it does not decide
 
 
 def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:
@@ -140,13 +148,7 @@ def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tup
 
 def over_at(report: NodeReport, rules: Rules) -> datetime | None:
     """When it is over by itself: by its own word, or by the rules that may take it. None: it lasts as long as its object."""
-    lasting: list[timedelta | None] = []
-    fact = _reported(report)
-    for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
-        if rule.then is not Then.NOTHING:
-            lasting.append(rule.lasts(report.source))
-        if rule.beside is None:
-            break  # whatever comes behind it does not decide
+    lasting = [rule.lasts(report.source) for rule in _perhaps(_reported(report), rules) if rule.then is not Then.NOTHING]
     told = report.told or report.since
     known = [one for one in lasting if one is not None]
     by_rule = told + max(known) if told and known and len(known) == len(lasting) else None

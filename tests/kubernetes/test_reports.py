@@ -23,7 +23,9 @@ from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
+from rekindle.policy.rules import of_node
 from rekindle.policy.sighting import sight
+from tests.policy.test_rules import written
 from tests.support.job_views import job, node, pod, view
 
 Object = dict[str, Any]
@@ -298,6 +300,17 @@ def test_a_gpu_that_its_device_plugin_gives_to_nobody_is_one_of_the_node_all_the
 
 
 # ---- as the watch keeps it
+
+
+def test_an_event_that_means_nothing_beside_another_one_is_kept_for_what_it_means_alone() -> None:
+    """Whatever is told beside it comes and goes."""
+    at, hot = where("nvidia", of_event), event()
+    takes = f"report: {{source: event, code: {hot['reason']}}}"
+    rules = written(f"{takes}, beside: {{source: event, code: Maintained}}, then: nothing", f"{takes}, then: sub-health")
+    known = SaidOfNodes(rules, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    hot["metadata"]["managedFields"] = [{"time": "2026-01-01T00:00:00Z"}]
+    known.take(at, hot, gone=False)
+    assert [one.then for one in of_node(known.put(node()), rules)] == ["sub-health"]
 
 
 def where(rules: str, source: Any) -> Where:

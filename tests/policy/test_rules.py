@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -170,6 +170,16 @@ def test_containers_and_conditions_of_pods_have_rules_too() -> None:
         (FaultKind.SUB_HEALTH, (3,), ""),
     ]
     assert [one.decided.maintenance for one in found if one.decided] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_a_rule_may_be_about_any_condition_of_a_pod(status: Literal["True", "False"]) -> None:
+    """In the order in which the pod has them."""
+    conditions = tuple(Condition(type=kind, status=status) for kind in ("Ready", "PodScheduled"))
+    well = pod()
+    shown = well.model_copy(update={"status": well.status.model_copy(update={"conditions": conditions})})
+    found = faults(view(shown), written('podCondition: {type: "*", status: "*"}, then: sub-health'))
+    assert [one.code for one in found] == ["Ready", "PodScheduled"]
 
 
 def test_a_container_beside_the_training_may_crash_as_it_likes() -> None:
