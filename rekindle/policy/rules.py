@@ -30,6 +30,9 @@ LONGEST_MESSAGE = 10_000
 ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
 """In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
 
+NO_ROOM = ";..."
+"""At the end of a message of NVSentinel that would have been longer than its limit of 1,024 bytes."""
+
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -246,11 +249,27 @@ def _conditions(conditions: Iterable[Condition], source: str) -> Iterator[Fact]:
 
 
 def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
-    """What a condition says, with the code of each part: other devices may have other errors."""
-    parts = [part.strip() for part in condition.message.split(";") if part.strip()]
-    if not parts or not all(ERROR_CODE.search(part) for part in parts):
-        yield condition.message, condition.reason or condition.type
+    """What a condition says, with the code of each error: other devices may have other errors. What has no code is of the error
+    before it."""
+    parts, reason = _parts(condition.message), condition.reason or condition.type
+    if not any(map(ERROR_CODE.search, parts)):
+        yield "; ".join(parts) if NO_ROOM in condition.message else condition.message, reason
         return
-    for part in parts[:MOST_DEVICES]:
-        code = ERROR_CODE.search(part)
-        yield part, f"{condition.reason or condition.type} {code[1] if code else ''}"
+    errors: list[str] = []
+    for part in parts:
+        if errors and not ERROR_CODE.search(part):
+            errors[-1] = f"{errors[-1]}; {part}"
+        else:
+            errors.append(part)
+    for error in errors[:MOST_DEVICES]:
+        code = ERROR_CODE.search(error)
+        yield error, f"{reason} {code[1]}" if code else reason
+
+
+def _parts(message: str) -> list[str]:
+    """Where there was no room for all, the last word of the last one that is there is half a word, perhaps of another device."""
+    whole, no_room, _ = message.partition(NO_ROOM)
+    parts = whole.split(";")
+    if no_room:
+        parts[-1] = parts[-1][: parts[-1].rfind(" ") + 1]
+    return [part.lstrip() for part in parts if part.strip()]

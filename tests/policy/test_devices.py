@@ -173,6 +173,21 @@ def test_a_large_job_whose_nodes_all_name_a_gpu_holds_up_nobody() -> None:
     assert {rank for one in found for rank in one.pod_ranks} == set(range(1200))
 
 
+def test_a_condition_that_has_no_room_for_all_its_errors_is_believed_as_far_as_it_goes() -> None:
+    """NVSentinel cuts the last one somewhere, and says so: half a name is no device, and half a code no error."""
+    both = f"ErrorCode:94 PCI:0000:10:00 GPU_UUID:{uuid(0)} Recommended Action=NONE;{XID}"
+    third = f"ErrorCode:79 PCI:0000:14:00 GPU_UUID:{uuid(4)} "
+    pods, errors = (pod(0, uuids=EVEN), pod(1, uuids=ODD)), {("process", "Xid 94", (0,)), ("node", "Xid 79", (1,))}
+    for length in range(1, len(third)):
+        shown = sick(f"{both}{third[:length]};...", SMI)
+        found = {
+            (one.kind.value, one.code, one.pod_ranks) for one in sight(view(*pods, nodes=(shown,)), rules_of("nvidia")).faults
+        }
+        known = "PCI:0000:14:00 " in third[:length] and ("node", "Xid 79", (0,))
+        said = "ErrorCode:79 " in third[:length] and ("node", "Xid 79", (0, 1))
+        assert found == errors | {one for one in (known or said,) if one}, third[:length]
+
+
 @pytest.mark.parametrize(
     ("written", "spelling"),
     [
