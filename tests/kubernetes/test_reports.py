@@ -244,6 +244,8 @@ def test_an_event_of_a_node_is_a_report() -> None:
     """A card that throttles slows all ranks down; other events say nothing."""
     (fault,) = said(*of_event(event())["node-0"], rules="nvidia")
     assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.SUB_HEALTH, (0,), "GpuThermalWatchIsNotHealthy")
+    last = event(message=f"ErrorCode:DCGM_FR_CLOCK_THROTTLE_THERMAL {'slow ' * 100}GPU:2 Recommended Action=NONE;")
+    assert [one.pod_ranks for one in said(*of_event(last)["node-0"], rules="nvidia")] == [(1,)]
     assert said(*of_event(event("Normal", "NodeReady"))["node-0"], rules="nvidia") == ()
     assert of_event(event(involvedObject={"kind": "Pod", "name": "node-0"})) == {}
 

@@ -124,6 +124,7 @@ def concerned(message: str, smi: str, *pods: Pod) -> tuple[set[int], set[int]]:
         (XID, "", {1}, {4, 5, 6, 7}),
         (DCGM, "", {1}, {4, 5, 6, 7}),
         (BY_ADDRESS, "", {0, 1}, set(range(8))),
+        (XID[: XID.index(uuid(5)) + 13], "", {0, 1}, set(range(8))),
         (XID, SMI.replace(uuid(5), uuid(99)), {1}, {4, 5, 6, 7}),
     ],
 )

@@ -20,7 +20,7 @@ from rekindle.model.bounds import cut
 from rekindle.model.cluster import NodeReport
 from rekindle.model.public_fault import LEAST_SECONDS, LEVELS, MOST_FAULTS, MOST_INFLUENCES, SERIAL
 from rekindle.model.rules import Rules
-from rekindle.model.sizes import LONGEST_NOTE
+from rekindle.model.sizes import LONGEST_TEXT
 from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
@@ -132,7 +132,7 @@ def of_event(raw: Object) -> Reports:
         code=event.get("reason", ""),
         level=event.get("type", ""),
         by=written or event.get("reportingComponent", ""),
-        message=cut(event.get("message", ""), LONGEST_NOTE),
+        message=cut(event.get("message", ""), LONGEST_TEXT),
         since=_moment(event.get("firstTimestamp") or event.get("eventTime")),
         told=_written(event["metadata"]) or _moment(_last_told(event)) or _moment(event["metadata"].get("creationTimestamp")),
     )
@@ -265,7 +265,7 @@ def _json(data: Mapping[str, str], key: str) -> Any:
 def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) -> NodeReport:
     """Devices may be cards, `Ascend910-2`, of which the number is the local id."""
     ids = tuple(number for one in devices if (number := one.rpartition("-")[2]).isdecimal())
-    words = cut(told.pop("message"), LONGEST_NOTE)
+    words = cut(told.pop("message"), LONGEST_TEXT)
     return NodeReport(id=name, source=source, devices=ids, message=words, code=told["code"], level=told.get("level", ""))
 
 
