@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from rekindle.errors import ClusterUnavailable
+from rekindle.errors import BadInput, ClusterUnavailable
 from rekindle.model.public_fault import Envelope, PublicFault
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
@@ -25,7 +25,7 @@ class Remembered:
         self.problem: Exception | None = None
 
     async def tell(self, envelope: Envelope, fault: PublicFault) -> None:
-        if self.problem:
+        if self.problem and fault.assertion == "occur":
             raise self.problem
         self.told.append(fault)
 
@@ -101,6 +101,17 @@ async def test_a_bad_fault_does_not_keep_the_good_ones_beside_it_from_being_take
         code, info = await send(target, request(fault(), fault("999999999"), fault("010001002")))
     assert (code, [one.fault_code for one in kept.told]) == (0, ["220001001", "010001002"])
     assert "1 of 3 were left out: faults.1.faultCode: '999999999'" in info
+
+
+async def test_where_there_is_no_room_for_a_fault_the_end_of_another_one_is_taken() -> None:
+    """Otherwise there would never be room again."""
+    kept = Remembered()
+    kept.problem = BadInput("faults: 5000 public faults stand already")
+    async with served(kept) as target:
+        code, info = await send(target, request(fault(), fault(assertion="recover")))
+        assert (code, [one.assertion for one in kept.told]) == (0, ["recover"])
+        assert "1 of 2 were left out: faults: 5000" in info
+        assert await send(target, request(fault(), fault())) == (409, "\n".join([str(kept.problem)] * 2))
 
 
 async def test_a_sender_that_sends_too_much_is_told_so() -> None:

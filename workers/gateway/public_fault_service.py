@@ -70,14 +70,17 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
             return wire.RespStatus(code=INVALID_RATE, info=problem)
         try:
             envelope, faults, left_out = _understood(request, kept.rules)
-            for fault in faults:
-                await kept.faults.tell(envelope, fault)
+            refused = [problem for fault in faults if (problem := await _problem(kept, envelope, fault))]
+            if len(refused) == len(faults):
+                raise BadInput("\n".join([*left_out, *refused][:TOLD]))
         except BadInput as error:
             return wire.RespStatus(code=INVALID_PARAMETER, info=str(error))
         except ClusterError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        logger.info("public faults", extra={"sender": envelope.resource, "faults": len(faults), "left_out": len(left_out)})
+        left_out = [*left_out, *refused]
+        taken = len(request.faults) - len(left_out)
+        logger.info("public faults", extra={"sender": envelope.resource, "faults": taken, "left_out": len(left_out)})
         return wire.RespStatus(code=OK, info=_answer(len(request.faults), left_out))
 
     def _limited(self, sender: str, rules: Rules) -> str:
@@ -115,6 +118,15 @@ def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelop
     if not good:
         raise BadInput("\n".join(wrong[:TOLD]))
     return envelope, good, wrong
+
+
+async def _problem(kept: Kept, envelope: Envelope, fault: PublicFault) -> str:
+    """Why there is no room for a fault; empty: it is kept."""
+    try:
+        await kept.faults.tell(envelope, fault)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _fault(message: wire.Fault, rules: Rules) -> PublicFault:
