@@ -23,7 +23,7 @@ from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
-from rekindle.policy.rules import of_node
+from rekindle.policy.rules import of_node, over_at
 from rekindle.policy.sighting import sight
 from tests.policy.test_rules import written
 from tests.support.job_views import job, node, pod, view
@@ -185,8 +185,20 @@ def test_a_node_may_be_named_by_its_serial_number() -> None:
     assert len(known.put(numbered).status.reports) == 1
     assert [one.status.reports for one in known.take(at, told, gone=True)] == [()]
     assert [len(one.status.reports) for one in known.take(at, told, gone=False)] == [1]
+    renamed = numbered.model_copy(update={"metadata": numbered.metadata.model_copy(update={"name": "node-1"})})
+    assert len(known.put(renamed).status.reports) == 1
     known.drop(numbered)
+    assert [one.metadata.name for one in known.take(at, told, gone=False)] == ["node-1"]
+    known.drop(renamed)
     assert known.put(node()).status.reports == ()
+
+
+def test_a_moment_that_is_none_keeps_nobody_from_looking() -> None:
+    """A rule may count from it."""
+    told = public("220001001")
+    told["faults"][0]["faultTime"] = 253402300799000
+    (report,) = of_public_fault(config_map("f", PublicFault=told))["node-0"]
+    assert over_at(report, written("report: {source: public-fault}, then: fault, expires: 60")) is None
 
 
 def test_a_card_that_clusterd_has_separated_is_broken_until_somebody_takes_it_out() -> None:

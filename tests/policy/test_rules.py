@@ -1,10 +1,14 @@
 """What a cluster shows means what the rules say."""
 
+import re
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rekindle.errors import BadInput
 from rekindle.model.cluster import (
@@ -21,7 +25,7 @@ from rekindle.model.cluster import (
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULES
 from rekindle.model.rule_file import parse, plain, rules_of
-from rekindle.model.rules import Rules
+from rekindle.model.rules import Rules, is_like
 from rekindle.policy import rules as policy
 from rekindle.policy.explaining import nodes_now
 from rekindle.policy.sighting import sight
@@ -127,6 +131,19 @@ def test_a_device_that_a_message_names_concerns_who_has_it() -> None:
     (fault,) = faults(view(*halves, nodes=(sick,)), rules)
     assert (fault.pod_ranks, fault.ranks, fault.details[0].device) == ((1,), (3,), "3")
     assert faults(view(pod(0, devices=("0", "1")), pod(1, devices=("4", "5")), nodes=(sick,)), rules) == ()
+
+
+@given(st.text("ab\n", max_size=12), st.text("ab*", max_size=6))
+def test_a_star_stands_for_anything(text: str, pattern: str) -> None:
+    """Also for nothing, and for lines."""
+    assert is_like(text, pattern) == bool(re.fullmatch(pattern.replace("*", "(?s:.*)"), text))
+
+
+def test_a_long_message_costs_no_time() -> None:
+    """Whoever wrote it, and however like the pattern it is."""
+    began = time.process_time()
+    assert not is_like("gpu error " * 3200, "*gpu*error*fatal*")
+    assert time.process_time() - began < 1.0
 
 
 def test_where_nobody_says_who_has_a_device_ranks_are_counted_if_the_job_has_the_whole_node() -> None:

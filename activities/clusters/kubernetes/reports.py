@@ -38,6 +38,9 @@ MANUAL_INFO = "clusterd-manual-info-cm"
 HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 """In JSON, of a character that is written as two."""
 
+END_OF_TIME = 10**13
+"""In milliseconds; the contract has 13 digits."""
+
 MOST = 256
 """Reports of one object."""
 
@@ -270,7 +273,7 @@ def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) ->
 
 
 def _milliseconds(moment: object) -> datetime | None:
-    return datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) and moment > 0 else None
+    return datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) and 0 < moment < END_OF_TIME else None
 
 
 def _last_told(event: Object) -> str | None:
