@@ -169,16 +169,25 @@ def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
 
 
 def _decided(shown: Sequence[Fact], rules: Rules) -> list[tuple[Fact, Named | None]]:
-    found = ((fact, _decides(fact, rules, shown)) for fact in shown)
-    return [(fact, named) for fact, named in found if named is None or not _has_healed(fact, named, shown)]
+    """Of a node there may be thousands of events, of which each is asked for once by each rule."""
+    reports = [one for one in shown if one.source == "report"]
+    beside = {
+        named.name: [one for one in reports if named.rule.beside.takes(one.values)] for named in rules.rules if named.rule.beside
+    }
+    found = [(fact, _decides(fact, rules, beside)) for fact in shown]
+    deciding = {named.name: named for _, named in found if named}
+    over = {
+        name: [one for one in shown if named.rule.healed.takes(one.source, one.values)]
+        for name, named in deciding.items()
+        if named.rule.healed
+    }
+    return [(fact, named) for fact, named in found if named is None or not _has_healed(fact, named, over.get(named.name, ()))]
 
 
-def _has_healed(fact: Fact, named: Named, shown: Sequence[Fact]) -> bool:
-    """Whether its counterpart was told, not before it, of the same devices or of the whole node."""
-    healed, devices = named.rule.healed, set(Finding(named, fact).devices)
-    if healed is None:
-        return False
-    later = (one for one in shown if one is not fact and _told(one) >= _told(fact) and healed.takes(one.source, one.values))
+def _has_healed(fact: Fact, named: Named, over: Iterable[Fact]) -> bool:
+    """Whether one of what says so was told, not before it, of the same devices or of the whole node."""
+    later = [one for one in over if one is not fact and _told(one) >= _told(fact)]
+    devices = set(Finding(named, fact).devices) if later else set()
     return any(not (of := Finding(named, one).devices) or (devices and devices <= set(of)) for one in later)
 
 
@@ -186,15 +195,12 @@ def _told(fact: Fact) -> datetime:
     return fact.told or fact.since or NEVER
 
 
-def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
+def _decides(fact: Fact, rules: Rules, beside: Mapping[str, Sequence[Fact]]) -> Named | None:
     """The first rule that takes it, among all that is shown beside it."""
 
     def takes(named: Named) -> bool:
         rule = named.rule
-        beside = rule.beside
-        return rule.takes(fact.values) and (
-            beside is None or any(beside.takes(one.values) for one in shown if one is not fact and one.source == "report")
-        )
+        return rule.takes(fact.values) and (rule.beside is None or any(one is not fact for one in beside[named.name]))
 
     return next(filter(takes, rules.by_source[fact.source]), None)
 

@@ -343,6 +343,18 @@ def test_what_says_that_it_has_healed_ends_a_report() -> None:
     assert [fact.saw for fact, _ in policy.decisions(cool, by_condition)] == ["condition GpuWatch=False"]
 
 
+def test_thousands_of_events_of_a_node_are_looked_at_in_a_moment() -> None:
+    """One that is told again with other words is another one."""
+    rules = written(
+        "report: {source: event, code: GpuHot}, beside: {source: switch}, then: fault",
+        "report: {source: event, code: GpuHot}, then: sub-health, healed: {report: {source: event, code: GpuCool}}",
+    )
+    many = shows(reports=tuple(told(at=number, message=str(number)) for number in range(5000)))
+    began = time.process_time()
+    assert len(policy.of_node(many, rules)) == 5000
+    assert time.process_time() - began < 2.0
+
+
 def test_a_backup_on_a_broken_node_is_told_of_as_such() -> None:
     """As one on a lost node is."""
     rules = written("condition: {type: GpuXid}, then: fault")
