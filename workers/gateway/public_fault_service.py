@@ -58,6 +58,8 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         """None: the cluster, or its rules, know no public faults."""
         self._left: dict[str, tuple[float, float]] = {}
         """Requests that a sender may send, and when that was counted."""
+        self._reading = asyncio.Lock()
+        """One request is read at a time, between what all streams have to say: the largest takes more than a second."""
 
     async def SendPublicFault(self, request: wire.PublicFaultRequest, context: Context) -> wire.RespStatus:
         await self._platforms.admit(context)
@@ -69,7 +71,8 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         if problem := self._limited(request.resource, kept.rules):
             return wire.RespStatus(code=INVALID_RATE, info=problem)
         try:
-            envelope, faults, left_out = _understood(request, kept.rules)
+            async with self._reading:
+                envelope, faults, left_out = await _understood(request, kept.rules)
             refused = [problem for fault in faults if (problem := await _problem(kept, envelope, fault))]
             if len(refused) == len(faults):
                 raise BadInput("\n".join([*left_out, *refused][:TOLD]))
@@ -95,7 +98,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         return "" if left >= 1 else f"resource: {sender} sends too much: {BURST} requests at once, then {REFILL:g} a second"
 
 
-def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:
+async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:
     """The faults that are as the contract wants them, and what is wrong with the others.
 
     Raises:
@@ -111,6 +114,7 @@ def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelop
     good: list[PublicFault] = []
     wrong: list[str] = []
     for number, one in enumerate(request.faults):
+        await asyncio.sleep(0)
         try:
             good.append(_fault(one, rules))
         except BadInput as error:
