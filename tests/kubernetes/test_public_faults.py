@@ -1,5 +1,7 @@
 """Public faults that come by the wire, kept in the real API server and seen by the real watch."""
 
+import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,8 +11,9 @@ import pytest
 import yaml
 
 from activities.clusters.api_server import Api, Listing, Object
-from activities.clusters.kubernetes.public_faults import OURS, PublicFaults
+from activities.clusters.kubernetes.public_faults import KEY, MOST, OURS, PublicFaults
 from activities.clusters.kubernetes.reports import of_public_fault
+from rekindle.errors import BadInput, NotFound
 from rekindle.model.keys import SERIAL_NUMBER
 from rekindle.model.public_fault import Envelope, PublicFault
 from tests.gateway.test_public_faults import served
@@ -124,3 +127,34 @@ async def test_a_fault_that_recovers_is_until_its_end_the_one_that_was_told(node
         (report,) = of_public_fault(thing)["node-0"]
         seen.append((report.since, report.message))
     assert seen[0] == seen[1]
+
+
+async def test_a_fault_does_not_wait_until_thousands_are_swept_away() -> None:
+    """That stood on all nodes of a cluster and recovered together."""
+    over = {"node": "node-0", "devices": [0], "told_at": 1, "until": 2}
+    data = {KEY: json.dumps({"faults": [{"concerned": [over]}]})}
+    made, deleted = list[Object](), list[str]()
+
+    class Full:
+        async def list(self, path: str, **_: str) -> Listing:
+            things = (
+                {"metadata": {"name": f"f{n}", "uid": f"{n}", "resourceVersion": "1"}, "data": data} for n in range(MOST + 900)
+            )
+            return Listing([one for one in things if one["metadata"]["name"] not in deleted], "1")
+
+        async def delete(self, path: str, uid: str, version: str) -> None:
+            deleted.append(path.rpartition("/")[2])
+
+        async def get(self, path: str) -> Object:
+            raise NotFound(path)
+
+        async def create(self, path: str, body: Object) -> Object:
+            made.append(body)
+            return body
+
+    keeps = PublicFaults(Full())  # type: ignore[arg-type]
+    for number in range(5):
+        with contextlib.suppress(BadInput):
+            await keeps.tell(Envelope.model_validate(request()), PublicFault.model_validate(fault(faultId=f"new-fault-{number}")))
+        assert len(deleted) <= 200 * (number + 1)
+    assert made

@@ -29,6 +29,9 @@ MOST = 5_000
 SWEEP = 60.0
 """Seconds between two looks for what is over."""
 
+MOST_SWEPT = 200
+"""That are taken away by one look: a fault waits for it that is told."""
+
 TRIES = 5
 """Of a change that another gateway's change overtook."""
 
@@ -87,7 +90,7 @@ class PublicFaults:
             return
         listed = await self._api.list(self._path, labelSelector=",".join(f"{key}={value}" for key, value in OURS.items()))
         now = int(1000 * self._clock())
-        over = [one for one in listed.items if all(at.is_over(now) for at in concerns(one).values())]
+        over = [one for one in listed.items if all(at.is_over(now) for at in concerns(one).values())][:MOST_SWEPT]
         for one in over:
             try:
                 metadata = one["metadata"]
@@ -95,6 +98,8 @@ class PublicFaults:
             except (Conflict, NotFound):
                 continue
         self._count, self._swept = len(listed.items) - len(over), time.monotonic()
+        if self._count >= MOST and over:
+            self._swept = float("-inf")
 
 
 def concerns(thing: Object) -> Concerns:
