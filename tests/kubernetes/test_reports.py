@@ -1,12 +1,15 @@
 """What others say of nodes is read from objects as the real sources write them."""
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from activities.clusters.api_server import Listing
+from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.objects import node_of
 from activities.clusters.kubernetes.reports import (
     Where,
@@ -25,6 +28,7 @@ from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
 from rekindle.policy.rules import of_node, over_at
 from rekindle.policy.sighting import sight
+from rekindle.settings import Settings
 from tests.policy.test_rules import written
 from tests.support.job_views import job, node, pod, view
 
@@ -386,6 +390,32 @@ def test_what_no_rule_looks_at_is_not_kept() -> None:
     kept: Node = known.put(loud)
     assert (kept.metadata.labels, kept.metadata.annotations) == ({}, {})
     assert known.take(where("nvidia", of_event), event("Normal", "NodeReady"), gone=False) == []
+
+
+async def test_a_look_at_all_nodes_reads_their_events_between_what_others_do() -> None:
+    """There are tens of thousands, and the same process speaks for its activities."""
+    turns, reading = 0, True
+
+    class Pages:
+        async def pages(self, path: str, **_: str) -> AsyncIterator[Listing]:
+            events = [event(metadata={"name": str(n), "uid": str(n)}) for n in range(500)] if path.endswith("/events") else []
+            yield Listing(events, "1")
+
+        async def list(self, path: str, **selectors: str) -> Listing:
+            (page,) = [page async for page in self.pages(path, **selectors)]
+            return page
+
+    async def others() -> None:
+        nonlocal turns
+        while reading:
+            turns += 1
+            await asyncio.sleep(0)
+
+    speaking = asyncio.create_task(others())
+    await KubernetesCluster(Pages(), Settings(cluster="kubernetes", rules="nvidia")).nodes()  # type: ignore[arg-type]
+    reading = False
+    await speaking
+    assert turns > 400
 
 
 def test_nothing_is_read_that_no_rule_asks_for() -> None:

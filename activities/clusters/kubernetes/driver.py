@@ -102,12 +102,14 @@ class KubernetesCluster:
             return self._nodes
 
     async def _all_nodes(self) -> Sequence[Node]:
-        """There are thousands, of 15 kB each: page by page, and others have their turn between them."""
+        """There are thousands, of 15 kB each, and more events of them: page by page, and others have their turn between them."""
         known, found = SaidOfNodes(self.rules), []
         try:
             for where in places(self.rules):
-                for thing in (await self._api.list(where.path, **dict(where.query))).items:
-                    known.take(where, thing, gone=False)
+                async for page in self._api.pages(where.path, **dict(where.query)):
+                    for thing in page.items:
+                        await asyncio.sleep(0)
+                        known.take(where, thing, gone=False)
             async for page in self._api.pages(NODES):
                 for raw in page.items:
                     await asyncio.sleep(0)
