@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ from activities.clusters.api_server import Listing
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.objects import node_of
 from activities.clusters.kubernetes.reports import (
+    Heard,
     Where,
     of_device_info,
     of_event,
@@ -22,6 +24,7 @@ from activities.clusters.kubernetes.reports import (
     read,
 )
 from activities.clusters.kubernetes.said import SaidOfNodes
+from rekindle.errors import NotFound
 from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
@@ -416,6 +419,27 @@ async def test_a_look_at_all_nodes_reads_their_events_between_what_others_do() -
     reading = False
     await speaking
     assert turns > 400
+
+
+async def test_of_a_hundred_nodes_each_place_is_looked_at_a_few_times() -> None:
+    """Public faults of thousands of nodes stand in one; who asks later sees what was told later."""
+    told, lists = [config_map("f", PublicFault=public("220001001", nodeName="node-7"))], Counter[str]()
+
+    class Lists:
+        async def list(self, path: str, **selectors: str) -> Listing:
+            lists[f"{path} {selectors}"] += 1
+            await asyncio.sleep(0.02)
+            return Listing([*told] if "cluster-system" in path and "labelSelector" in selectors else [], "1")
+
+        async def get(self, path: str) -> Object:
+            raise NotFound(path)
+
+    heard = Heard(Lists(), rules_of("ascend"))  # type: ignore[arg-type]
+    found = await asyncio.gather(*(heard.of_node(f"node-{number}") for number in range(100)))
+    assert [number for number, reports in enumerate(found) if reports] == [7]
+    assert max(lists.values()) <= 5
+    told.clear()
+    assert await heard.of_node("node-7") == ()
 
 
 def test_nothing_is_read_that_no_rule_asks_for() -> None:

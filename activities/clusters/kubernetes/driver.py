@@ -16,7 +16,7 @@ from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
 from activities.clusters.kubernetes.objects import PodsOf, failure_of, job_object_of, node_of, pod_of, training_side_of
 from activities.clusters.kubernetes.reader import Reader, is_name
-from activities.clusters.kubernetes.reports import places, reports_of
+from activities.clusters.kubernetes.reports import Heard, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.tokens import pod_of_token
@@ -47,6 +47,7 @@ class KubernetesCluster:
         self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
         self._reader = Reader(api, settings, kinds)
         self._hands = Hands(api, self._reader, settings)
+        self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
         self._looked = float("-inf")
@@ -86,7 +87,7 @@ class KubernetesCluster:
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
         node = node_of(await self._api.get(_node(name)))
-        reports = await reports_of(self._api, self.rules, name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
+        reports = await self._heard.of_node(name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:

@@ -4,8 +4,10 @@ Read by the watch for all nodes, and by the driver for one. Each object is under
 nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components' namespaces only.
 """
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -61,6 +63,11 @@ class Where:
     prefix: str = ""
     """What their names begin with, where a node's name follows."""
 
+    @property
+    def is_by_node(self) -> bool:
+        """Whether those of one node can be asked for."""
+        return bool(self.prefix) or self.read is of_event
+
 
 def places(rules: Rules) -> Iterator[Where]:
     """What has to be read for these rules."""
@@ -79,28 +86,58 @@ def places(rules: Rules) -> Iterator[Where]:
         )
 
 
-async def reports_of(api: Api, rules: Rules, node: str, serial: str = "") -> tuple[NodeReport, ...]:
-    """All that is said of one node now, by its name or its serial number."""
-    found: list[NodeReport] = []
-    for where in places(rules):
-        for thing in await _things(api, where, node):
-            said = read(where, thing) or {}
+class Heard:
+    """What is said of single nodes now. Who asks at the same time for objects that are about any node shares one look at them,
+    which begins behind the question: there may be thousands, and a job asks for a hundred nodes."""
+
+    def __init__(self, api: Api, rules: Rules) -> None:
+        self._api, self._rules = api, rules
+        self._looks = {where: _Look() for where in places(rules)}
+
+    async def of_node(self, node: str, serial: str = "") -> tuple[NodeReport, ...]:
+        """By its name or its serial number."""
+        found: list[NodeReport] = []
+        for where, look in self._looks.items():
+            said = await self._alone(where, node) if where.is_by_node else await self._shared(where, look)
             found += (*said.get(node, ()), *(said.get(f"{SERIAL}{serial}", ()) if serial else ()))
-    return in_order(in_force(found, rules, datetime.now(UTC)))
+        return in_order(in_force(found, self._rules, datetime.now(UTC)))
 
-
-async def _things(api: Api, where: Where, node: str) -> list[Object]:
-    if where.prefix:
-        if not is_name(node):
-            return []
-        try:
-            return [await api.get(f"{where.path}/{where.prefix}{node}")]
-        except NotFound:
-            return []
-    query = dict(where.query)
-    if where.read is of_event:
+    async def _alone(self, where: Where, node: str) -> Reports:
+        if where.prefix:
+            if not is_name(node):
+                return {}
+            try:
+                return read(where, await self._api.get(f"{where.path}/{where.prefix}{node}")) or {}
+            except NotFound:
+                return {}
+        query = dict(where.query)
         query["fieldSelector"] += f",involvedObject.name={node}"
-    return (await api.list(where.path, **query)).items
+        return _joined(where, (await self._api.list(where.path, **query)).items)
+
+    async def _shared(self, where: Where, look: "_Look") -> Reports:
+        asked = time.monotonic()
+        async with look.looking:
+            if look.began < asked:
+                began = time.monotonic()
+                look.said, look.began = _joined(where, (await self._api.list(where.path, **dict(where.query))).items), began
+            return look.said
+
+
+class _Look:
+    """At all objects of a place, that was finished last."""
+
+    def __init__(self) -> None:
+        self.looking = asyncio.Lock()
+        self.began = float("-inf")
+        self.said: Reports = {}
+
+
+def _joined(where: Where, things: Iterable[Object]) -> Reports:
+    found: dict[str, tuple[NodeReport, ...]] = {}
+    for thing in things:
+        for node, reports in (read(where, thing) or {}).items():
+            found[node] = (*found.get(node, ()), *reports)
+    return found
 
 
 def read(where: Where, thing: Object) -> Reports | None:
