@@ -217,12 +217,16 @@ class Api:
         """A merge patch: None removes a key."""
         return await self._ask("PATCH", path, {}, body, MERGE_PATCH)
 
-    async def delete(self, path: str, uid: str, grace_seconds: int | None = None) -> None:
+    async def delete(self, path: str, uid: str, grace_seconds: int | None = None, version: str = "") -> None:
         """Asks for the end of this very object; None: with its own grace period.
+
+        Args:
+            version: what it has to be still; empty: whatever it says by now.
 
         Raises: Conflict when the name belongs to another object.
         """
-        options: Object = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        same = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        options: Object = {"preconditions": same, "propagationPolicy": "Background"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         await self._ask("DELETE", path, {}, options)

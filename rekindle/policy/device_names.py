@@ -13,8 +13,8 @@ LONGEST = 16 * 1024
 PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.ASCII)
 """Domain, bus, device, function: drivers write a domain of four digits or eight, or none, and may leave out the function."""
 
-UUID = "gpu-"
-"""What the UUID of a whole GPU begins with; that of a part is another device."""
+UUID = re.compile(r"gpu-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})", re.ASCII)
+"""Of a whole GPU, of NVIDIA or AMD, to its last digit: messages are cut somewhere. That of a part of a GPU is another device."""
 
 
 def plain(name: str) -> str:
@@ -29,7 +29,7 @@ def is_local(name: str) -> bool:
 
 
 def is_uuid(name: str) -> bool:
-    return name.lower().startswith(UUID)
+    return bool(UUID.fullmatch(name.lower()))
 
 
 @lru_cache(maxsize=10_000)

@@ -1,10 +1,10 @@
 """Which device of which node belongs to which rank. Asked where people, or a platform, name devices of nodes. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rekindle.model.cluster import JobView, Node, Pod
+from rekindle.model.cluster import JobObject, JobView, Node, Pod
 from rekindle.model.fault import HOLDER_LENGTH
 from rekindle.model.keys import DEVICES
 from rekindle.policy.device_names import known, local_ids, plain, uuids
@@ -22,6 +22,16 @@ class DeviceOfRank(NamedTuple):
     """UID of the pod that holds the rank, as far as a sighting says it."""
 
 
+class Held(NamedTuple):
+    """Who holds the pod ranks of a job, found once for all of its nodes: there are thousands."""
+
+    each: int
+    """Ranks of a pod."""
+
+    by_node: Mapping[str, Sequence[tuple[int, Pod]]]
+    """Pod ranks and their pods."""
+
+
 class Struck(NamedTuple):
     """Whom something concerns that is wrong on a node."""
 
@@ -30,7 +40,7 @@ class Struck(NamedTuple):
     """Those that have the device in question; empty: all of these pods."""
 
 
-def struck(view: JobView, node: Node, named: Sequence[str], pods: Sequence[RankedPod]) -> Struck:
+def struck(held: Held, node: Node, named: Sequence[str], pods: Sequence[RankedPod]) -> Struck:
     """Args:
     named: devices of the node, by local ids, UUIDs or PCI addresses; none: all of it.
     pods: of the job, on the node.
@@ -39,34 +49,23 @@ def struck(view: JobView, node: Node, named: Sequence[str], pods: Sequence[Ranke
         return Struck(pods)
     of_node = known(node.metadata.annotations.get(DEVICES, ""))
     ids = local_ids(named, of_node)
-    view = _with_local_ids(view, node.metadata.name, of_node)
+    here = [(rank, _with_local_id(pod, of_node)) for rank, pod in held.by_node.get(node.metadata.name, ())]
+    rows = list(_rows(held.each, here))
     pods = [one._replace(pod=_with_local_id(one.pod, of_node)) for one in pods]
     if ids is not None and all(one.pod.status.devices for one in pods):
-        hit = [one for one in pods if not set(one.pod.status.devices).isdisjoint(ids)]
-        return _with_ranks(view, node, ids, hit)
+        return _with_ranks(rows, ids, [one for one in pods if not set(one.pod.status.devices).isdisjoint(ids)])
     by_uuid = uuids(named)
     if by_uuid and all(one.pod.status.uuids for one in pods):
         return Struck([one for one in pods if not set(by_uuid).isdisjoint(map(plain, one.pod.status.uuids))])
-    here = [row for row in devices(view) if row.node == node.metadata.name]
-    counts = len(pods) == 1 or not any(one.pod.status.uuids for one in pods)
-    if ids is None or not counts or len(here) != node.status.accelerators or not {row.device for row in here}.issuperset(ids):
-        return Struck(pods)  # others have devices here too, or names of another kind: nobody knows whose it is
-    owners = {row.pod_rank for row in here if row.device in ids}
-    return _with_ranks(view, node, ids, [one for one in pods if one.rank in owners or one.backup])
+    if ids is None or len(here) != 1 or len(rows) != node.status.accelerators or not {row.device for row in rows}.issuperset(ids):
+        return Struck(pods)  # other pods have devices here too, or names of another kind: nobody knows whose it is
+    owners = {row.pod_rank for row in rows if row.device in ids}
+    return _with_ranks(rows, ids, [one for one in pods if one.rank in owners or one.backup])
 
 
-def _with_ranks(view: JobView, node: Node, ids: Sequence[str], hit: Sequence[RankedPod]) -> Struck:
+def _with_ranks(rows: Iterable[DeviceOfRank], ids: Sequence[str], hit: Sequence[RankedPod]) -> Struck:
     own = {one.rank for one in hit if not one.backup}
-    rows = devices(view) if own else ()
-    ranks = {row.rank for row in rows if row.node == node.metadata.name and row.device in ids and row.pod_rank in own}
-    return Struck(hit, tuple(sorted(ranks)))
-
-
-def _with_local_ids(view: JobView, node: str, of_node: Mapping[str, str]) -> JobView:
-    if not of_node:
-        return view
-    pods = (_with_local_id(pod, of_node) if pod.spec.node_name == node else pod for pod in view.pods)
-    return view.model_copy(update={"pods": tuple(pods)})
+    return Struck(hit, tuple(sorted({row.rank for row in rows if row.device in ids and row.pod_rank in own})))
 
 
 def _with_local_id(pod: Pod, of_node: Mapping[str, str]) -> Pod:
@@ -83,25 +82,31 @@ def devices(view: JobView) -> tuple[DeviceOfRank, ...]:
     The n-th device of a pod belongs to its n-th local rank. Of more devices than ranks each rank has its share, in order, and
     as many rows; of more ranks than devices several share one.
     """
-    return tuple(sorted(_rows(view))) if view.job else ()
+    if view.job is None:
+        return ()
+    held = held_by_node(view.job, ranked(view.pods))
+    return tuple(sorted(row for pods in held.by_node.values() for row in _rows(held.each, pods)))
 
 
-def _rows(view: JobView) -> Iterator[DeviceOfRank]:
-    assert view.job
-    each, before = view.job.spec.ranks_per_pod, Counter[str]()
-    for pod_rank, pod in sorted(_holders(view, view.job.spec.pods).items()):
+def held_by_node(job: JobObject, pods: Iterable[RankedPod]) -> Held:
+    holding = [one for one in pods if one.holds and one.rank is not None and one.rank < job.spec.pods]
+    claims = Counter(one.rank for one in holding)
+    found: dict[str, list[tuple[int, Pod]]] = {}
+    for one in holding:
+        if one.rank is not None and claims[one.rank] == 1 and one.pod.spec.node_name:
+            found.setdefault(one.pod.spec.node_name, []).append((one.rank, one.pod))
+    return Held(job.spec.ranks_per_pod, found)
+
+
+def _rows(each: int, pods: Iterable[tuple[int, Pod]]) -> Iterator[DeviceOfRank]:
+    """Of the pods of one node."""
+    before = 0
+    for pod_rank, pod in sorted(pods, key=lambda one: one[0]):
         node, own = pod.spec.node_name, pod.status.devices
         if not own:
-            own = tuple(str(before[node] + local) for local in range(each))
-            before[node] += each
+            own = tuple(str(before + local) for local in range(each))
+            before += each
         pairs = max(each, len(own))
         for pair in range(pairs):
             rank, device = pod_rank * each + pair * each // pairs, own[pair * len(own) // pairs]
             yield DeviceOfRank(rank, pod_rank, node, device, pod.metadata.uid[:HOLDER_LENGTH])
-
-
-def _holders(view: JobView, count: int) -> dict[int, Pod]:
-    """By pod rank."""
-    holding = [one for one in ranked(view.pods) if one.holds and one.rank is not None and one.rank < count]
-    claims = Counter(one.rank for one in holding)
-    return {one.rank: one.pod for one in holding if one.rank is not None and claims[one.rank] == 1 and one.pod.spec.node_name}

@@ -20,13 +20,13 @@ def kept_of_pod(pod: Pod, rules: Rules) -> Pod:
         "labels": {key: metadata.labels[key] for key in LABELS if key in metadata.labels},
         "annotations": {key: metadata.annotations[key] for key in ANNOTATIONS if key in metadata.annotations},
     }
-    waits = (one for one in status.conditions if one.type == "PodScheduled" and one.status != "True")
-    judged = of_matter((one for one in status.conditions if one.type != "PodScheduled"), "podCondition", rules)
+    judged = of_matter(status.conditions, "podCondition", rules)
+    kept = (one for one in status.conditions if one in judged or (one.type == "PodScheduled" and one.status != "True"))
     return pod.model_copy(
         update={
             "metadata": metadata.model_copy(update=marks),
             "spec": spec.model_copy(update={"command": spec.command[:1], "env": {}, "avoid_nodes": (), "tolerates": ()}),
-            "status": status.model_copy(update={"conditions": (*waits, *judged)}),
+            "status": status.model_copy(update={"conditions": tuple(kept)}),
         }
     )
 

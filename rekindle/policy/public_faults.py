@@ -17,6 +17,9 @@ class Concerned(Value):
 
     devices: tuple[int, ...]
     told_at: int
+    fault_time: int = 0
+    """By the sender's clock, as it was told with the fault or its end."""
+
     until: int = 0
     """When it is over; 0: nobody says."""
 
@@ -40,20 +43,26 @@ def told(known: Concerns, fault: PublicFault, now: int) -> Concerns:
     for node, devices in named.items():
         before = found.get(node)
         if fault.assertion == "recover":
-            found[node] = _recovered(before, devices, now)
-        elif before is None:
+            found[node] = _recovered(before, fault, devices, now)
+        elif before is None or (before.until and fault.fault_time > before.fault_time):
             until = now + SHOWN if fault.assertion == "once" else 0
-            found[node] = Concerned(devices=devices, told_at=now, until=until)
-        elif before.hidden:
-            found[node] = before.model_copy(update={"hidden": False})
+            found[node] = Concerned(devices=devices, told_at=now, fault_time=fault.fault_time, until=until)
+        else:
+            joined = tuple(sorted({*before.devices, *devices}))
+            found[node] = before.model_copy(update={"devices": joined, "hidden": False})
     return found
 
 
-def _recovered(before: Concerned | None, devices: tuple[int, ...], now: int) -> Concerned:
+def _recovered(before: Concerned | None, fault: PublicFault, devices: tuple[int, ...], now: int) -> Concerned:
     if before is None:
-        return Concerned(devices=devices, told_at=now, until=now + SHOWN, hidden=True)
+        return Concerned(devices=devices, told_at=now, fault_time=fault.fault_time, until=now + SHOWN, hidden=True)
     ends = before.until or max(now, before.told_at + SHOWN)
-    return before.model_copy(update={"until": ends})
+    return before.model_copy(update={"until": ends, "fault_time": max(before.fault_time, fault.fault_time)})
+
+
+def is_shown(known: Concerns, now: int) -> bool:
+    """Whether it stands on any node."""
+    return any(not one.hidden and not one.is_over(now) for one in known.values())
 
 
 def senders(rules: Rules) -> frozenset[str]:

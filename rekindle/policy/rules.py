@@ -5,7 +5,7 @@ Asked by `policy.sighting`, which makes faults of the answers, and by whoever ex
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from rekindle.model.bounds import cut
 from rekindle.model.cluster import Condition, Node, NodeReport, Pod
 from rekindle.model.fault import CORDONED
 from rekindle.model.keys import HEALTH
-from rekindle.model.rules import Named, Rules, Then
+from rekindle.model.rules import Named, Rule, Rules, Then
 from rekindle.policy.device_names import ALSO
 
 WELL = "well"
@@ -29,6 +29,9 @@ LONGEST_MESSAGE = 10_000
 
 ERROR_CODE = re.compile(r"ErrorCode:(\S+)")
 """In a message of NVSentinel, which writes several of them into one condition, with a semicolon behind each."""
+
+NO_ROOM = ";..."
+"""At the end of a message of NVSentinel that would have been longer than its limit of 1,024 bytes."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -119,12 +122,20 @@ def is_of_matter(report: NodeReport, rules: Rules) -> bool:
     """Whether it may make a difference: to a rule that does not call it nothing, or to one that asks what is beside it. Of
     others than events it is kept in any case, so that it can be shown as unused."""
     fact = _reported(report)
-    takes = next((named for named in rules.by_source["report"] if named.rule.takes(fact.values)), None)
     is_asked_for = any(
         (rule.beside and rule.beside.takes(fact.values)) or (rule.healed and rule.healed.takes("report", fact.values))
         for rule in (named.rule for named in rules.rules)
     )
-    return is_asked_for or report.source != "event" or (takes is not None and takes.rule.then is not Then.NOTHING)
+    means = any(rule.then is not Then.NOTHING for rule in _perhaps(fact, rules))
+    return is_asked_for or report.source != "event" or means
+
+
+def _perhaps(fact: Fact, rules: Rules) -> Iterator[Rule]:
+    """Those of which one decides about a report, whatever is shown beside it."""
+    for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
+        yield rule
+        if rule.beside is None:
+            return  # whatever comes behind it does not decide
 
 
 def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tuple[Condition, ...]:
@@ -145,13 +156,7 @@ def of_matter(conditions: Iterable[Condition], source: str, rules: Rules) -> tup
 
 def over_at(report: NodeReport, rules: Rules) -> datetime | None:
     """When it is over by itself: by its own word, or by the rules that may take it. None: it lasts as long as its object."""
-    lasting: list[timedelta | None] = []
-    fact = _reported(report)
-    for rule in (named.rule for named in rules.by_source["report"] if named.rule.takes(fact.values)):
-        if rule.then is not Then.NOTHING:
-            lasting.append(rule.lasts(report.source))
-        if rule.beside is None:
-            break  # whatever comes behind it does not decide
+    lasting = [rule.lasts(report.source) for rule in _perhaps(_reported(report), rules) if rule.then is not Then.NOTHING]
     told = report.told or report.since
     known = [one for one in lasting if one is not None]
     by_rule = told + max(known) if told and known and len(known) == len(lasting) else None
@@ -169,16 +174,25 @@ def _findings(facts: Iterable[Fact], rules: Rules) -> list[Finding]:
 
 
 def _decided(shown: Sequence[Fact], rules: Rules) -> list[tuple[Fact, Named | None]]:
-    found = ((fact, _decides(fact, rules, shown)) for fact in shown)
-    return [(fact, named) for fact, named in found if named is None or not _has_healed(fact, named, shown)]
+    """Of a node there may be thousands of events, of which each is asked for once by each rule."""
+    reports = [one for one in shown if one.source == "report"]
+    beside = {
+        named.name: [one for one in reports if named.rule.beside.takes(one.values)] for named in rules.rules if named.rule.beside
+    }
+    found = [(fact, _decides(fact, rules, beside)) for fact in shown]
+    deciding = {named.name: named for _, named in found if named}
+    over = {
+        name: [one for one in shown if named.rule.healed.takes(one.source, one.values)]
+        for name, named in deciding.items()
+        if named.rule.healed
+    }
+    return [(fact, named) for fact, named in found if named is None or not _has_healed(fact, named, over.get(named.name, ()))]
 
 
-def _has_healed(fact: Fact, named: Named, shown: Sequence[Fact]) -> bool:
-    """Whether its counterpart was told, not before it, of the same devices or of the whole node."""
-    healed, devices = named.rule.healed, set(Finding(named, fact).devices)
-    if healed is None:
-        return False
-    later = (one for one in shown if one is not fact and _told(one) >= _told(fact) and healed.takes(one.source, one.values))
+def _has_healed(fact: Fact, named: Named, over: Iterable[Fact]) -> bool:
+    """Whether one of what says so was told, not before it, of the same devices or of the whole node."""
+    later = [one for one in over if one is not fact and _told(one) >= _told(fact)]
+    devices = set(Finding(named, fact).devices) if later else set()
     return any(not (of := Finding(named, one).devices) or (devices and devices <= set(of)) for one in later)
 
 
@@ -186,15 +200,12 @@ def _told(fact: Fact) -> datetime:
     return fact.told or fact.since or NEVER
 
 
-def _decides(fact: Fact, rules: Rules, shown: Sequence[Fact]) -> Named | None:
+def _decides(fact: Fact, rules: Rules, beside: Mapping[str, Sequence[Fact]]) -> Named | None:
     """The first rule that takes it, among all that is shown beside it."""
 
     def takes(named: Named) -> bool:
         rule = named.rule
-        beside = rule.beside
-        return rule.takes(fact.values) and (
-            beside is None or any(beside.takes(one.values) for one in shown if one is not fact and one.source == "report")
-        )
+        return rule.takes(fact.values) and (rule.beside is None or any(one is not fact for one in beside[named.name]))
 
     return next(filter(takes, rules.by_source[fact.source]), None)
 
@@ -251,11 +262,27 @@ def _conditions(conditions: Iterable[Condition], source: str) -> Iterator[Fact]:
 
 
 def _messages(condition: Condition) -> Iterator[tuple[str, str]]:
-    """What a condition says, with the code of each part: other devices may have other errors."""
-    parts = [part.strip() for part in condition.message.split(";") if part.strip()]
-    if not parts or not all(ERROR_CODE.search(part) for part in parts):
-        yield condition.message, condition.reason or condition.type
+    """What a condition says, with the code of each error: other devices may have other errors. What has no code is of the error
+    before it."""
+    parts, reason = _parts(condition.message), condition.reason or condition.type
+    if not any(map(ERROR_CODE.search, parts)):
+        yield "; ".join(parts) if NO_ROOM in condition.message else condition.message, reason
         return
-    for part in parts[:MOST_DEVICES]:
-        code = ERROR_CODE.search(part)
-        yield part, f"{condition.reason or condition.type} {code[1] if code else ''}"
+    errors: list[str] = []
+    for part in parts:
+        if errors and not ERROR_CODE.search(part):
+            errors[-1] = f"{errors[-1]}; {part}"
+        else:
+            errors.append(part)
+    for error in errors[:MOST_DEVICES]:
+        code = ERROR_CODE.search(error)
+        yield error, f"{reason} {code[1]}" if code else reason
+
+
+def _parts(message: str) -> list[str]:
+    """Where there was no room for all, the last word of the last one that is there is half a word, perhaps of another device."""
+    whole, no_room, _ = message.partition(NO_ROOM)
+    parts = whole.split(";")
+    if no_room:
+        parts[-1] = parts[-1][: parts[-1].rfind(" ") + 1]
+    return [part.lstrip() for part in parts if part.strip()]

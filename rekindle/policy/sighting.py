@@ -39,7 +39,7 @@ from rekindle.model.rules import Rules, Then
 from rekindle.model.sizes import MOST_STANDBYS
 from rekindle.model.standby import Standby
 from rekindle.policy.device_names import shown
-from rekindle.policy.devices import Struck, struck
+from rekindle.policy.devices import Held, Struck, held_by_node, struck
 from rekindle.policy.filters import filters
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
 from rekindle.policy.rules import Finding, of_node, of_pod
@@ -95,6 +95,7 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
     own_words = filters(view.job.metadata.annotations)
     found = [(node, one) for node in _by_name(view.nodes) for one in own_words.applied(of_node(node, rules))]
     of_pods = [(one, finding) for one in _in_order(living) for finding in own_words.applied(of_pod(one.pod, rules))]
+    held = held_by_node(view.job, holding)
     generation = _commonest(_generation(one) for one in holding)
     return Sighting(
         holders=_holders(holding, count),
@@ -103,12 +104,12 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
         faults=(
             *_lost_nodes(view.job, view.nodes, own),
             *_of_backups(_lost_nodes(view.job, view.nodes, backups), backups),
-            *_broken(view, found, own),
-            *_of_backups(_broken(view, found, backups), backups),
+            *_broken(view.job, held, found, own),
+            *_of_backups(_broken(view.job, held, found, backups), backups),
             *_failed(view.job, with_rank),
             *_broken_pods(view.job, of_pods),
-            *_processes(view, found, of_pods, living),
-            *_sub_healths(view, found, of_pods, living),
+            *_processes(view.job, held, found, of_pods, living),
+            *_sub_healths(view.job, held, found, of_pods, living),
         ),
         problems=problems(pods, count),
         standbys=standbys(view.pods, view.nodes, generation, rules),
@@ -304,12 +305,11 @@ Found = Sequence[tuple[Node, Finding]]
 OfPods = Sequence[tuple[RankedPod, Finding]]
 
 
-def _broken(view: JobView, found: Found, pods: Sequence[RankedPod]) -> list[Fault]:
+def _broken(job: JobObject, held: Held, found: Found, pods: Sequence[RankedPod]) -> list[Fault]:
     """Nodes, or devices of theirs, that these pods have to leave."""
-    assert view.job
-    hit = list(_struck(view, found, (Then.FAULT,), pods))
-    faults = [_of_node(view.job, node, finding, at, FaultKind.NODE) for node, finding, at in hit[:MOST_FAULTS]]
-    return _with_the_rest(view.job, faults, [at.pods for *_, at in hit[MOST_FAULTS:]], "nodes", MOST_BYTES_OF_RULES)
+    hit = list(_struck(held, found, (Then.FAULT,), pods))
+    faults = [_of_node(job, node, finding, at, FaultKind.NODE) for node, finding, at in hit[:MOST_FAULTS]]
+    return _with_the_rest(job, faults, [at.pods for *_, at in hit[MOST_FAULTS:]], "nodes", MOST_BYTES_OF_RULES)
 
 
 def _broken_pods(job: JobObject, of_pods: OfPods) -> list[Fault]:
@@ -318,13 +318,11 @@ def _broken_pods(job: JobObject, of_pods: OfPods) -> list[Fault]:
     return _with_the_rest(job, faults, [[one] for one, _ in hit[MOST_FAULTS:]], "pods", MOST_BYTES_OF_RULES)
 
 
-def _processes(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
+def _processes(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
     """What may start again where it was, or just be repeated."""
-    assert view.job
-    job = view.job
     hit = [
         (_of_node(job, node, finding, at, FaultKind.PROCESS), at.pods)
-        for node, finding, at in _struck(view, found, tuple(TYPES), pods)
+        for node, finding, at in _struck(held, found, tuple(TYPES), pods)
     ]
     own = [(one, finding) for one, finding in of_pods if finding.then in TYPES]
     hit += [(_of_one_pod(job, one, finding, FaultKind.PROCESS), [one]) for one, finding in own]
@@ -332,13 +330,11 @@ def _processes(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[Rank
     return _with_the_rest(job, faults, [group for _, group in hit[MOST_FAULTS:]], "devices", MOST_BYTES_OF_RULES)
 
 
-def _sub_healths(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
+def _sub_healths(job: JobObject, held: Held, found: Found, of_pods: OfPods, pods: Sequence[RankedPod]) -> list[Fault]:
     """One fault for each pod of a rank on a sub-healthy node: each is moved by itself, and one that comes later is news."""
-    assert view.job
-    job = view.job
     sick = [
         (_of_node(job, node, finding, Struck([one]), FaultKind.SUB_HEALTH), one)
-        for node, finding, at in _struck(view, found, DEGRADED, pods)
+        for node, finding, at in _struck(held, found, DEGRADED, pods)
         for one in _once_a_rank(at.pods)
     ]
     own = [(one, finding) for one, finding in of_pods if finding.then in DEGRADED]
@@ -350,14 +346,12 @@ def _sub_healths(view: JobView, found: Found, of_pods: OfPods, pods: Sequence[Ra
     return _with_the_rest(job, faults, [[one] for _, one in sick[MOST_FAULTS:]], "pods")
 
 
-def _struck(
-    view: JobView, found: Found, thens: Sequence[Then], pods: Sequence[RankedPod]
-) -> Iterator[tuple[Node, Finding, Struck]]:
+def _struck(held: Held, found: Found, thens: Sequence[Then], pods: Sequence[RankedPod]) -> Iterator[tuple[Node, Finding, Struck]]:
     """What of it concerns these pods, each difference once."""
     meant = [(node, finding) for node, finding in found if finding.then in thens]
     grouped, told = _grouped(pods) if meant else {}, set[str]()
     for node, finding in meant:
-        at = struck(view, node, finding.devices, grouped.get(node.metadata.name, ()))
+        at = struck(held, node, finding.devices, grouped.get(node.metadata.name, ()))
         if at.pods and (name := _id(node.metadata.uid, finding)) not in told:
             told.add(name)
             yield node, finding, at

@@ -1,16 +1,20 @@
 """Public faults on the wire: what the contract wants of a request, and what is answered."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
+from google.protobuf import json_format
 
-from rekindle.errors import ClusterUnavailable
+from rekindle.errors import BadInput, ClusterUnavailable
 from rekindle.model.public_fault import Envelope, PublicFault
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
+from rekindle_wire import pubfault_pb2 as wire
 from rekindle_wire import pubfault_pb2_grpc
 from tests.support.public_fault_peer import fault, request, send
 from workers.gateway.platforms import Platforms
@@ -25,7 +29,7 @@ class Remembered:
         self.problem: Exception | None = None
 
     async def tell(self, envelope: Envelope, fault: PublicFault) -> None:
-        if self.problem:
+        if self.problem and fault.assertion == "occur":
             raise self.problem
         self.told.append(fault)
 
@@ -101,6 +105,37 @@ async def test_a_bad_fault_does_not_keep_the_good_ones_beside_it_from_being_take
         code, info = await send(target, request(fault(), fault("999999999"), fault("010001002")))
     assert (code, [one.fault_code for one in kept.told]) == (0, ["220001001", "010001002"])
     assert "1 of 3 were left out: faults.1.faultCode: '999999999'" in info
+
+
+async def test_where_there_is_no_room_for_a_fault_the_end_of_another_one_is_taken() -> None:
+    """Otherwise there would never be room again."""
+    kept = Remembered()
+    kept.problem = BadInput("faults: 5000 public faults stand already")
+    async with served(kept) as target:
+        code, info = await send(target, request(fault(), fault(assertion="recover")))
+        assert (code, [one.assertion for one in kept.told]) == (0, ["recover"])
+        assert "1 of 2 were left out: faults: 5000" in info
+        assert await send(target, request(fault(), fault())) == (409, "\n".join([str(kept.problem)] * 2))
+
+
+async def test_large_requests_are_read_between_what_others_have_to_say() -> None:
+    """The streams of all jobs are served by the same process."""
+    everywhere = [{"nodeName": f"node-{number}", "deviceIds": [0]} for number in range(50)]
+    large = json_format.ParseDict(request(*[fault(influence=everywhere)] * 50), wire.PublicFaultRequest())
+    service, waiting, turns = PublicFaultService(AsyncMock()), True, 0
+    service.kept = Kept(Remembered(), rules_of("ascend"))  # type: ignore[arg-type]
+
+    async def others() -> None:
+        nonlocal turns
+        while waiting:
+            turns += 1
+            await asyncio.sleep(0)
+
+    speaking = asyncio.create_task(others())
+    answers = await asyncio.gather(*(service.SendPublicFault(large, AsyncMock()) for _ in range(3)))
+    waiting = False
+    await speaking
+    assert ([one.code for one in answers], turns > 100) == ([0] * 3, True)
 
 
 async def test_a_sender_that_sends_too_much_is_told_so() -> None:

@@ -70,6 +70,7 @@ HEALTH = [{"allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": 
         (f'{{"devices":{{"nvidia.com/gpu":["{ONE}","{TWO}"]}}}}', [], (ONE, TWO)),
         (f'{{"devices":{{"nvidia.com/gpu":["{ONE}"]}}}}', HEALTH, (ONE,)),
         ("", HEALTH, (TWO,)),
+        (f'{{"devices":{{"nvidia.com/gpu":["{ONE}::3"]}}}}', [], (ONE,)),
         ("{", HEALTH, (TWO,)),
         ("[]", [], ()),
         ('{"devices":{"nvidia.com/gpu":["MIG-1"]}}', [], ()),

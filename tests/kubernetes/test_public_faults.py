@@ -1,5 +1,7 @@
 """Public faults that come by the wire, kept in the real API server and seen by the real watch."""
 
+import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -8,13 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from activities.clusters.api_server import Api, Object
-from activities.clusters.kubernetes.public_faults import OURS, PublicFaults
+from activities.clusters.api_server import Api, Listing, Object
+from activities.clusters.kubernetes.public_faults import KEY, MOST, OURS, PublicFaults
+from activities.clusters.kubernetes.reports import of_public_fault
+from rekindle.errors import BadInput, NotFound
 from rekindle.model.keys import SERIAL_NUMBER
+from rekindle.model.public_fault import Envelope, PublicFault
 from tests.gateway.test_public_faults import served
 from tests.kubernetes.test_detection import NODE, ensure_namespace, put, shown
 from tests.support.kubernetes import Namespace
-from tests.support.public_fault_peer import fault, request, send
+from tests.support.public_fault_peer import NOW, fault, request, send
 from workers.local_kubernetes.installation import DEPLOY
 
 CONFIG_MAPS = "/api/v1/namespaces/cluster-system/configmaps"
@@ -84,3 +89,72 @@ async def test_what_comes_once_is_over_by_itself(kubeconfig: Path, node: Namespa
         assert (await send(target, request(fault(influence=named, assertion="once", faultId="only-once"))))[0] == 0
         await seen.until_found("ascend/public-broken")
         await seen.until_found()
+
+
+async def test_what_is_told_anew_while_another_gateway_sweeps_it_away_stays(node: Namespace) -> None:
+    """It was over when that one looked."""
+    await ensure_namespace(node.api, "cluster-system")
+    envelope, clock = Envelope.model_validate(request()), [time.time() - 60]
+    known = PublicFaults(node.api, lambda: clock[0])
+    for assertion in ("occur", "recover"):
+        await known.tell(envelope, PublicFault.model_validate(fault(assertion=assertion)))
+    clock[0] += 60
+
+    class Slow:
+        """Between its look and what it does about it time passes."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(node.api, name)
+
+        async def list(self, path: str, **selectors: str) -> Listing:
+            listed = await node.api.list(path, **selectors)
+            await known.tell(envelope, PublicFault.model_validate(fault()))
+            return listed
+
+    other = PublicFaults(Slow(), time.time)  # type: ignore[arg-type]
+    await other.tell(envelope, PublicFault.model_validate(fault(faultId="another-one")))
+    assert len(await kept(node)) == 2
+
+
+async def test_a_fault_that_recovers_is_until_its_end_the_one_that_was_told(node: Namespace) -> None:
+    """The time of its recovery is not another fault's, of which a job would be recovered once more."""
+    await ensure_namespace(node.api, "cluster-system")
+    keeps, envelope, seen = PublicFaults(node.api), Envelope.model_validate(request()), []
+    for seconds, assertion in ((0, "occur"), (2, "recover")):
+        told = fault(assertion=assertion, faultTime=NOW + 1000 * seconds, description=f"after {seconds} s")
+        await keeps.tell(envelope, PublicFault.model_validate(told))
+        (thing,) = await kept(node)
+        (report,) = of_public_fault(thing)["node-0"]
+        seen.append((report.since, report.message))
+    assert seen[0] == seen[1]
+
+
+async def test_a_fault_does_not_wait_until_thousands_are_swept_away() -> None:
+    """That stood on all nodes of a cluster and recovered together."""
+    over = {"node": "node-0", "devices": [0], "told_at": 1, "until": 2}
+    data = {KEY: json.dumps({"faults": [{"concerned": [over]}]})}
+    made, deleted = list[Object](), list[str]()
+
+    class Full:
+        async def list(self, path: str, **_: str) -> Listing:
+            things = (
+                {"metadata": {"name": f"f{n}", "uid": f"{n}", "resourceVersion": "1"}, "data": data} for n in range(MOST + 900)
+            )
+            return Listing([one for one in things if one["metadata"]["name"] not in deleted], "1")
+
+        async def delete(self, path: str, uid: str, version: str) -> None:
+            deleted.append(path.rpartition("/")[2])
+
+        async def get(self, path: str) -> Object:
+            raise NotFound(path)
+
+        async def create(self, path: str, body: Object) -> Object:
+            made.append(body)
+            return body
+
+    keeps = PublicFaults(Full())  # type: ignore[arg-type]
+    for number in range(5):
+        with contextlib.suppress(BadInput):
+            await keeps.tell(Envelope.model_validate(request()), PublicFault.model_validate(fault(faultId=f"new-fault-{number}")))
+        assert len(deleted) <= 200 * (number + 1)
+    assert made

@@ -1,14 +1,19 @@
 """What others say of nodes is read from objects as the real sources write them."""
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from activities.clusters.api_server import Listing
+from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.objects import node_of
 from activities.clusters.kubernetes.reports import (
+    Heard,
     Where,
     of_device_info,
     of_event,
@@ -19,11 +24,15 @@ from activities.clusters.kubernetes.reports import (
     read,
 )
 from activities.clusters.kubernetes.said import SaidOfNodes
+from rekindle.errors import NotFound
 from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_LEVELS, SERIAL_NUMBER
 from rekindle.model.rule_file import rules_of
+from rekindle.policy.rules import of_node, over_at
 from rekindle.policy.sighting import sight
+from rekindle.settings import Settings
+from tests.policy.test_rules import written
 from tests.support.job_views import job, node, pod, view
 
 Object = dict[str, Any]
@@ -183,8 +192,20 @@ def test_a_node_may_be_named_by_its_serial_number() -> None:
     assert len(known.put(numbered).status.reports) == 1
     assert [one.status.reports for one in known.take(at, told, gone=True)] == [()]
     assert [len(one.status.reports) for one in known.take(at, told, gone=False)] == [1]
+    renamed = numbered.model_copy(update={"metadata": numbered.metadata.model_copy(update={"name": "node-1"})})
+    assert len(known.put(renamed).status.reports) == 1
     known.drop(numbered)
+    assert [one.metadata.name for one in known.take(at, told, gone=False)] == ["node-1"]
+    known.drop(renamed)
     assert known.put(node()).status.reports == ()
+
+
+def test_a_moment_that_is_none_keeps_nobody_from_looking() -> None:
+    """A rule may count from it."""
+    told = public("220001001")
+    told["faults"][0]["faultTime"] = 253402300799000
+    (report,) = of_public_fault(config_map("f", PublicFault=told))["node-0"]
+    assert over_at(report, written("report: {source: public-fault}, then: fault, expires: 60")) is None
 
 
 def test_a_card_that_clusterd_has_separated_is_broken_until_somebody_takes_it_out() -> None:
@@ -242,6 +263,8 @@ def test_an_event_of_a_node_is_a_report() -> None:
     """A card that throttles slows all ranks down; other events say nothing."""
     (fault,) = said(*of_event(event())["node-0"], rules="nvidia")
     assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.SUB_HEALTH, (0,), "GpuThermalWatchIsNotHealthy")
+    last = event(message=f"ErrorCode:DCGM_FR_CLOCK_THROTTLE_THERMAL {'slow ' * 100}GPU:2 Recommended Action=NONE;")
+    assert [one.pod_ranks for one in said(*of_event(last)["node-0"], rules="nvidia")] == [(1,)]
     assert said(*of_event(event("Normal", "NodeReady"))["node-0"], rules="nvidia") == ()
     assert of_event(event(involvedObject={"kind": "Pod", "name": "node-0"})) == {}
 
@@ -286,7 +309,29 @@ def test_nvsentinel_s_conditions_mean_what_they_say(kind: str, message: str, exp
     assert sight(view(*pods, nodes=(node_of(raw),)), rules_of("nvidia")).faults == ()
 
 
+@pytest.mark.parametrize(("each", "ranks"), [(4, {2}), (3, {0, 1, 2})])
+def test_a_gpu_that_its_device_plugin_gives_to_nobody_is_one_of_the_node_all_the_same(each: int, ranks: set[int]) -> None:
+    """A pod that has all of them has it, too, and its ranks are counted; of one that was given the others nobody knows which."""
+    message = "ErrorCode:94 GPU:2 contained Recommended Action=NONE;"
+    status = {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}}
+    conditions = [{"type": "GpuXidError", "status": "True", "reason": "Xid", "message": message}]
+    raw = {"metadata": {"name": "node-0", "uid": "n", "resourceVersion": "1"}, "status": {**status, "conditions": conditions}}
+    found = sight(view(pod(0), nodes=(node_of(raw),), of=job(pods=1, each=each)), rules_of("nvidia")).faults
+    assert {rank for one in found for rank in one.ranks} == ranks
+
+
 # ---- as the watch keeps it
+
+
+def test_an_event_that_means_nothing_beside_another_one_is_kept_for_what_it_means_alone() -> None:
+    """Whatever is told beside it comes and goes."""
+    at, hot = where("nvidia", of_event), event()
+    takes = f"report: {{source: event, code: {hot['reason']}}}"
+    rules = written(f"{takes}, beside: {{source: event, code: Maintained}}, then: nothing", f"{takes}, then: sub-health")
+    known = SaidOfNodes(rules, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    hot["metadata"]["managedFields"] = [{"time": "2026-01-01T00:00:00Z"}]
+    known.take(at, hot, gone=False)
+    assert [one.then for one in of_node(known.put(node()), rules)] == ["sub-health"]
 
 
 def where(rules: str, source: Any) -> Where:
@@ -348,6 +393,53 @@ def test_what_no_rule_looks_at_is_not_kept() -> None:
     kept: Node = known.put(loud)
     assert (kept.metadata.labels, kept.metadata.annotations) == ({}, {})
     assert known.take(where("nvidia", of_event), event("Normal", "NodeReady"), gone=False) == []
+
+
+async def test_a_look_at_all_nodes_reads_their_events_between_what_others_do() -> None:
+    """There are tens of thousands, and the same process speaks for its activities."""
+    turns, reading = 0, True
+
+    class Pages:
+        async def pages(self, path: str, **_: str) -> AsyncIterator[Listing]:
+            events = [event(metadata={"name": str(n), "uid": str(n)}) for n in range(500)] if path.endswith("/events") else []
+            yield Listing(events, "1")
+
+        async def list(self, path: str, **selectors: str) -> Listing:
+            (page,) = [page async for page in self.pages(path, **selectors)]
+            return page
+
+    async def others() -> None:
+        nonlocal turns
+        while reading:
+            turns += 1
+            await asyncio.sleep(0)
+
+    speaking = asyncio.create_task(others())
+    await KubernetesCluster(Pages(), Settings(cluster="kubernetes", rules="nvidia")).nodes()  # type: ignore[arg-type]
+    reading = False
+    await speaking
+    assert turns > 400
+
+
+async def test_of_a_hundred_nodes_each_place_is_looked_at_a_few_times() -> None:
+    """Public faults of thousands of nodes stand in one; who asks later sees what was told later."""
+    told, lists = [config_map("f", PublicFault=public("220001001", nodeName="node-7"))], Counter[str]()
+
+    class Lists:
+        async def list(self, path: str, **selectors: str) -> Listing:
+            lists[f"{path} {selectors}"] += 1
+            await asyncio.sleep(0.02)
+            return Listing([*told] if "cluster-system" in path and "labelSelector" in selectors else [], "1")
+
+        async def get(self, path: str) -> Object:
+            raise NotFound(path)
+
+    heard = Heard(Lists(), rules_of("ascend"))  # type: ignore[arg-type]
+    found = await asyncio.gather(*(heard.of_node(f"node-{number}") for number in range(100)))
+    assert [number for number, reports in enumerate(found) if reports] == [7]
+    assert max(lists.values()) <= 5
+    told.clear()
+    assert await heard.of_node("node-7") == ()
 
 
 def test_nothing_is_read_that_no_rule_asks_for() -> None:

@@ -1,5 +1,7 @@
 """Which device of which node belongs to which rank."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +124,7 @@ def concerned(message: str, smi: str, *pods: Pod) -> tuple[set[int], set[int]]:
         (XID, "", {1}, {4, 5, 6, 7}),
         (DCGM, "", {1}, {4, 5, 6, 7}),
         (BY_ADDRESS, "", {0, 1}, set(range(8))),
+        (XID[: XID.index(uuid(5)) + 13], "", {0, 1}, set(range(8))),
         (XID, SMI.replace(uuid(5), uuid(99)), {1}, {4, 5, 6, 7}),
     ],
 )
@@ -138,9 +141,11 @@ def test_a_gpu_of_another_job_concerns_nobody_here() -> None:
     assert concerned(XID, "", pod(0, uuids=EVEN)) == (set(), set())
 
 
-def test_where_pods_say_nothing_the_node_s_own_order_counts_if_the_job_has_all_of_it() -> None:
-    """Otherwise all of its pods there are concerned."""
-    assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({1}, {5})
+def test_where_pods_say_nothing_the_node_s_own_order_counts_if_one_of_them_has_all_of_it() -> None:
+    """Which of several pods was given which device is nobody's guess: all of them are concerned."""
+    whole = view(pod(0), nodes=(sick(BY_ADDRESS.replace("79", "94"), SMI),), of=job(pods=1, each=8))
+    assert {rank for one in sight(whole, rules_of("nvidia")).faults for rank in one.ranks} == {5}
+    assert concerned(BY_ADDRESS, SMI, pod(0), pod(1)) == ({0, 1}, set(range(8)))
     assert concerned(BY_ADDRESS, "", pod(0), pod(1)) == ({0, 1}, set(range(8)))
     assert concerned(BY_ADDRESS, SMI, pod(0)) == ({0}, {0, 1, 2, 3})
 
@@ -155,6 +160,33 @@ def test_several_gpus_in_one_condition_are_several_faults() -> None:
         ("process", "Xid 94", (0,)),
         ("node", "Xid 79", (1,)),
     }
+
+
+def test_a_large_job_whose_nodes_all_name_a_gpu_holds_up_nobody() -> None:
+    """One process looks at all jobs, each in its turn."""
+    names = [f"node-{number}" for number in range(1200)]
+    pods = [pod(number, f"pod-{number}", node=name, uuids=EVEN) for number, name in enumerate(names)]
+    hot = sick(BY_ADDRESS.replace("15:00", "14:00"), SMI)
+    nodes = tuple(hot.model_copy(update={"metadata": hot.metadata.model_copy(update={"name": n, "uid": n})}) for n in names)
+    began = time.process_time()
+    found = sight(view(*pods, nodes=nodes, of=job(pods=1200, each=4)), rules_of("nvidia")).faults
+    assert time.process_time() - began < 2.0
+    assert {rank for one in found for rank in one.pod_ranks} == set(range(1200))
+
+
+def test_a_condition_that_has_no_room_for_all_its_errors_is_believed_as_far_as_it_goes() -> None:
+    """NVSentinel cuts the last one somewhere, and says so: half a name is no device, and half a code no error."""
+    both = f"ErrorCode:94 PCI:0000:10:00 GPU_UUID:{uuid(0)} Recommended Action=NONE;{XID}"
+    third = f"ErrorCode:79 PCI:0000:14:00 GPU_UUID:{uuid(4)} "
+    pods, errors = (pod(0, uuids=EVEN), pod(1, uuids=ODD)), {("process", "Xid 94", (0,)), ("node", "Xid 79", (1,))}
+    for length in range(1, len(third)):
+        shown = sick(f"{both}{third[:length]};...", SMI)
+        found = {
+            (one.kind.value, one.code, one.pod_ranks) for one in sight(view(*pods, nodes=(shown,)), rules_of("nvidia")).faults
+        }
+        known = "PCI:0000:14:00 " in third[:length] and ("node", "Xid 79", (0,))
+        said = "ErrorCode:79 " in third[:length] and ("node", "Xid 79", (0, 1))
+        assert found == errors | {one for one in (known or said,) if one}, third[:length]
 
 
 @pytest.mark.parametrize(

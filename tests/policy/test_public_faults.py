@@ -5,16 +5,20 @@ import pytest
 from rekindle.model.public_fault import PublicFault
 from rekindle.model.rule_file import parse, rules_of
 from rekindle.policy.public_faults import Concerns, problem_of_code, senders, told
-from tests.support.public_fault_peer import fault
+from tests.support.public_fault_peer import NOW, fault
 
 SECOND = 1000
 
 
-def after(*messages: tuple[int, str, str]) -> dict[str, tuple[int, int]]:
-    """Of each node that is shown, from when and until when (0: nobody says), in seconds. Messages: when, assertion, node."""
+def after(*messages: tuple[int, str, str], ticks: int = 0) -> dict[str, tuple[int, int]]:
+    """Of each node that is shown, from when and until when (0: nobody says), in seconds. Messages: when, assertion, node.
+
+    Args:
+        ticks: by which the sender's own time of each message is later than that of the one before it.
+    """
     known: Concerns = {}
-    for at, assertion, node in messages:
-        told_of = fault(assertion=assertion, influence=[{"nodeName": node, "deviceIds": [0, 1]}])
+    for number, (at, assertion, node) in enumerate(messages):
+        told_of = fault(assertion=assertion, influence=[{"nodeName": node, "deviceIds": [0, 1]}], faultTime=NOW + ticks * number)
         known = told(known, PublicFault.model_validate(told_of), at * SECOND)
     return {node: (one.told_at // SECOND, one.until // SECOND) for node, one in known.items() if not one.hidden}
 
@@ -41,6 +45,32 @@ def test_a_fault_is_shown_from_its_first_word_until_it_has_recovered(
 ) -> None:
     """For five seconds in any case, in whatever order the two words arrive; each node by itself."""
     assert after(*messages) == shown
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown"),
+    [
+        ([(100, "occur", "a"), (102, "recover", "a"), (103, "occur", "a")], {"a": (103, 0)}),
+        ([(100, "recover", "a"), (103, "occur", "a")], {"a": (103, 0)}),
+        ([(100, "once", "a"), (101, "occur", "a")], {"a": (101, 0)}),
+        ([(100, "once", "a"), (101, "once", "a")], {"a": (101, 106)}),
+        ([(100, "occur", "a"), (101, "occur", "a"), (103, "recover", "a")], {"a": (100, 105)}),
+    ],
+)
+def test_a_fault_that_is_back_before_its_end_was_shown_stands(
+    messages: list[tuple[int, str, str]], shown: dict[str, tuple[int, int]]
+) -> None:
+    """Its sender's own time says that it is no repetition of what was told before."""
+    assert after(*messages, ticks=1) == shown
+
+
+def test_a_fault_grows() -> None:
+    """Told again with more devices it has them too."""
+    known: Concerns = {}
+    for devices in ([3], [0, 3], [3]):
+        influence = [{"nodeName": "a", "deviceIds": devices}]
+        known = told(known, PublicFault.model_validate(fault(influence=influence)), SECOND)
+    assert known["a"].devices == (0, 3)
 
 
 def test_devices_of_a_node_that_is_named_twice_are_joined() -> None:

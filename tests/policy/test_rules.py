@@ -1,10 +1,14 @@
 """What a cluster shows means what the rules say."""
 
+import re
+import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rekindle.errors import BadInput
 from rekindle.model.cluster import (
@@ -21,7 +25,7 @@ from rekindle.model.cluster import (
 from rekindle.model.fault import Fault, FaultKind, FaultType
 from rekindle.model.keys import FILTER_CODES, FILTER_LEVELS, HEALTH, IGNORE_RULES
 from rekindle.model.rule_file import parse, plain, rules_of
-from rekindle.model.rules import Rules
+from rekindle.model.rules import Rules, is_like
 from rekindle.policy import rules as policy
 from rekindle.policy.explaining import nodes_now
 from rekindle.policy.sighting import sight
@@ -129,6 +133,19 @@ def test_a_device_that_a_message_names_concerns_who_has_it() -> None:
     assert faults(view(pod(0, devices=("0", "1")), pod(1, devices=("4", "5")), nodes=(sick,)), rules) == ()
 
 
+@given(st.text("ab\n", max_size=12), st.text("ab*", max_size=6))
+def test_a_star_stands_for_anything(text: str, pattern: str) -> None:
+    """Also for nothing, and for lines."""
+    assert is_like(text, pattern) == bool(re.fullmatch(pattern.replace("*", "(?s:.*)"), text))
+
+
+def test_a_long_message_costs_no_time() -> None:
+    """Whoever wrote it, and however like the pattern it is."""
+    began = time.process_time()
+    assert not is_like("gpu error " * 3200, "*gpu*error*fatal*")
+    assert time.process_time() - began < 1.0
+
+
 def test_where_nobody_says_who_has_a_device_ranks_are_counted_if_the_job_has_the_whole_node() -> None:
     """Otherwise all of its pods there are concerned: better one pod moves in vain than one that computes wrongly stays."""
     rules = written(r"condition: {type: GpuXid}, then: process-fault, device: 'GPU (\S+)'")
@@ -170,6 +187,16 @@ def test_containers_and_conditions_of_pods_have_rules_too() -> None:
         (FaultKind.SUB_HEALTH, (3,), ""),
     ]
     assert [one.decided.maintenance for one in found if one.decided] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_a_rule_may_be_about_any_condition_of_a_pod(status: Literal["True", "False"]) -> None:
+    """In the order in which the pod has them."""
+    conditions = tuple(Condition(type=kind, status=status) for kind in ("Ready", "PodScheduled"))
+    well = pod()
+    shown = well.model_copy(update={"status": well.status.model_copy(update={"conditions": conditions})})
+    found = faults(view(shown), written('podCondition: {type: "*", status: "*"}, then: sub-health'))
+    assert [one.code for one in found] == ["Ready", "PodScheduled"]
 
 
 def test_a_container_beside_the_training_may_crash_as_it_likes() -> None:
@@ -314,6 +341,18 @@ def test_what_says_that_it_has_healed_ends_a_report() -> None:
     cool = shows(reports=(hot,), conditions={"GpuWatch": ("False", "Cool", "")})
     assert faults(view(pod(), nodes=(cool,)), by_condition) == ()
     assert [fact.saw for fact, _ in policy.decisions(cool, by_condition)] == ["condition GpuWatch=False"]
+
+
+def test_thousands_of_events_of_a_node_are_looked_at_in_a_moment() -> None:
+    """One that is told again with other words is another one."""
+    rules = written(
+        "report: {source: event, code: GpuHot}, beside: {source: switch}, then: fault",
+        "report: {source: event, code: GpuHot}, then: sub-health, healed: {report: {source: event, code: GpuCool}}",
+    )
+    many = shows(reports=tuple(told(at=number, message=str(number)) for number in range(5000)))
+    began = time.process_time()
+    assert len(policy.of_node(many, rules)) == 5000
+    assert time.process_time() - began < 2.0
 
 
 def test_a_backup_on_a_broken_node_is_told_of_as_such() -> None:

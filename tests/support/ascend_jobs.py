@@ -49,8 +49,8 @@ class MortalApi(Api):
     async def patch(self, path: str, body: Object) -> Object:
         return await self._written("PATCH", path, super().patch(path, body))
 
-    async def delete(self, path: str, uid: str, grace_seconds: int | None = None) -> None:
-        await self._written("DELETE", path, super().delete(path, uid, grace_seconds))
+    async def delete(self, path: str, uid: str, grace_seconds: int | None = None, version: str = "") -> None:
+        await self._written("DELETE", path, super().delete(path, uid, grace_seconds, version))
 
     async def _written(self, verb: str, path: str, write: Awaitable[T]) -> T:
         done = await write

@@ -58,6 +58,8 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         """None: the cluster, or its rules, know no public faults."""
         self._left: dict[str, tuple[float, float]] = {}
         """Requests that a sender may send, and when that was counted."""
+        self._reading = asyncio.Lock()
+        """One request is read at a time, between what all streams have to say: the largest takes more than a second."""
 
     async def SendPublicFault(self, request: wire.PublicFaultRequest, context: Context) -> wire.RespStatus:
         await self._platforms.admit(context)
@@ -69,15 +71,19 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         if problem := self._limited(request.resource, kept.rules):
             return wire.RespStatus(code=INVALID_RATE, info=problem)
         try:
-            envelope, faults, left_out = _understood(request, kept.rules)
-            for fault in faults:
-                await kept.faults.tell(envelope, fault)
+            async with self._reading:
+                envelope, faults, left_out = await _understood(request, kept.rules)
+            refused = [problem for fault in faults if (problem := await _problem(kept, envelope, fault))]
+            if len(refused) == len(faults):
+                raise BadInput("\n".join([*left_out, *refused][:TOLD]))
         except BadInput as error:
             return wire.RespStatus(code=INVALID_PARAMETER, info=str(error))
         except ClusterError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
-        logger.info("public faults", extra={"sender": envelope.resource, "faults": len(faults), "left_out": len(left_out)})
+        left_out = [*left_out, *refused]
+        taken = len(request.faults) - len(left_out)
+        logger.info("public faults", extra={"sender": envelope.resource, "faults": taken, "left_out": len(left_out)})
         return wire.RespStatus(code=OK, info=_answer(len(request.faults), left_out))
 
     def _limited(self, sender: str, rules: Rules) -> str:
@@ -92,7 +98,7 @@ class PublicFaultService(pubfault_pb2_grpc.PubFaultServicer):
         return "" if left >= 1 else f"resource: {sender} sends too much: {BURST} requests at once, then {REFILL:g} a second"
 
 
-def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:
+async def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelope, list[PublicFault], Sequence[str]]:
     """The faults that are as the contract wants them, and what is wrong with the others.
 
     Raises:
@@ -108,6 +114,7 @@ def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelop
     good: list[PublicFault] = []
     wrong: list[str] = []
     for number, one in enumerate(request.faults):
+        await asyncio.sleep(0)
         try:
             good.append(_fault(one, rules))
         except BadInput as error:
@@ -115,6 +122,15 @@ def _understood(request: wire.PublicFaultRequest, rules: Rules) -> tuple[Envelop
     if not good:
         raise BadInput("\n".join(wrong[:TOLD]))
     return envelope, good, wrong
+
+
+async def _problem(kept: Kept, envelope: Envelope, fault: PublicFault) -> str:
+    """Why there is no room for a fault; empty: it is kept."""
+    try:
+        await kept.faults.tell(envelope, fault)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _fault(message: wire.Fault, rules: Rules) -> PublicFault:

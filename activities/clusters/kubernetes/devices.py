@@ -26,7 +26,8 @@ OF_NVSENTINEL = "dgxc.nvidia.com/devices"
 GIVEN = (*CONFIGURATIONS, MOUNTED, OF_NVSENTINEL)
 """Annotations of one pod that no clone of it may have: other devices are its own."""
 
-LONGEST_UUID = 80
+SHARED = "::"
+"""Before the number of a share of a GPU that several pods have by turns, behind the GPU's UUID."""
 
 NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 MOST = 1024
@@ -55,7 +56,8 @@ def uuids_of(annotations: Mapping[str, str], containers: Iterable[Object]) -> tu
         found = []
     given = (one for container in containers for one in container.get("allocatedResourcesStatus", ()))
     found = found or [one.get("resourceID", "") for some in given for one in some.get("resources", ())]
-    right = 0 < len(found) <= MOST and all(is_uuid(one) and len(one) <= LONGEST_UUID for one in found)
+    found = [str(one).partition(SHARED)[0] for one in found]
+    right = 0 < len(found) <= MOST and all(map(is_uuid, found))
     return tuple(dict.fromkeys(found)) if right else ()
 
 

@@ -24,7 +24,7 @@ from activities.clusters.kubernetes.objects import (
     training_side_of,
 )
 from activities.clusters.kubernetes.reader import Reader, is_name
-from activities.clusters.kubernetes.reports import places, reports_of
+from activities.clusters.kubernetes.reports import Heard, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import checked, reading
 from activities.clusters.kubernetes.tokens import pod_of_token
@@ -55,6 +55,7 @@ class KubernetesCluster:
         self._api, self._settings, self.rules = api, settings, rules_of(settings.rules)
         self._reader = Reader(api, settings, kinds)
         self._hands = Hands(api, self._reader, settings)
+        self._heard = Heard(api, self.rules)
         self._looking = asyncio.Lock()
         self._nodes: Sequence[Node] = ()
         self._looked = float("-inf")
@@ -94,7 +95,7 @@ class KubernetesCluster:
     async def node(self, name: str) -> Node:
         """With what others say of it, as far as the rules of the installation ask for that."""
         node = node_of(await self._api.get(_node(name)))
-        reports = await reports_of(self._api, self.rules, name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
+        reports = await self._heard.of_node(name, node.metadata.annotations.get(SERIAL_NUMBER, ""))
         return node.model_copy(update={"status": node.status.model_copy(update={"reports": reports})})
 
     async def nodes(self) -> Sequence[Node]:
@@ -110,12 +111,14 @@ class KubernetesCluster:
             return self._nodes
 
     async def _all_nodes(self) -> Sequence[Node]:
-        """There are thousands, of 15 kB each: page by page, and others have their turn between them."""
+        """There are thousands, of 15 kB each, and more events of them: page by page, and others have their turn between them."""
         known, found = SaidOfNodes(self.rules), []
         try:
             for where in places(self.rules):
-                for thing in (await self._api.list(where.path, **dict(where.query))).items:
-                    known.take(where, thing, gone=False)
+                async for page in self._api.pages(where.path, **dict(where.query)):
+                    for thing in page.items:
+                        await asyncio.sleep(0)
+                        known.take(where, thing, gone=False)
             async for page in self._api.pages(NODES):
                 for raw in page.items:
                     await asyncio.sleep(0)

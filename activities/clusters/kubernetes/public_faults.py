@@ -14,7 +14,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.reader import in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterUnavailable, Conflict, NotFound
 from rekindle.model.public_fault import MOST_INFLUENCES, Envelope, PublicFault
-from rekindle.policy.public_faults import Concerned, Concerns, told
+from rekindle.policy.public_faults import Concerned, Concerns, is_shown, told
 
 NAMESPACE = "cluster-system"
 CONSUMED = {"mc-consumer-publicfault": "true"}
@@ -28,6 +28,9 @@ MOST = 5_000
 
 SWEEP = 60.0
 """Seconds between two looks for what is over."""
+
+MOST_SWEPT = 200
+"""That are taken away by one look: a fault waits for it that is told."""
 
 TRIES = 5
 """Of a change that another gateway's change overtook."""
@@ -62,7 +65,7 @@ class PublicFaults:
         try:
             thing = await self._api.get(f"{self._path}/{name}")
         except NotFound:
-            await self._create(name, envelope, fault, told({}, fault, now))
+            await self._create(name, _said(envelope, fault), told({}, fault, now))
             return
         known = concerns(thing)
         found = told(known, fault, now)
@@ -70,13 +73,14 @@ class PublicFaults:
             return
         if len(found) > MOST_INFLUENCES:
             raise BadInput(f"influence: fault {fault.fault_id} concerns {len(found)} nodes, accepted are {MOST_INFLUENCES}")
+        said = json.loads(thing["data"][KEY]) if is_shown(known, now) else _said(envelope, fault)  # as it was told first
         metadata = {"resourceVersion": thing["metadata"]["resourceVersion"]}
-        await self._api.patch(f"{self._path}/{name}", {"metadata": metadata, "data": {KEY: _written(envelope, fault, found)}})
+        await self._api.patch(f"{self._path}/{name}", {"metadata": metadata, "data": {KEY: _written(said, found)}})
 
-    async def _create(self, name: str, envelope: Envelope, fault: PublicFault, found: Concerns) -> None:
+    async def _create(self, name: str, said: Mapping[str, Any], found: Concerns) -> None:
         if self._count >= MOST:
             raise BadInput(f"faults: {self._count} public faults stand already: first tell that some are over")
-        body = {"metadata": {"name": name, "labels": {**CONSUMED, **OURS}}, "data": {KEY: _written(envelope, fault, found)}}
+        body = {"metadata": {"name": name, "labels": {**CONSUMED, **OURS}}, "data": {KEY: _written(said, found)}}
         await self._api.create(self._path, body)
         self._count += 1
 
@@ -86,13 +90,16 @@ class PublicFaults:
             return
         listed = await self._api.list(self._path, labelSelector=",".join(f"{key}={value}" for key, value in OURS.items()))
         now = int(1000 * self._clock())
-        over = [one for one in listed.items if all(at.is_over(now) for at in concerns(one).values())]
+        over = [one for one in listed.items if all(at.is_over(now) for at in concerns(one).values())][:MOST_SWEPT]
         for one in over:
             try:
-                await self._api.delete(f"{self._path}/{one['metadata']['name']}", one["metadata"]["uid"])
+                metadata = one["metadata"]
+                await self._api.delete(f"{self._path}/{metadata['name']}", metadata["uid"], version=metadata["resourceVersion"])
             except (Conflict, NotFound):
                 continue
         self._count, self._swept = len(listed.items) - len(over), time.monotonic()
+        if self._count >= MOST and over:
+            self._swept = float("-inf")
 
 
 def concerns(thing: Object) -> Concerns:
@@ -109,8 +116,14 @@ def _name(sender: str, fault_id: str) -> str:
     return f"rekindle-public-fault-{digest[:24]}"
 
 
-def _written(envelope: Envelope, fault: PublicFault, found: Concerns) -> str:
-    """As the contract's ConfigMap has it, with our own list of nodes beside."""
-    concerned: list[Mapping[str, Any]] = [{"node": node, **one.model_dump()} for node, one in sorted(found.items())]
+def _said(envelope: Envelope, fault: PublicFault) -> Mapping[str, Any]:
+    """As the contract's ConfigMap has it."""
     known = fault.model_dump(by_alias=True, exclude={"influence"})
-    return json.dumps({**envelope.model_dump(by_alias=True), "faults": [{**known, "assertion": "occur", "concerned": concerned}]})
+    return {**envelope.model_dump(by_alias=True), "faults": [{**known, "assertion": "occur"}]}
+
+
+def _written(said: Mapping[str, Any], found: Concerns) -> str:
+    """With our own list of nodes beside."""
+    concerned: list[Mapping[str, Any]] = [{"node": node, **one.model_dump()} for node, one in sorted(found.items())]
+    (fault,) = said["faults"]
+    return json.dumps({**said, "faults": [{**fault, "concerned": concerned}]})

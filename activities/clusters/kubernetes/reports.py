@@ -4,8 +4,10 @@ Read by the watch for all nodes, and by the driver for one. Each object is under
 nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components' namespaces only.
 """
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +22,7 @@ from rekindle.model.bounds import cut
 from rekindle.model.cluster import NodeReport
 from rekindle.model.public_fault import LEAST_SECONDS, LEVELS, MOST_FAULTS, MOST_INFLUENCES, SERIAL
 from rekindle.model.rules import Rules
-from rekindle.model.sizes import LONGEST_NOTE
+from rekindle.model.sizes import LONGEST_TEXT
 from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
@@ -37,6 +39,9 @@ MANUAL_INFO = "clusterd-manual-info-cm"
 
 HALVES = re.compile(r"\\u[dD][89a-fA-F]")
 """In JSON, of a character that is written as two."""
+
+END_OF_TIME = 10**13
+"""In milliseconds; the contract has 13 digits."""
 
 MOST = 256
 """Reports of one object."""
@@ -58,6 +63,11 @@ class Where:
     prefix: str = ""
     """What their names begin with, where a node's name follows."""
 
+    @property
+    def is_by_node(self) -> bool:
+        """Whether those of one node can be asked for."""
+        return bool(self.prefix) or self.read is of_event
+
 
 def places(rules: Rules) -> Iterator[Where]:
     """What has to be read for these rules."""
@@ -76,28 +86,58 @@ def places(rules: Rules) -> Iterator[Where]:
         )
 
 
-async def reports_of(api: Api, rules: Rules, node: str, serial: str = "") -> tuple[NodeReport, ...]:
-    """All that is said of one node now, by its name or its serial number."""
-    found: list[NodeReport] = []
-    for where in places(rules):
-        for thing in await _things(api, where, node):
-            said = read(where, thing) or {}
+class Heard:
+    """What is said of single nodes now. Who asks at the same time for objects that are about any node shares one look at them,
+    which begins behind the question: there may be thousands, and a job asks for a hundred nodes."""
+
+    def __init__(self, api: Api, rules: Rules) -> None:
+        self._api, self._rules = api, rules
+        self._looks = {where: _Look() for where in places(rules)}
+
+    async def of_node(self, node: str, serial: str = "") -> tuple[NodeReport, ...]:
+        """By its name or its serial number."""
+        found: list[NodeReport] = []
+        for where, look in self._looks.items():
+            said = await self._alone(where, node) if where.is_by_node else await self._shared(where, look)
             found += (*said.get(node, ()), *(said.get(f"{SERIAL}{serial}", ()) if serial else ()))
-    return in_order(in_force(found, rules, datetime.now(UTC)))
+        return in_order(in_force(found, self._rules, datetime.now(UTC)))
 
-
-async def _things(api: Api, where: Where, node: str) -> list[Object]:
-    if where.prefix:
-        if not is_name(node):
-            return []
-        try:
-            return [await api.get(f"{where.path}/{where.prefix}{node}")]
-        except NotFound:
-            return []
-    query = dict(where.query)
-    if where.read is of_event:
+    async def _alone(self, where: Where, node: str) -> Reports:
+        if where.prefix:
+            if not is_name(node):
+                return {}
+            try:
+                return read(where, await self._api.get(f"{where.path}/{where.prefix}{node}")) or {}
+            except NotFound:
+                return {}
+        query = dict(where.query)
         query["fieldSelector"] += f",involvedObject.name={node}"
-    return (await api.list(where.path, **query)).items
+        return _joined(where, (await self._api.list(where.path, **query)).items)
+
+    async def _shared(self, where: Where, look: "_Look") -> Reports:
+        asked = time.monotonic()
+        async with look.looking:
+            if look.began < asked:
+                began = time.monotonic()
+                look.said, look.began = _joined(where, (await self._api.list(where.path, **dict(where.query))).items), began
+            return look.said
+
+
+class _Look:
+    """At all objects of a place, that was finished last."""
+
+    def __init__(self) -> None:
+        self.looking = asyncio.Lock()
+        self.began = float("-inf")
+        self.said: Reports = {}
+
+
+def _joined(where: Where, things: Iterable[Object]) -> Reports:
+    found: dict[str, tuple[NodeReport, ...]] = {}
+    for thing in things:
+        for node, reports in (read(where, thing) or {}).items():
+            found[node] = (*found.get(node, ()), *reports)
+    return found
 
 
 def read(where: Where, thing: Object) -> Reports | None:
@@ -132,7 +172,7 @@ def of_event(raw: Object) -> Reports:
         code=event.get("reason", ""),
         level=event.get("type", ""),
         by=written or event.get("reportingComponent", ""),
-        message=cut(event.get("message", ""), LONGEST_NOTE),
+        message=cut(event.get("message", ""), LONGEST_TEXT),
         since=_moment(event.get("firstTimestamp") or event.get("eventTime")),
         told=_written(event["metadata"]) or _moment(_last_told(event)) or _moment(event["metadata"].get("creationTimestamp")),
     )
@@ -265,12 +305,12 @@ def _json(data: Mapping[str, str], key: str) -> Any:
 def _report(name: str, source: str, devices: Iterable[str] = (), **told: str) -> NodeReport:
     """Devices may be cards, `Ascend910-2`, of which the number is the local id."""
     ids = tuple(number for one in devices if (number := one.rpartition("-")[2]).isdecimal())
-    words = cut(told.pop("message"), LONGEST_NOTE)
+    words = cut(told.pop("message"), LONGEST_TEXT)
     return NodeReport(id=name, source=source, devices=ids, message=words, code=told["code"], level=told.get("level", ""))
 
 
 def _milliseconds(moment: object) -> datetime | None:
-    return datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) and moment > 0 else None
+    return datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) and 0 < moment < END_OF_TIME else None
 
 
 def _last_told(event: Object) -> str | None:

@@ -48,7 +48,8 @@ class SaidOfNodes:
 
     def drop(self, node: Node) -> Node:
         self._nodes.pop(node.metadata.name, None)
-        self._serials.pop(_serial(node), None)
+        if self._serials.get(serial := _serial(node)) == node.metadata.name:
+            del self._serials[serial]
         return node
 
     def take(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
