@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.kind import Kind, Places, Workload, rank_of
-from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB
+from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, KINDS, TRAINING_JOB
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, brought_back, is_bare, remembered
 from activities.clusters.kubernetes.kinds.training_job import pods_of_training_job
 from activities.clusters.kubernetes.objects import failure_of, is_managed, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, controller_of, joined, placed, topology_of
+from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
 from rekindle.policy.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
+from tests.support.attempts import BOMB, MERGES
 from tests.support.valid_objects import JOBS, namespace, node, pod
 
 RANK_KEYS = ("my/rank",)
@@ -96,6 +98,16 @@ def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -
     own = JOBS[TRAINING_JOB]
     raw = {**own, "metadata": {**own["metadata"], "labels": {key: words}, "annotations": {key: words}}}
     assert reads(lambda: read_job(TRAINING_JOB, raw)) is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", [BOMB, MERGES, "[" * 200_000], ids=["references", "merges", "deep"])
+def test_limits_that_say_more_than_any_memory_holds_are_refused(text: str) -> None:
+    """One tenant's annotation of a few lines would keep the watcher, and with it everybody, for hours."""
+    own = JOBS[BATCH_JOB]
+    raw = {**own, "metadata": {**own["metadata"], "annotations": {keys.LIMITS: text}}}
+    with pytest.raises(BadInput, match=keys.LIMITS):
+        read_job(BATCH_JOB, raw)
 
 
 def read_pod(raw: Object, job: Workload) -> Pod:
