@@ -20,10 +20,23 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTResponse
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from rekindle.errors import (
+    MALFORMED,
+    BadInput,
+    ClusterError,
+    ClusterUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    WatchExpired,
+)
 
 REQUEST_LIMIT = 10.0
 """Seconds for one request; a watch has no such limit."""
+
+ENDED = 1.0
+"""Seconds before a watch is opened again that ended without a word: a proxy, or a server that shuts down, ends each of them."""
 
 SILENCE_LIMIT = 90.0
 """Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
@@ -166,9 +179,9 @@ class Api:
         query = {**selectors, "limit": str(PAGE)}
         while True:
             async with self._answer(Request("GET", path, query, accept=accept)) as answer:
-                page = _parsed(await answer.read())
-            yield Listing(page["items"] or [], page["metadata"]["resourceVersion"])  # of metadata none are null
-            if not (more := page["metadata"].get("continue")):
+                page, more = _page(_parsed(await answer.read()))
+            yield page
+            if not more:
                 return
             query["continue"] = more
 
@@ -203,9 +216,11 @@ class Api:
         async with self._answer(Request("GET", path, query, limit=None, silence=REQUEST_LIMIT)) as answer:
             async for line in _lines(answer):
                 change = _change(line)
+                if change is None:
+                    continue
                 if change.type != BOOKMARK:
                     yield change
-                elif change.object["metadata"].get("annotations", {}).get(ALL_THERE) == "true":
+                elif (change.object["metadata"].get("annotations") or {}).get(ALL_THERE) == "true":
                     yield change
                     return
         raise ClusterUnavailable(f"GET {path}: the stream of the list ended before its end")
@@ -235,12 +250,16 @@ class Api:
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+            said = False
             async with self._answer(Request("GET", path, query, limit=None, silence=SILENCE_LIMIT)) as answer:
                 async for line in _lines_until_silent(answer):
-                    change = _change(line)
-                    resource_version = change.object["metadata"]["resourceVersion"]
+                    if (change := _change(line)) is None:
+                        continue
+                    said, resource_version = True, change.object["metadata"]["resourceVersion"]
                     if change.type != BOOKMARK:
                         yield change
+            if not said:
+                await asyncio.sleep(ENDED)
 
     async def is_ready(self) -> bool:
         """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
@@ -386,11 +405,36 @@ def _shallow(content: bytes) -> bytes:
     return b"".join([*kept, content[last:]])
 
 
-def _change(line: bytes) -> Change:
+def _page(answer: Any) -> tuple[Listing, str]:
+    """A page of a list, and where the next one begins; empty: nowhere.
+
+    Raises:
+    ClusterUnavailable: it is none: somebody else answers.
+    """
+    try:
+        listing = Listing(answer["items"] or [], answer["metadata"]["resourceVersion"])  # of metadata none are null
+        return listing, answer["metadata"].get("continue", "")
+    except MALFORMED as error:
+        raise ClusterUnavailable(f"the API server answers what is no list: {type(error).__name__}: {error}") from error
+
+
+def _change(line: bytes) -> Change | None:
+    """None: a bookmark that says nothing.
+
+    Raises:
+    ClusterUnavailable: it is no event of a watch, so that nobody knows what was to be said.
+    """
     event = _parsed(line)
-    if event["type"] == "ERROR":
-        raise _refusal(event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
-    return Change(event["type"], event["object"])
+    try:
+        kind, thing = event["type"], event.get("object")
+        if kind == "ERROR":
+            raise _refusal(thing.get("code", 500), json.dumps(thing).encode(), {})
+        known = bool(thing["metadata"]["resourceVersion"])
+    except MALFORMED as error:
+        if isinstance(event, dict) and event.get("type") == BOOKMARK:
+            return None
+        raise ClusterUnavailable(f"the API server sends what is no event: {type(error).__name__}: {error}") from error
+    return Change(kind, thing) if known or kind != BOOKMARK else None
 
 
 def _refusal(code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
