@@ -199,14 +199,23 @@ class Watch:
         bare = [pod for known in list(self._bare.values()) for pod in known.values()]
         for job_id, pod in {_job_id(pod): pod for pod in bare}.items():
             await self._alone(pods, pod, self._renew_bare(job_id))
+        stopped = [job_id for job_id in await self._remembered() if job_id not in self._jobs]
         read = {job.uid: self._read(job) for job in list(self._jobs.values())}
         loose = [await self._alone(pods, pod, self._pod(pod)) for pod in bare]
         return Snapshot(
             [job for job in read.values() if job],
             [*found.pods.values(), *(pod for pod in loose if pod)],
             list(found.nodes.values()),
-            [uid for uid, job in read.items() if job is None],
+            [*(uid for uid, job in read.items() if job is None), *stopped],
         )
+
+    async def _remembered(self) -> set[str]:
+        """Jobs of pods that nobody controls of which there are templates: in the middle of a restart there is nothing else."""
+        found = set()
+        for scope in self._reader.scopes:
+            async for page in self._api.metadata(in_scope("podtemplates", scope), labelSelector=keys.JOB_ID):
+                found |= {_job_id(template) for template in page.items if is_bare(template)}
+        return found
 
     def _node(self, raw: Object) -> Node:
         self._shown[raw["metadata"]["uid"]] = shown_by(raw)
