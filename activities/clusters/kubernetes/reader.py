@@ -175,9 +175,13 @@ class Reader:
 
     # ---- pods
 
-    async def pods(self, job: Workload) -> list[Object]:
-        """All pods of a job, terminating ones too."""
-        return (await self._listing(job)).items
+    async def pods(self, job: Workload, keep: Callable[[Object], Object] = lean) -> list[Object]:
+        """All pods of a job, terminating ones too.
+
+        Args:
+            keep: what is looked at of one; it may have 100 KiB, and the job thousands.
+        """
+        return (await self._listing(job, keep)).items
 
     async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
         """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
@@ -212,9 +216,11 @@ class Reader:
         """Pods of the training side's manager that a controller of their own looks after."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
-    async def _listing(self, job: Workload) -> Listing:
-        listing = await self._api.list(_pods_path(job), labelSelector=self._selector(job))
-        return Listing([lean(pod) for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
+    async def _listing(self, job: Workload, keep: Callable[[Object], Object] = lean) -> Listing:
+        found = []
+        async for page in self._api.pages(_pods_path(job), labelSelector=self._selector(job)):
+            found += [keep(pod) for pod in page.items if await self.owner_uid(pod) == job.uid]
+        return Listing(found, page.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
         """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""

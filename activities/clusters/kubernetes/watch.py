@@ -6,7 +6,7 @@ Jobs of every kind that is installed, their pods, all nodes, and namespaces, who
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -28,7 +28,7 @@ from activities.clusters.kubernetes.reports import Where, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
-from rekindle.errors import BadInput, NotFound
+from rekindle.errors import BadInput, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
 from rekindle.model.job import no_restart
@@ -41,6 +41,9 @@ NAMESPACES = "/api/v1/namespaces"
 
 LONGEST_WAIT = 60.0
 """Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+
+INSTALLED = 60.0
+"""Seconds between two looks for a kind that is not installed: its jobs are not to wait until everything is listed anew."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 logger = logging.getLogger("watcher")
@@ -95,7 +98,7 @@ class Watch:
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         found = Found({}, {})
-        since = [(stream, version) for stream in self._streams() if (version := await self._begin(stream, found))]
+        since = [(stream, await self._begin(stream, found)) for stream in self._streams()]
         yield await self._snapshot(found)
         del found
         async with self._changes(since) as changes:
@@ -119,11 +122,14 @@ class Watch:
     async def _changes(
         self, streams: list[tuple[Stream, str]]
     ) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change] | None, None]]:
-        """All streams as one; the first that breaks ends it. None: something that was said of a node is over by itself."""
+        """All streams as one; the first that breaks ends it, and a kind that is installed only now. None: something that was
+        said of a node is over by itself."""
         queue: Queue = asyncio.Queue(maxsize=100)
 
         async def pump(stream: Stream, since: str) -> None:
             try:
+                if not since:
+                    await self._until_installed(stream)
                 async for change in self._api.watch(stream.path, since, **stream.query):
                     await queue.put((stream, change))
             except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
@@ -136,6 +142,14 @@ class Watch:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _until_installed(self, stream: Stream) -> None:
+        """Raises: WatchExpired, when it is."""
+        while True:
+            await asyncio.sleep(INSTALLED)
+            with suppress(NotFound):
+                await self._api.list(stream.path)
+                raise WatchExpired(f"{stream.path} is there now")
 
     async def _read_from(self, queue: Queue) -> AsyncGenerator[tuple[Stream, Change] | None, None]:
         while True:
