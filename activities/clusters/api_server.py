@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ REQUEST_LIMIT = 10.0
 """Seconds for one request; a watch has no such limit."""
 
 ENDED = 1.0
-"""Seconds before a watch is opened again that ended without a word: a proxy, or a server that shuts down, ends each of them."""
+"""Seconds between two openings of a watch that ends without a word: a proxy, or a server that shuts down, ends each at once."""
 
 SILENCE_LIMIT = 90.0
 """Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
@@ -250,7 +251,7 @@ class Api:
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
-            said = False
+            said, began = False, time.monotonic()
             async with self._answer(Request("GET", path, query, limit=None, silence=SILENCE_LIMIT)) as answer:
                 async for line in _lines_until_silent(answer):
                     if (change := _change(line)) is None:
@@ -259,7 +260,7 @@ class Api:
                     if change.type != BOOKMARK:
                         yield change
             if not said:
-                await asyncio.sleep(ENDED)
+                await asyncio.sleep(began + ENDED - time.monotonic())
 
     async def is_ready(self) -> bool:
         """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
