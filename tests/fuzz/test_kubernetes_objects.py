@@ -91,6 +91,15 @@ def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() 
     assert worker["resources"]["limits"].items() > {"cpu": "1"}.items()
 
 
+def test_thousands_of_pods_share_what_their_object_says_of_each() -> None:
+    """It may have a megabyte, and its controller has less memory than five hundred of them."""
+    own = JOBS[TRAINING_JOB]
+    job = Workload(TRAINING_JOB, {**own, "spec": {**own["spec"], "pods": 3}}).checked()
+    _, *workers = pods_of_training_job(job, "0", Places(), "gateway:8899")
+    assert len(workers) == 3
+    assert len({id(worker["spec"]) for worker in workers}) == 1
+
+
 @pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
 @pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
 def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:
