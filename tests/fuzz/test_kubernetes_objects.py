@@ -1,5 +1,7 @@
 """Objects of the API server, of every kind that is read."""
 
+import copy
+import time
 from typing import Any
 
 import pytest
@@ -117,6 +119,18 @@ def test_limits_that_say_more_than_any_memory_holds_are_refused(text: str) -> No
     raw = {**own, "metadata": {**own["metadata"], "annotations": {keys.LIMITS: text}}}
     with pytest.raises(BadInput, match=keys.LIMITS):
         read_job(BATCH_JOB, raw)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("names", [["pause" * 200_000], [f"paus{n}" for n in range(50_000)]], ids=["a long name", "many names"])
+@pytest.mark.parametrize("where", ["limits", "annotations"])
+def test_what_was_meant_is_looked_for_of_few_names(where: str, names: list[str]) -> None:
+    """One tenant's object of a megabyte would keep the watcher, and with it everybody, for seconds at each of its changes."""
+    own = copy.deepcopy(JOBS[TRAINING_JOB])
+    (own["spec"] if where == "limits" else own["metadata"])[where] = dict.fromkeys(names, "1")
+    began = time.process_time()
+    reads(lambda: read_job(TRAINING_JOB, own))
+    assert time.process_time() - began < 3
 
 
 def read_pod(raw: Object, job: Workload) -> Pod:
