@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.clusters import api_server
 from activities.clusters.api_server import BOOKMARK, Api, Change, Listing, Object
 from activities.clusters.kubernetes import watch
 from activities.clusters.kubernetes.driver import KubernetesCluster
@@ -87,6 +88,20 @@ async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[S
         assert end.type == BOOKMARK
     assert sum("sendInitialEvents" in path for _, path in scripted.requests) == 1
     assert sum("limit=" in path for _, path in scripted.requests) == 2
+
+
+async def test_a_page_of_large_objects_has_few_of_them(server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's five hundred pods of a megabyte each would be more than the watcher's memory, in one answer."""
+    monkeypatch.setattr(api_server, "LARGEST_PAGE", 20_000)
+    scripted, api = server
+    for number in range(30):
+        pod = valid_objects.pod("", f"pod-{number:02}")
+        pod["metadata"]["annotations"]["large"] = "x" * 1000
+        await scripted.put(PODS, pod)
+    listed = await api.list(PODS)
+    assert [one["metadata"]["name"] for one in listed.items] == [f"pod-{number:02}" for number in range(30)]
+    limits = [path.partition("limit=")[2].partition("&")[0] for _, path in scripted.requests]
+    assert limits == ["500", "62", *["7"] * 5]
 
 
 async def test_what_ends_while_a_list_is_streamed_is_not_there(server: tuple[ScriptedApi, Api]) -> None:

@@ -131,7 +131,10 @@ class ScriptedApi:
             return await self._stream(request, items)
         if request.query.get("watch"):
             return await self._watch(request, selector)
-        return web.json_response({"metadata": {"resourceVersion": str(self._version + 1)}, "items": items})
+        begin, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", len(items) or 1))
+        more = {"continue": str(begin + limit)} if begin + limit < len(items) else {}
+        page = {"metadata": {"resourceVersion": str(self._version + 1), **more}, "items": items[begin : begin + limit]}
+        return web.json_response(page)
 
     async def _stream(self, request: web.Request, items: list[Object]) -> web.StreamResponse:
         """The end of it is where its reader goes, and opens a watch."""
