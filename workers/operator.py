@@ -8,11 +8,11 @@ its object says, is that job's affair and keeps no other one waiting.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from activities.clusters.api_server import Api, Object, check_version
+from activities.clusters.api_server import BOOKMARK, Api, Object, check_version, lean
 from activities.clusters.kubernetes.events import about_job, record
 from activities.clusters.kubernetes.hands import Hands, delete_pod
 from activities.clusters.kubernetes.kind import Places, Workload
@@ -91,14 +91,22 @@ class Operator:
         listings = []
         for path, take in streams:
             selector = {"labelSelector": keys.JOB_ID} if take == self._take_pod else {}
-            listing = await self._api.list(path, **selector)
-            for item in listing.items:
-                take("ADDED", item)
-            listings.append((path, take, selector, listing.resource_version))
+            listings.append((path, take, selector, await self._take_all(path, take, selector)))
         async with asyncio.TaskGroup() as group:
             for path, take, selector, since in listings:
                 group.create_task(self._follow(path, take, selector, since))
             group.create_task(self._work())
+
+    async def _take_all(self, path: str, take: Take, selector: dict[str, str]) -> str:
+        """All that is there, one by one; answers where a watch goes on."""
+        since = ""
+        async with aclosing(self._api.everything(path, **selector)) as changes:
+            async for change in changes:
+                if change.type == BOOKMARK:
+                    since = str(change.object["metadata"]["resourceVersion"])
+                else:
+                    take(change.type, change.object)
+        return since
 
     async def _follow(self, path: str, take: Take, selector: dict[str, str], since: str) -> None:
         async for change in self._api.watch(path, since, **selector):
@@ -111,7 +119,7 @@ class Operator:
             self._read.pop(uid, None)
             self._troubles.pop(uid, None)
             return
-        self._jobs[uid] = Workload(TRAINING_JOB, job)
+        self._jobs[uid] = Workload(TRAINING_JOB, lean(job))
         self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
@@ -122,7 +130,7 @@ class Operator:
         pods = self._pods.setdefault(place, {})
         pods.pop(pod["metadata"]["uid"], None)
         if change != "DELETED":
-            pods[pod["metadata"]["uid"]] = pod
+            pods[pod["metadata"]["uid"]] = _kept(pod)
         if not pods:
             del self._pods[place]
         self._look_at(uid)
@@ -295,7 +303,16 @@ class Operator:
             return
         written = await self._api.patch(f"{job.path}/status", {"metadata": {"uid": job.uid}, "status": status})
         if job.uid in self._jobs:
-            self._jobs[job.uid] = Workload(TRAINING_JOB, written)
+            self._jobs[job.uid] = Workload(TRAINING_JOB, lean(written))
+
+
+def _kept(pod: Object) -> Object:
+    """What is looked at of a pod: there are thousands, of 100 KiB each."""
+    metadata, spec, status = lean(pod)["metadata"], pod.get("spec"), pod.get("status")
+    if not (isinstance(spec, dict) and isinstance(status, dict)):
+        return pod  # whoever reads it says so
+    kept = {"containers": [{"name": "training"}], "affinity": spec.get("affinity") or {}}
+    return {"metadata": metadata, "spec": kept, "status": {"phase": status.get("phase")}}
 
 
 def _moment() -> str:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -20,16 +21,33 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTResponse
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, WatchExpired
+from rekindle.errors import (
+    MALFORMED,
+    BadInput,
+    ClusterError,
+    ClusterUnavailable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    WatchExpired,
+)
 
 REQUEST_LIMIT = 10.0
 """Seconds for one request; a watch has no such limit."""
+
+ENDED = 1.0
+"""Seconds between two openings of a watch that ends without a word: a proxy, or a server that shuts down, ends each at once."""
 
 SILENCE_LIMIT = 90.0
 """Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
 
 PAGE = 500
 """Objects of one page of a list."""
+
+LARGEST_PAGE = 64 * 1024 * 1024
+"""Bytes of one page, which five times as many of memory are needed for. Tenants may have objects of a megabyte: pages of these
+have fewer."""
 
 OLDEST = (1, 30)
 """The oldest version whose API has all that is used here; 1.36 was tried, and 1.33 as it emulates it."""
@@ -163,12 +181,18 @@ class Api:
             yield page
 
     async def _pages(self, path: str, accept: str, **selectors: str) -> AsyncGenerator[Listing, None]:
-        query = {**selectors, "limit": str(PAGE)}
+        query, limit = dict(selectors), PAGE
         while True:
+            query["limit"] = str(limit)
             async with self._answer(Request("GET", path, query, accept=accept)) as answer:
-                page = _parsed(await answer.read())
-            yield Listing(page["items"] or [], page["metadata"]["resourceVersion"])  # of metadata none are null
-            if not (more := page["metadata"].get("continue")):
+                content = await _read(answer, LARGEST_PAGE if limit > 1 else None)
+            if content is None:
+                limit = max(1, limit // 8)
+                continue
+            page, more = _page(_parsed(content))
+            del content
+            yield page
+            if not more:
                 return
             query["continue"] = more
 
@@ -203,9 +227,11 @@ class Api:
         async with self._answer(Request("GET", path, query, limit=None, silence=REQUEST_LIMIT)) as answer:
             async for line in _lines(answer):
                 change = _change(line)
+                if change is None:
+                    continue
                 if change.type != BOOKMARK:
                     yield change
-                elif change.object["metadata"].get("annotations", {}).get(ALL_THERE) == "true":
+                elif (change.object["metadata"].get("annotations") or {}).get(ALL_THERE) == "true":
                     yield change
                     return
         raise ClusterUnavailable(f"GET {path}: the stream of the list ended before its end")
@@ -239,12 +265,16 @@ class Api:
         """
         while True:
             query = {**selectors, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+            said, began = False, time.monotonic()
             async with self._answer(Request("GET", path, query, limit=None, silence=SILENCE_LIMIT)) as answer:
                 async for line in _lines_until_silent(answer):
-                    change = _change(line)
-                    resource_version = change.object["metadata"]["resourceVersion"]
+                    if (change := _change(line)) is None:
+                        continue
+                    said, resource_version = True, change.object["metadata"]["resourceVersion"]
                     if change.type != BOOKMARK:
                         yield change
+            if not said:
+                await asyncio.sleep(began + ENDED - time.monotonic())
 
     async def is_ready(self) -> bool:
         """Whether the server knows all that it needs to say no: one that was started a moment ago, or whose store is away, does
@@ -350,6 +380,17 @@ def lean(thing: Object) -> Object:
     return thing
 
 
+async def _read(answer: RESTResponse, most: int | None) -> bytes | None:
+    """None: it has more bytes than that, and the rest was not read."""
+    parts, size = [], 0
+    async for part in answer.response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if most is not None and size > most:
+            return None
+    return b"".join(parts)
+
+
 async def _lines(answer: RESTResponse) -> AsyncIterator[bytes]:
     while line := await answer.response.content.readline(max_line_length=LONGEST_LINE):
         yield line
@@ -390,11 +431,36 @@ def _shallow(content: bytes) -> bytes:
     return b"".join([*kept, content[last:]])
 
 
-def _change(line: bytes) -> Change:
+def _page(answer: Any) -> tuple[Listing, str]:
+    """A page of a list, and where the next one begins; empty: nowhere.
+
+    Raises:
+    ClusterUnavailable: it is none: somebody else answers.
+    """
+    try:
+        listing = Listing(answer["items"] or [], answer["metadata"]["resourceVersion"])  # of metadata none are null
+        return listing, answer["metadata"].get("continue", "")
+    except MALFORMED as error:
+        raise ClusterUnavailable(f"the API server answers what is no list: {type(error).__name__}: {error}") from error
+
+
+def _change(line: bytes) -> Change | None:
+    """None: a bookmark that says nothing.
+
+    Raises:
+    ClusterUnavailable: it is no event of a watch, so that nobody knows what was to be said.
+    """
     event = _parsed(line)
-    if event["type"] == "ERROR":
-        raise _refusal(event["object"].get("code", 500), json.dumps(event["object"]).encode(), {})
-    return Change(event["type"], event["object"])
+    try:
+        kind, thing = event["type"], event.get("object")
+        if kind == "ERROR":
+            raise _refusal(thing.get("code", 500), json.dumps(thing).encode(), {})
+        known = bool(thing["metadata"]["resourceVersion"])
+    except MALFORMED as error:
+        if isinstance(event, dict) and event.get("type") == BOOKMARK:
+            return None
+        raise ClusterUnavailable(f"the API server sends what is no event: {type(error).__name__}: {error}") from error
+    return Change(kind, thing) if known or kind != BOOKMARK else None
 
 
 def _refusal(code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:

@@ -21,7 +21,8 @@ class Snapshot:
     pods: Sequence[Pod]
     nodes: Sequence[Node]
     unreadable: Sequence[str] = ()
-    """UIDs of jobs that are there, and whose objects mean nothing as they are written now."""
+    """UIDs of jobs that are there, and whose objects mean nothing as they are written now, or of which a restart has left
+    templates of pods only: what was known of them holds."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ watcher (`job_of`). Every wrong field is named at once, with what is accepted.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -37,7 +38,7 @@ from rekindle.model.keys import (
     TRAINING_SIDE,
 )
 from rekindle.model.limits import Limits
-from rekindle.model.problems import INSIDE, did_you_mean, problems
+from rekindle.model.problems import INSIDE, MOST_GUESSED, did_you_mean, problems
 from rekindle.model.sizes import DEEPEST, LONGEST_NAME, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS, size_problem
 
 KEPT_LABELS = (SUB_HEALTHY_STRATEGY, PROCESS_RECOVER_ENABLE, FRAMEWORK, FAULT_RETRY_TIMES)
@@ -348,7 +349,8 @@ def _limits(installation: Limits, own: dict[str, float | str], wrong: list[str],
 
 def _slips(written: Iterable[str], known: Collection[str]) -> list[str]:
     """Keys that are close to a known one: they would be ignored without a word. All others are none of our business."""
-    meant = {key: did_you_mean(key, known) for key in written if key not in known}
+    unknown = islice((key for key in written if key not in known), MOST_GUESSED)
+    meant = {key: did_you_mean(key, known) for key in unknown}
     return [f"{key}: unknown{words}" for key, words in meant.items() if words]
 
 

@@ -16,6 +16,9 @@ CLOSE = 0.87
 LONGEST = 200
 """Characters of a value, or of a field's name, that are repeated."""
 
+MOST_GUESSED = 50
+"""Names of one object of which is looked for what was meant: a tenant may write tens of thousands, and everybody waits."""
+
 WORDS = {
     "time_delta": "must be a number of seconds or an ISO 8601 duration such as PT15M",
     "tuple_type": "must be a list",
@@ -31,15 +34,15 @@ def problems(error: ValidationError, model: type[BaseModel], prefix: str = "", *
     for detail in error.errors(include_url=False):
         where = ".".join(str(part)[:LONGEST] for part in (prefix, *detail["loc"]) if part != "")
         if detail["loc"] or relations:
-            lines.extend(_lines(detail, where, model))
+            lines.extend(_lines(detail, where, model, guess=len(lines) < MOST_GUESSED))
     return lines
 
 
-def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str]:
+def _lines(detail: ErrorDetails, where: str, model: type[BaseModel], *, guess: bool) -> list[str]:
     if detail["type"] == INSIDE:
         return [f"{where}.{line}" for line in detail["ctx"]["problems"]]
     if detail["type"] == "extra_forbidden":
-        accepted = _fields_at(model, detail["loc"][:-1])
+        accepted = _fields_at(model, detail["loc"][:-1]) if guess else ()
         return [f"{where}: unknown field{did_you_mean(str(detail['loc'][-1]), accepted)} (accepted: {', '.join(accepted)})"]
     if detail["type"] == "missing":
         return [f"{where}: missing"]
@@ -49,7 +52,7 @@ def _lines(detail: ErrorDetails, where: str, model: type[BaseModel]) -> list[str
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`, did you mean X?` for the known name that another one is close to; empty: it is close to none."""
-    close = next((other for other in known if _is_close(name, other)), "")
+    close = next((other for other in known if len(name) <= LONGEST and _is_close(name, other)), "")
     return f", did you mean {close}?" if close else ""
 
 

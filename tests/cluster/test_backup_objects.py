@@ -8,7 +8,8 @@ from activities.clusters.api_server import Object
 from activities.clusters.kubernetes.kind import Workload
 from activities.clusters.kubernetes.kinds import BATCH_JOB
 from activities.clusters.kubernetes.objects import pod_of
-from activities.clusters.kubernetes.pod_objects import backup_of, shared_claim
+from activities.clusters.kubernetes.pod_objects import REQUIRED, backup_of, placed, shared_claim
+from rekindle.errors import BadInput
 from tests.support.valid_objects import JOBS, pod
 
 JOB = Workload(BATCH_JOB, JOBS[BATCH_JOB])
@@ -35,6 +36,16 @@ def test_the_name_by_which_peers_know_a_rank_leads_to_its_backup() -> None:
     name = {"hostname": "job-0", "subdomain": "job"}
     old["spec"] |= name
     assert backup_of(old, JOB, "spare", "0", {})["spec"].items() >= name.items()
+
+
+def test_an_affinity_of_very_many_terms_is_refused_before_each_of_them_names_each_node() -> None:
+    """An object of a megabyte would become pods of 60, many at a time, in the memory of the worker of all tenants."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [f"{number}"]}]} for number in range(101)]
+    avoided = [f"node-{number}" for number in range(60)]
+    few, many = ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": some}}} for some in (terms[:100], terms))
+    assert len(placed(few, avoided)["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][99]["matchFields"]) == 60
+    with pytest.raises(BadInput, match="101 are too many"):
+        placed(many, avoided)
 
 
 def test_a_claim_that_pods_share_is_told_from_one_of_their_own() -> None:

@@ -2,17 +2,22 @@
 
 import asyncio
 import copy
+import json
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import BOOKMARK, Api, Change, Object
+from activities.clusters import api_server
+from activities.clusters.api_server import BOOKMARK, Api, Change, Listing, Object
+from activities.clusters.kubernetes import watch
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAINING_JOB
 from activities.clusters.kubernetes.objects import shown_by
 from activities.clusters.port import Snapshot
+from rekindle.errors import WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import Sighting
@@ -23,6 +28,7 @@ from rekindle.policy.intake import News, Register, Sighted
 from rekindle.settings import Settings
 from tests.support import job_views, valid_objects
 from tests.support.scripted_api import ScriptedApi, scripted_api
+from workers.operator import Operator
 from workers.watcher.job_workflows import AT_ONCE, TemporalJobWorkflows
 
 EVENTS = "/api/v1/namespaces/default/events"
@@ -84,6 +90,20 @@ async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[S
     assert sum("limit=" in path for _, path in scripted.requests) == 2
 
 
+async def test_a_page_of_large_objects_has_few_of_them(server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's five hundred pods of a megabyte each would be more than the watcher's memory, in one answer."""
+    monkeypatch.setattr(api_server, "LARGEST_PAGE", 20_000)
+    scripted, api = server
+    for number in range(30):
+        pod = valid_objects.pod("", f"pod-{number:02}")
+        pod["metadata"]["annotations"]["large"] = "x" * 1000
+        await scripted.put(PODS, pod)
+    listed = await api.list(PODS)
+    assert [one["metadata"]["name"] for one in listed.items] == [f"pod-{number:02}" for number in range(30)]
+    limits = [path.partition("limit=")[2].partition("&")[0] for _, path in scripted.requests]
+    assert limits == ["500", "62", *["7"] * 5]
+
+
 async def test_what_ends_while_a_list_is_streamed_is_not_there(server: tuple[ScriptedApi, Api]) -> None:
     """Changes may come before the bookmark: of a pod, a node and a job that are gone by then nothing is told."""
     scripted, api = server
@@ -115,6 +135,54 @@ async def test_of_a_pod_is_kept_what_is_looked_at(server: tuple[ScriptedApi, Api
     assert pod.status.conditions == ()
 
 
+class Sent(dict[str, object]):
+    """An object of which is known whether somebody keeps it."""
+
+
+async def test_of_a_pod_our_own_controller_keeps_what_it_looks_at(server: tuple[ScriptedApi, Api]) -> None:
+    """It has less memory than 5,000 pods of realistic size, and whoever has no controller has no manager either."""
+    scripted, api = server
+    await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
+    await scripted.put(PODS, a_pod("worker", "train", managedFields=[{"manager": "kubelet", "fieldsV1": {}}]))
+    operator = Operator(api, Settings(cluster="kubernetes"))
+    serving = asyncio.create_task(operator.run())
+    await scripted.until_watched("/api/v1/pods")
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    (kept,) = operator._pods["default/uid-of-train"].values()
+    assert kept["metadata"]["name"] == "worker"
+    assert "managedFields" not in kept["metadata"]
+    assert "LOCAL_WORLD_SIZE" not in json.dumps(kept)
+    assert any("sendInitialEvents" in path for _, path in scripted.requests)
+
+
+async def test_who_may_speak_for_a_large_job_is_seen_page_by_page(
+    server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that starts asks of sixteen jobs at once: of no pod all is kept until the last page has come."""
+    scripted, api = server
+    await scripted.put(TRAINING_JOB.path("default"), a_training_job("train"))
+    sent: list[weakref.ref[Sent]] = []
+    living: list[int] = []
+
+    async def three_pages(_: str, labelSelector: str) -> AsyncIterator[Listing]:  # noqa: N803
+        for number in range(3 if labelSelector.startswith(keys.JOB_ID) else 0):
+            pod = Sent(a_pod(f"worker-{number}", "train"))
+            sent.append(weakref.ref(pod))
+            page = Listing([pod], "1")
+            del pod
+            yield page
+            del page
+            living.append(sum(1 for one in sent if one()))
+        yield Listing([], "1")
+
+    cluster = KubernetesCluster(api, Settings(cluster="kubernetes"))
+    await cluster.job("uid-of-train")
+    monkeypatch.setattr(api, "pages", three_pages)
+    assert (await cluster.speakers("uid-of-train")).pods == {f"uid-of-worker-{number}" for number in range(3)}
+    assert living == [1, 1, 1]
+
+
 async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple[ScriptedApi, Api]) -> None:
     """Whose Job it is says the list of all Jobs."""
     scripted, api = server
@@ -135,6 +203,24 @@ async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple
     assert {pod.metadata.owner_uid for pod in seen.pods} == {"uid-of-set"}
     assert len(seen.pods) == 3
     assert not [path for _, path in scripted.requests if "/namespaces/" in path]
+
+
+async def test_a_kind_that_is_installed_later_is_watched_soon(
+    server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs would go without protection until everything is listed anew, which is an hour."""
+    monkeypatch.setattr(watch, "INSTALLED", 0.01)
+    scripted, api = server
+    absent = ("GET", JOB_SET.path())
+    scripted.refused[absent] = (404, "404 page not found")
+    async with aclosing(KubernetesCluster(api, Settings(cluster="kubernetes")).watch()) as news:
+        await anext(news)
+        waiting = asyncio.create_task(anext(news))
+        await scripted.until_answered(*absent, 3)
+        assert not waiting.done()
+        del scripted.refused[absent]
+        with pytest.raises(WatchExpired, match="jobsets"):
+            await waiting
 
 
 # ---- telling
@@ -180,6 +266,25 @@ async def test_two_watchers_say_once_what_is_wrong_with_an_object(server: tuple[
             await anext(news)
         await scripted.until_answered("POST", EVENTS, times)
     assert [one["reason"] for one in scripted.collections[EVENTS].values()] == ["JobRefused"]
+
+
+async def test_what_is_wrong_with_many_objects_is_said_a_few_at_a_time(server: tuple[ScriptedApi, Api]) -> None:
+    """One tenant has thousands of them, and the watcher starts: each would have a connection of its own at the same moment."""
+    scripted, api = server
+    scripted.held["POST", EVENTS] = asyncio.Event()
+    for number in range(100):
+        job = a_training_job(f"train-{number}")
+        job["spec"]["pods"] = "many"
+        await scripted.put(TRAINING_JOB.path("default"), job)
+    cluster = KubernetesCluster(api, Settings(cluster="kubernetes"))
+    async with aclosing(cluster.watch()) as news:
+        await anext(news)
+        await scripted.until_asked("POST", EVENTS)
+        await asyncio.sleep(0.2)
+        at_once = scripted.requests.count(("POST", EVENTS))
+        scripted.held.pop(("POST", EVENTS)).set()
+        await scripted.until_answered("POST", EVENTS, 100)
+    assert at_once <= 20
 
 
 def test_a_node_that_says_that_it_lives_shows_nothing_new() -> None:

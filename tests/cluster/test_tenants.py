@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from activities.clusters.api_server import Api, Change, Listing, Object
-from activities.clusters.kubernetes import reader
+from activities.clusters.kubernetes import reader, shapes
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kind import Kind, Workload
 from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET, KINDS, TRAINING_JOB
+from activities.clusters.kubernetes.kinds.bare_pods import remembered
 from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound
@@ -220,7 +221,7 @@ async def test_owners_that_are_not_there_are_asked_for_once(tenants: Tenants) ->
     async with aclosing(tenants.cluster.watch()) as news:
         assert holders(await anext(news)) == {}  # type: ignore[arg-type]
         following = asyncio.ensure_future(anext(news))
-        await tenants.scripted.until_watched("/api/v1/pods")
+        await tenants.scripted.until_watched("/api/v1/pods", len(tenants.cluster._reader.pod_labels))
         for _ in range(5):
             for pod_ in pods:
                 await tenants.scripted.put("/api/v1/namespaces/attacker/pods", pod_)
@@ -336,6 +337,40 @@ async def test_a_forged_owner_takes_no_pods_from_a_job_set(tenants: Tenants) -> 
 
 
 # ---- what the API server would refuse
+
+
+async def test_a_job_whose_set_is_deleted_without_it_has_its_pods(tenants: Tenants) -> None:
+    """`kubectl delete jobset --cascade=orphan`: what its pods were a part of is not remembered for longer than it is so. The
+    job would be one without pods, and be restarted."""
+    await tenants.job(JOB_SET, "victim", "set")
+    await tenants.job(BATCH_JOB, "victim", "part", owner(JOB_SET, "set"))
+    pod_ = await tenants.pod("victim", "worker", "", owner(BATCH_JOB, "part"))
+    pod_["metadata"]["labels"] |= {"batch.kubernetes.io/job-name": "part", "jobset.sigs.k8s.io/jobset-name": "set"}
+    worker = KubernetesCluster(tenants.api, Settings(cluster="kubernetes"))
+    assert [pod.metadata.name for pod in await worker.pods("uid-of-set")] == ["worker"]
+    async with aclosing(tenants.cluster.watch()) as news:
+        first = await anext(news)
+        assert isinstance(first, Snapshot)
+        assert holders(first) == {"worker": "uid-of-set"}
+        following = asyncio.ensure_future(anext(news))
+        await tenants.scripted.until_watched(BATCH_JOB.path())
+        await tenants.job(BATCH_JOB, "victim", "part")
+        await tenants.scripted.remove(JOB_SET.path("victim"), "set")
+        told = [await asyncio.wait_for(following, WAIT_LIMIT), await asyncio.wait_for(anext(news), WAIT_LIMIT)]
+        owned = [one.object.metadata.owner_uid for one in told if isinstance(one, WatchEvent) and isinstance(one.object, Pod)]
+        assert owned == ["uid-of-part"]
+    assert [pod.metadata.name for pod in await worker.pods("uid-of-part")] == ["worker"]
+
+
+async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart(tenants: Tenants) -> None:
+    """Their templates are all that there is of them then, and a watch that breaks in that moment lists everything anew."""
+    made = await tenants.pod("victim", "worker", "victim.loose")
+    template = remembered(shapes.checked(shapes.Pod, made))
+    template["metadata"] |= {"namespace": "victim", "uid": "uid-of-template"}
+    await tenants.scripted.put("/api/v1/namespaces/victim/podtemplates", template)
+    assert (await tenants.snapshot()).unreadable == []
+    await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "worker")
+    assert (await tenants.snapshot()).unreadable == ["victim.loose"]
 
 
 async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenants: Tenants) -> None:

@@ -169,7 +169,8 @@ async def test_the_name_of_an_owner_is_no_path(served: tuple[ScriptedApi, Api], 
     assert first.pods == []
     asked = [path.partition("?")[0] for _, path in scripted.requests]
     jobs = {kind.path() for kind in KINDS}
-    assert set(asked) <= {"/api/v1/nodes", "/api/v1/namespaces", "/api/v1/pods", *jobs}
+    core = {f"/api/v1/{plural}" for plural in ("nodes", "namespaces", "pods", "podtemplates")}
+    assert set(asked) <= core | jobs
 
 
 def owner(kind: Kind, name: str) -> Object:

@@ -1,5 +1,8 @@
 """Objects of the API server, of every kind that is read."""
 
+import copy
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,16 +11,18 @@ from hypothesis import strategies as st
 
 from activities.clusters.api_server import Object
 from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.kind import Kind, Places, Workload, rank_of
-from activities.clusters.kubernetes.kinds import BARE, KINDS, TRAINING_JOB
+from activities.clusters.kubernetes.kind import REPLICA_INDEX, Kind, Places, Template, Workload, rank_of
+from activities.clusters.kubernetes.kinds import BARE, BATCH_JOB, KINDS, PYTORCH_JOB, TRAINING_JOB
 from activities.clusters.kubernetes.kinds.bare_pods import bare_job, brought_back, is_bare, remembered
 from activities.clusters.kubernetes.kinds.training_job import pods_of_training_job
 from activities.clusters.kubernetes.objects import failure_of, is_managed, job_object_of, node_of, pod_of
 from activities.clusters.kubernetes.pod_objects import backup_of, controller_of, joined, placed, topology_of
+from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobView, Pod
 from rekindle.policy.sighting import sight
 from tests.fuzz.broken import broken, fuzzed, reads, text
+from tests.support.attempts import BOMB, MERGES
 from tests.support.valid_objects import JOBS, namespace, node, pod
 
 RANK_KEYS = ("my/rank",)
@@ -89,6 +94,32 @@ def test_what_a_container_says_of_its_resources_stays_beside_the_accelerators() 
     assert worker["resources"]["limits"].items() > {"cpu": "1"}.items()
 
 
+def test_the_templates_of_a_job_are_walked_once_and_not_for_each_of_its_pods() -> None:
+    """Ten thousand fit into an object: each pod's rank would cost 15 ms in which nobody else is served."""
+    walked: list[Object] = []
+
+    def templates(spec: Object) -> list[Template]:
+        walked.append(spec)
+        return PYTORCH_JOB.templates(spec)
+
+    job = Workload(replace(PYTORCH_JOB, templates=templates), JOBS[PYTORCH_JOB])
+    for number in range(3):
+        one = pod("", f"worker-{number}")
+        one["metadata"]["labels"] |= {REPLICA_INDEX: f"{number}", keys.REPLICA_TYPE: "worker"}
+        one["metadata"]["annotations"] = {}
+        read_pod(one, job)
+    assert len(walked) == 1
+
+
+def test_thousands_of_pods_share_what_their_object_says_of_each() -> None:
+    """It may have a megabyte, and its controller has less memory than five hundred of them."""
+    own = JOBS[TRAINING_JOB]
+    job = Workload(TRAINING_JOB, {**own, "spec": {**own["spec"], "pods": 3}}).checked()
+    _, *workers = pods_of_training_job(job, "0", Places(), "gateway:8899")
+    assert len(workers) == 3
+    assert len({id(worker["spec"]) for worker in workers}) == 1
+
+
 @pytest.mark.parametrize("words", ["x" * 200_000, ",".join(["x"] * 100_000)], ids=["a long word", "many words"])
 @pytest.mark.parametrize("key", [keys.SUB_HEALTHY_STRATEGY, keys.FRAMEWORK, keys.CAPABILITIES])
 def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -> None:
@@ -96,6 +127,28 @@ def test_a_refusal_is_short_however_long_what_it_refuses(key: str, words: str) -
     own = JOBS[TRAINING_JOB]
     raw = {**own, "metadata": {**own["metadata"], "labels": {key: words}, "annotations": {key: words}}}
     assert reads(lambda: read_job(TRAINING_JOB, raw)) is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", [BOMB, MERGES, "[" * 200_000], ids=["references", "merges", "deep"])
+def test_limits_that_say_more_than_any_memory_holds_are_refused(text: str) -> None:
+    """One tenant's annotation of a few lines would keep the watcher, and with it everybody, for hours."""
+    own = JOBS[BATCH_JOB]
+    raw = {**own, "metadata": {**own["metadata"], "annotations": {keys.LIMITS: text}}}
+    with pytest.raises(BadInput, match=keys.LIMITS):
+        read_job(BATCH_JOB, raw)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("names", [["pause" * 200_000], [f"paus{n}" for n in range(50_000)]], ids=["a long name", "many names"])
+@pytest.mark.parametrize("where", ["limits", "annotations"])
+def test_what_was_meant_is_looked_for_of_few_names(where: str, names: list[str]) -> None:
+    """One tenant's object of a megabyte would keep the watcher, and with it everybody, for seconds at each of its changes."""
+    own = copy.deepcopy(JOBS[TRAINING_JOB])
+    (own["spec"] if where == "limits" else own["metadata"])[where] = dict.fromkeys(names, "1")
+    began = time.process_time()
+    reads(lambda: read_job(TRAINING_JOB, own))
+    assert time.process_time() - began < 3
 
 
 def read_pod(raw: Object, job: Workload) -> Pod:

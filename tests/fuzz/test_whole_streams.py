@@ -68,8 +68,13 @@ class Served:
     def put(self, path: str, *things: Object, later: bool) -> None:
         (self.changes if later else self.listed).setdefault(path, []).extend(things)
 
+    async def pages(self, path: str, **selectors: str) -> AsyncGenerator[Listing, None]:
+        yield Listing(copy.deepcopy(self.listed.get(_one(path, selectors), [])), "1")
+
+    metadata = pages
+
     async def list(self, path: str, **selectors: str) -> Listing:
-        return Listing(copy.deepcopy(self.listed.get(_one(path, selectors), [])), "1")
+        return await anext(self.pages(path, **selectors))
 
     async def everything(self, path: str, **selectors: str) -> AsyncGenerator[Change, None]:
         for thing in copy.deepcopy(self.listed.get(_one(path, selectors), [])):

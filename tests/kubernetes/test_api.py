@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -242,6 +242,54 @@ async def test_a_watch_that_is_silent_for_long_goes_on_where_it_was(tmp_path: Pa
     async with scripted(silent_at_first, tmp_path) as api, aclosing(api.watch("/api/v1/pods", "5")) as changes:
         assert (await anext(changes)).type == "MODIFIED"
     assert asked == ["5", "5"]
+
+
+@pytest.mark.parametrize("thing", [{}, {"object": None}, {"object": {"kind": "Pod"}}, {"object": {"metadata": None}}])
+@pytest.mark.parametrize("kind", ["BOOKMARK", "ADDED"])
+async def test_an_event_without_an_object_ends_no_process(tmp_path: Path, kind: str, thing: dict[str, object]) -> None:
+    """A bookmark that says nothing is passed over; of anything else nobody knows what was to be said, and all is listed anew."""
+    change = {"type": "MODIFIED", "object": {"metadata": {"resourceVersion": "6"}}}
+
+    async def odd(_: web.Request) -> web.Response:
+        return web.Response(text=f"{json.dumps({'type': kind, **thing})}\n{json.dumps(change)}\n")
+
+    async with scripted(odd, tmp_path) as api, aclosing(api.watch("/api/v1/pods", "5")) as changes:
+        if kind == "BOOKMARK":
+            assert (await anext(changes)).object == change["object"]
+        else:
+            with pytest.raises(ClusterUnavailable, match="no event"):
+                await anext(changes)
+
+
+async def test_a_watch_that_is_ended_again_and_again_is_not_asked_for_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as by a proxy, or by a server that shuts down: a dozen watches would ask thousands of times a second."""
+    monkeypatch.setattr(kube, "ENDED", 0.1)
+    asked = 0
+
+    async def ends(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text="")
+
+    async with scripted(ends, tmp_path) as api:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.35), aclosing(api.watch("/api/v1/pods", "5")) as changes:
+                await anext(changes)
+    assert asked <= 4
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": [], "metadata": {}}, None])
+async def test_an_answer_that_is_no_list_is_no_answer(tmp_path: Path, answer: object) -> None:
+    """Somebody else answers in the server's place: that passes."""
+
+    async def odd(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    async with scripted(odd, tmp_path) as api:
+        with pytest.raises(ClusterUnavailable, match="no list"):
+            await api.list("/api/v1/pods")
 
 
 async def test_credentials_that_ran_out_are_read_again(tmp_path: Path) -> None:

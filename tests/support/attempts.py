@@ -29,6 +29,11 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 """YAML of 500 bytes with 9 to the power of 9 leaves."""
 
+MERGES = "a: &a {pause: 60}\n" + "".join(
+    f"{b}: &{b} {{<<: [{','.join([f'*{a}'] * 9)}]}}\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""The same, which are copied where they are referred to."""
+
 
 @dataclass
 class Attacker:
@@ -293,7 +298,8 @@ async def _odd_words(by: Attacker) -> None:
 
 
 async def _bomb(by: Attacker) -> None:
-    await by.annotated_job({keys.LIMITS: BOMB})
+    for number, text in enumerate((BOMB, MERGES)):
+        await by.job(BATCH_JOB, name=f"{by.name}-{number}", annotations={keys.LIMITS: text})
 
 
 async def _deep(by: Attacker) -> None:

@@ -131,7 +131,10 @@ class ScriptedApi:
             return await self._stream(request, items)
         if request.query.get("watch"):
             return await self._watch(request, selector)
-        return web.json_response({"metadata": {"resourceVersion": str(self._version + 1)}, "items": items})
+        begin, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", len(items) or 1))
+        more = {"continue": str(begin + limit)} if begin + limit < len(items) else {}
+        page = {"metadata": {"resourceVersion": str(self._version + 1), **more}, "items": items[begin : begin + limit]}
+        return web.json_response(page)
 
     async def _stream(self, request: web.Request, items: list[Object]) -> web.StreamResponse:
         """The end of it is where its reader goes, and opens a watch."""
@@ -165,9 +168,10 @@ class ScriptedApi:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
             await self._changed.wait_for(lambda: (method, path) in [(verb, raw.partition("?")[0]) for verb, raw in self.requests])
 
-    async def until_watched(self, path: str) -> None:
+    async def until_watched(self, path: str, streams: int = 1) -> None:
+        """By so many streams, each with a selector of its own."""
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
-            await self._changed.wait_for(lambda: any(watched == path for watched, _, _ in self._watchers))
+            await self._changed.wait_for(lambda: sum(watched == path for watched, _, _ in self._watchers) >= streams)
 
 
 def _is_below(path: str, watched: str) -> bool:

@@ -34,6 +34,9 @@ LOST = 30.0
 BROKEN = 30.0
 """Seconds before a job is looked at again that could not be looked at."""
 
+AT_ONCE = 20
+"""Events that are written at the same time: one tenant may have thousands of jobs that mean nothing."""
+
 logger = logging.getLogger("watcher")
 
 
@@ -51,6 +54,7 @@ class Watcher:
         self._doubts = Doubts(cluster)
         self._busy: set[str] = set()
         """Jobs whose reconciler runs."""
+        self._recording = asyncio.Semaphore(AT_ONCE)
         self._tasks = asyncio.TaskGroup()
         self.problem = ""
         """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
@@ -188,6 +192,7 @@ class Watcher:
         logger.warning("refused", extra={"job": job_id, "job_name": job.metadata.name, "error": why})
         event = ClusterEvent(name=job.metadata.name, kind=job.kind, reason="JobRefused", message=why, type="Warning")
         try:
-            await self._cluster.record(job_id, event)
+            async with self._recording:
+                await self._cluster.record(job_id, event)
         except (BadInput, ClusterError) as error:  # its object may say something else by now, which means nothing at all
             logger.warning("not recorded", extra={"job": job_id, "error": str(error)})

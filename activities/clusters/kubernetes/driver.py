@@ -10,7 +10,7 @@ from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
 from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
-from activities.clusters.kubernetes.hands import Hands
+from activities.clusters.kubernetes.hands import AT_ONCE, Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
 from activities.clusters.kubernetes.kinds import KINDS
 from activities.clusters.kubernetes.lost_rank import is_backup, lost_rank
@@ -62,6 +62,7 @@ class KubernetesCluster:
         """When the look at all nodes began that was finished last."""
         self._refused: dict[str, str] = {}
         self._recording: set[asyncio.Task[None]] = set()
+        self._saying = asyncio.Semaphore(AT_ONCE)
 
     async def close(self) -> None:
         await self._api.close()
@@ -170,9 +171,9 @@ class KubernetesCluster:
         uids: set[str] = set()
         addresses: set[str] = set()
         job = await self._reader.job(job_id)
-        pods = [*await self._reader.pods(job), *await self._reader.managers(job)]
         with reading(f"a pod of job {job_id}"):
-            for pod in (checked(shapes.Speaker, _network(pod)) for pod in pods):
+            pods = [*await self._reader.pods(job, _network), *map(_network, await self._reader.managers(job))]
+            for pod in (checked(shapes.Speaker, pod) for pod in pods):
                 status = pod["status"]
                 if status.get("phase") in ("Succeeded", "Failed"):
                     continue
@@ -281,7 +282,8 @@ class KubernetesCluster:
 
     async def _tell(self, about: About, event: ClusterEvent) -> None:
         try:
-            await record(self._api, about, event)
+            async with self._saying:
+                await record(self._api, about, event)
         except ClusterError as error:
             logger.warning("not recorded", extra={"object": about.uid, "error": str(error)})
 

@@ -6,6 +6,7 @@ restarted, and who counts its pods. Whatever serves jobs asks the row; no other 
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from activities.clusters.api_server import Object
@@ -261,14 +262,25 @@ class Workload:
         """By somebody else, in the middle of a restart."""
         return not self.is_suspended and bool(self.annotation(STOPPED))
 
-    @property
+    @cached_property
     def templates(self) -> list[Template]:
+        """Once: each of thousands of pods asks for them, and a tenant may write ten thousand."""
         return self.kind.templates(self.object["spec"])
 
     @property
     def workers(self) -> list[Template]:
         """Of the pods that carry ranks."""
         return [template for template in self.templates if not template.is_manager]
+
+    @cached_property
+    def first_ranks(self) -> dict[str, tuple[int, int]]:
+        """By the replica type of a template of workers: how many ranks come before it, and how many one of its groups has."""
+        found: dict[str, tuple[int, int]] = {}
+        ranks = 0
+        for template in self.workers:
+            found.setdefault(template.replica_type, (ranks, template.each))
+            ranks += template.pods
+        return found
 
     def checked(self) -> "Workload":
         """The same without its nulls, as its kind has it.
@@ -323,9 +335,6 @@ def number(text: str) -> int | None:
 
 def _before(job: Workload, labels: dict[str, str]) -> int:
     """Ranks of the templates, and of the groups of its own, that come before the pod."""
-    own, ranks = job.kind.indexing, 0
-    for template in job.workers:
-        if template.replica_type == labels.get(own.type_label, template.replica_type).lower():
-            return ranks + (number(labels.get(own.group_label, "")) or 0) * template.each
-        ranks += template.pods
-    return 0
+    own, starts = job.kind.indexing, job.first_ranks
+    ranks, each = starts.get(labels.get(own.type_label, next(iter(starts), "")).lower(), (0, 0))
+    return ranks + (number(labels.get(own.group_label, "")) or 0) * each

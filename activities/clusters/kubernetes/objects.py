@@ -46,8 +46,22 @@ NEVER_READ = ("managedFields", "images", "volumesAttached", "volumesInUse", "las
 LONGEST_LABEL = 63
 """Characters of the value of a label."""
 
+LONGEST_LIMITS = 2000
+"""Characters of a job's limits; all that there are take half of it. Its owner may write a hundred times as many, and reading them
+keeps everybody waiting."""
+
 RANK_COUNTS = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "PET_NPROC_PER_NODE")
 """Variables of a pod that say how many ranks it has."""
+
+
+class Flat(yaml.SafeLoader):
+    """Of values without references: ten lines that refer to each other, merged, say more than any memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("it refers to another part of itself")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 # ---- nodes and pods
@@ -346,8 +360,10 @@ def count_of(text: str) -> int:
 
 def _own_limits(job: Workload) -> dict[str, float | str]:
     text = job.annotation(keys.LIMITS)
+    if len(text) > LONGEST_LIMITS:
+        raise BadInput(f"metadata.annotations.{keys.LIMITS}: {len(text)} characters are too many, use {LONGEST_LIMITS} at most")
     try:
-        limits = yaml.safe_load(text) if text else {}
+        limits = yaml.load(text, Flat) if text else {}  # noqa: S506  # a safe one
     except (yaml.YAMLError, *MALFORMED) as error:
         raise BadInput(f"metadata.annotations.{keys.LIMITS}: is not YAML: {error}") from error
     if not isinstance(limits, dict) or not all(isinstance(value, int | float | str) for value in limits.values()):

@@ -9,6 +9,7 @@ from activities.clusters.kubernetes.devices import GIVEN
 from activities.clusters.kubernetes.kind import MANAGER, Workload
 from activities.clusters.kubernetes.queues import GIVES_WAY, STAYS, unassigned
 from activities.clusters.kubernetes.shapes import reading
+from rekindle.errors import BadInput
 from rekindle.model import keys
 from rekindle.model.cluster import PodRole
 
@@ -36,6 +37,10 @@ ROLE_FIELDS = {
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 MOST_WEIGHT = 100
+MOST_TERMS = 100
+"""Of an affinity. Each is to name all nodes that a pod keeps off, of which there may be 500: a tenant's ten thousand would make
+pods of 60 MiB, many at a time."""
+
 LIVING = (
     "uid",
     "resourceVersion",
@@ -242,13 +247,19 @@ def placed(
     Args:
         affinity: the pod's own.
         shun_nodes: taken where there is no other.
+
+    Raises:
+        BadInput: it has too many terms.
     """
     changed = _shunning(affinity, shun_nodes)
     required = changed.setdefault("nodeAffinity", {}).setdefault(REQUIRED, {})
     fields = _not(avoid_nodes)
     labels = [{"key": key, "operator": "In", "values": [value]} for key, value in same]
     terms = []
-    for term in required.get("nodeSelectorTerms") or [{}]:  # any one of them suffices, so each says it
+    said = required.get("nodeSelectorTerms") or [{}]
+    if len(said) > MOST_TERMS:
+        raise BadInput(f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms: {len(said)} are too many, use {MOST_TERMS} at most")
+    for term in said:  # any one of them suffices, so each says it
         own = [one for one in term.get("matchFields", ()) if one["operator"] != "NotIn"]
         more = {**term, "matchFields": own + fields, "matchExpressions": [*term.get("matchExpressions", ()), *labels]}
         terms.append({key: value for key, value in more.items() if value})

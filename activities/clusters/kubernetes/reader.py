@@ -60,7 +60,7 @@ class Reader:
         self._look_took = 0.0
         self._look_failed: ClusterError | None = None
         self._tops: dict[str, str] = {}
-        """UID of the job that a batch Job is a part of, by the Job's UID."""
+        """UID of the job that a batch Job is a part of, by the Job's UID; of Jobs that were not seen themselves."""
         self._strange: set[tuple[str, ...]] = set()
         """Namespace, kind, name and UID of owners that are not there, and never will be."""
 
@@ -157,7 +157,10 @@ class Reader:
         except NotFound:
             del self._where[job_id]
             return None
-        return job if job.uid == job_id else None
+        if job.uid != job_id:
+            return None
+        self.remember(job)
+        return job
 
     async def _bare(self, job_id: str) -> Workload | None:
         """Pods that nobody controls, or what a restart remembers of them. Their job's id says in which namespace they are."""
@@ -172,9 +175,13 @@ class Reader:
 
     # ---- pods
 
-    async def pods(self, job: Workload) -> list[Object]:
-        """All pods of a job, terminating ones too."""
-        return (await self._listing(job)).items
+    async def pods(self, job: Workload, keep: Callable[[Object], Object] = lean) -> list[Object]:
+        """All pods of a job, terminating ones too.
+
+        Args:
+            keep: what is looked at of one; it may have 100 KiB, and the job thousands.
+        """
+        return (await self._listing(job, keep)).items
 
     async def on_node(self, node: str) -> list[tuple[Workload, list[Object]]]:
         """The pods of jobs on a node. Tenants write on pods what they like: all that are of nothing known cost one look."""
@@ -209,9 +216,11 @@ class Reader:
         """Pods of the training side's manager that a controller of their own looks after."""
         return (await self._api.list(_pods_path(job), labelSelector=f"{MANAGER_OF}={job.name}")).items
 
-    async def _listing(self, job: Workload) -> Listing:
-        listing = await self._api.list(_pods_path(job), labelSelector=self._selector(job))
-        return Listing([lean(pod) for pod in listing.items if await self.owner_uid(pod) == job.uid], listing.resource_version)
+    async def _listing(self, job: Workload, keep: Callable[[Object], Object] = lean) -> Listing:
+        found = []
+        async for page in self._api.pages(_pods_path(job), labelSelector=self._selector(job)):
+            found += [keep(pod) for pod in page.items if await self.owner_uid(pod) == job.uid]
+        return Listing(found, page.resource_version)
 
     async def follow(self, job: Workload) -> AsyncGenerator[list[Object], None]:
         """All pods of a job, and again after each change. Whoever is still busy with the last one sees several at once."""
@@ -300,14 +309,14 @@ class Reader:
     async def _top(self, namespace: str, owner: Object, levels: int = LEVELS) -> str:
         """UID of the job that controls the controller, and so on: a JobSet makes Jobs, a TrainJob makes a JobSet."""
         uid, kind = str(owner["uid"]), self._kind_of(owner)
+        known = self._where.get(uid)
+        if known and known[0] is kind and known[1:] == (namespace, owner["name"]):
+            above = self._above_of.get(uid)
+            return await self._top(namespace, above, levels - 1) if above and levels > 1 else uid
         if kind and uid not in self._tops:
-            known = self._where.get(uid)
-            if known and known[0] is kind and known[1:] == (namespace, owner["name"]):
-                above = self._above_of.get(uid)
-            elif (found := await self._found(kind, namespace, owner)) is None:
+            if (found := await self._found(kind, namespace, owner)) is None:
                 return uid
-            else:
-                above = controller_of(found.object) if self.is_part(found) else None
+            above = controller_of(found.object) if self.is_part(found) else None
             if len(self._tops) >= MOST_TOPS:
                 self._tops.clear()
             self._tops[uid] = await self._top(namespace, above, levels - 1) if above and levels > 1 else uid

@@ -6,7 +6,7 @@ Jobs of every kind that is installed, their pods, all nodes, and namespaces, who
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -28,7 +28,7 @@ from activities.clusters.kubernetes.reports import Where, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
-from rekindle.errors import BadInput, NotFound
+from rekindle.errors import BadInput, NotFound, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import JobObject, JobSpec, Node, Pod, PodTemplate, WatchEvent
 from rekindle.model.job import no_restart
@@ -41,6 +41,9 @@ NAMESPACES = "/api/v1/namespaces"
 
 LONGEST_WAIT = 60.0
 """Seconds without a look at the clock, which may be set: something that is said of a node may be over by then."""
+
+INSTALLED = 60.0
+"""Seconds between two looks for a kind that is not installed: its jobs are not to wait until everything is listed anew."""
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 logger = logging.getLogger("watcher")
@@ -95,7 +98,7 @@ class Watch:
 
     async def events(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
         found = Found({}, {})
-        since = [(stream, version) for stream in self._streams() if (version := await self._begin(stream, found))]
+        since = [(stream, await self._begin(stream, found)) for stream in self._streams()]
         yield await self._snapshot(found)
         del found
         async with self._changes(since) as changes:
@@ -119,11 +122,14 @@ class Watch:
     async def _changes(
         self, streams: list[tuple[Stream, str]]
     ) -> AsyncIterator[AsyncGenerator[tuple[Stream, Change] | None, None]]:
-        """All streams as one; the first that breaks ends it. None: something that was said of a node is over by itself."""
+        """All streams as one; the first that breaks ends it, and a kind that is installed only now. None: something that was
+        said of a node is over by itself."""
         queue: Queue = asyncio.Queue(maxsize=100)
 
         async def pump(stream: Stream, since: str) -> None:
             try:
+                if not since:
+                    await self._until_installed(stream)
                 async for change in self._api.watch(stream.path, since, **stream.query):
                     await queue.put((stream, change))
             except Exception as error:  # noqa: BLE001  (whatever it is, the one who reads should meet it)
@@ -136,6 +142,14 @@ class Watch:
             for task in pumps:
                 task.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _until_installed(self, stream: Stream) -> None:
+        """Raises: WatchExpired, when it is."""
+        while True:
+            await asyncio.sleep(INSTALLED)
+            with suppress(NotFound):
+                await self._api.list(stream.path)
+                raise WatchExpired(f"{stream.path} is there now")
 
     async def _read_from(self, queue: Queue) -> AsyncGenerator[tuple[Stream, Change] | None, None]:
         while True:
@@ -199,14 +213,23 @@ class Watch:
         bare = [pod for known in list(self._bare.values()) for pod in known.values()]
         for job_id, pod in {_job_id(pod): pod for pod in bare}.items():
             await self._alone(pods, pod, self._renew_bare(job_id))
+        stopped = [job_id for job_id in await self._remembered() if job_id not in self._jobs]
         read = {job.uid: self._read(job) for job in list(self._jobs.values())}
         loose = [await self._alone(pods, pod, self._pod(pod)) for pod in bare]
         return Snapshot(
             [job for job in read.values() if job],
             [*found.pods.values(), *(pod for pod in loose if pod)],
             list(found.nodes.values()),
-            [uid for uid, job in read.items() if job is None],
+            [*(uid for uid, job in read.items() if job is None), *stopped],
         )
+
+    async def _remembered(self) -> set[str]:
+        """Jobs of pods that nobody controls of which there are templates: in the middle of a restart there is nothing else."""
+        found = set()
+        for scope in self._reader.scopes:
+            async for page in self._api.metadata(in_scope("podtemplates", scope), labelSelector=keys.JOB_ID):
+                found |= {_job_id(template) for template in page.items if is_bare(template)}
+        return found
 
     def _node(self, raw: Object) -> Node:
         self._shown[raw["metadata"]["uid"]] = shown_by(raw)

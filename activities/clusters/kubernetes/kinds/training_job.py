@@ -115,10 +115,11 @@ def pods_of_training_job(job: Workload, generation: str, places: Places, gateway
     make = _Maker(job, generation, affinity, spec.kubernetes, environment)
     amount = spec.accelerators_per_pod
     resources = {"limits": {spec.kubernetes.accelerator_resource: str(amount)}} if amount else {}
-    managers = [make.pod(PodRole.MANAGER, 0, spec.manager_command, {})] if spec.manager_command else []
+    managers = [make.pod(PodRole.MANAGER, 0, make.spec(spec.manager_command, {}))] if spec.manager_command else []
     if spec.training_side is TrainingSide.REKINDLE:
         managers = [_with_token(pod) for pod in managers]
-    return managers + [make.pod(PodRole.WORKER, rank, spec.command, resources) for rank in range(spec.pods)]
+    worker = make.spec(spec.command, resources)  # one for all: thousands of copies of a megabyte are gigabytes
+    return managers + [make.pod(PodRole.WORKER, rank, worker) for rank in range(spec.pods)]
 
 
 class _Maker:
@@ -127,8 +128,7 @@ class _Maker:
     def __init__(self, job: Workload, generation: str, affinity: Object, own: Kubernetes, environment: list[Object]) -> None:
         self._job, self._generation, self._affinity, self._own, self._environment = job, generation, affinity, own, environment
 
-    def pod(self, role: PodRole, index: int, command: Sequence[str], resources: Object) -> Object:
-        job = self._job
+    def spec(self, command: Sequence[str], resources: Object) -> Object:
         container: dict[str, Any] = {
             "name": "training",
             "image": self._own.image,
@@ -139,6 +139,10 @@ class _Maker:
         named = {entry["name"] for entry in own}
         container["env"] = [*(entry for entry in self._environment if entry["name"] not in named), *own]
         container["resources"] = _merged(container.get("resources", {}), resources)
+        return {"restartPolicy": "Never", **self._own.pod, "affinity": self._affinity, "containers": [container]}
+
+    def pod(self, role: PodRole, index: int, spec: Object) -> Object:
+        job = self._job
         rank = {keys.RANK_INDEX: str(index)} if role is PodRole.WORKER else {}
         made_of = {keys.OBJECT_GENERATION: str(job.metadata.get("generation", ""))}
         labels = {keys.JOB_ID: job.uid, keys.BARE_JOB_NAME: job.name, keys.REPLICA_TYPE: role, keys.GENERATION: self._generation}
@@ -152,7 +156,7 @@ class _Maker:
                 "annotations": {**rank, **made_of},
                 "ownerReferences": [{**job.reference, "controller": True}],
             },
-            "spec": {"restartPolicy": "Never", **self._own.pod, "affinity": self._affinity, "containers": [container]},
+            "spec": spec,
         }
 
 
