@@ -3,20 +3,16 @@
 import asyncio
 import json
 import signal
-from functools import partial
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.keys import HEALTH
-from tests.cli.test_recover import ended, until_said
-from tests.cli.test_recover import typed as any_command
+from tests.cli.test_recover import ended, typed, until_said
 from tests.support.harness import Harness, a_job, training
 from tests.support.scripted_cluster import ScriptedCluster
 from tests.workflows.test_drains import a_drained_job
-
-typed = partial(any_command, counted=True)
 
 
 async def seen(world: Harness) -> None:
