@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-from functools import partial
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -16,13 +15,10 @@ from rekindle.drains import Drains
 from rekindle.errors import Unavailable
 from rekindle.model.draining import Where
 from rekindle.model.job import Job, SubHealthStrategy
-from tests.cli.test_recover import ended, until_said
-from tests.cli.test_recover import typed as any_command
+from tests.cli.test_recover import ended, typed, until_said
 from tests.support.harness import Harness, a_job, training
 from tests.support.scripted_cluster import ScriptedCluster
 from tests.workflows.test_drains import a_drained_job
-
-typed = partial(any_command, counted=True)
 
 
 async def seen(world: Harness) -> None:

@@ -1,8 +1,7 @@
 """What a person sees of detection: typed beside a real control plane."""
 
 import json
-import subprocess
-from functools import partial
+import os
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.model.cluster import Condition
 from rekindle.model.fault import WATCHER, Decided, Sighting
 from rekindle.model.keys import HEALTH
-from tests.cli.test_recover import REKINDLE, ended
-from tests.cli.test_recover import typed as any_command
+from tests.cli.test_recover import ended, environment, typed
+from tests.support.commands import begun
 from tests.support.harness import NOW, Harness, a_job, sub_health, training
-
-typed = partial(any_command, counted=True)
 
 
 async def said(world: Harness, *arguments: str) -> tuple[int, str]:
@@ -77,7 +74,7 @@ async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: W
         doubted = "not believed: rule plain/sub-healthy calls 3 of 3 nodes sub-healthy, more than maxUnhealthy 50%"
         _, words = await said(world, "explain", "node-1")
         assert f"SubHealthy=True -> sub-health (rule plain/sub-healthy; {doubted})" in words
-        _, words = await ended(await typed(world, "nodes", command=("env", "REKINDLE_CLUSTER=kubernetes", REKINDLE)))
+        _, words = await ended(await begun(("nodes",), {**environment(world), "REKINDLE_CLUSTER": "kubernetes"}))
         assert "sub-health (not believed): condition SubHealthy=True" in words
         assert doubted in words.splitlines()
         _, words = await said(world, "explain", world.job.id)
@@ -110,23 +107,22 @@ async def test_a_job_is_explained_with_the_rules_of_its_faults(temporal: Workflo
         assert "nothing is decided about it yet" in words
 
 
-def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
+async def test_a_file_of_rules_is_checked_by_itself(tmp_path: Path) -> None:
     """What it says in one table with the sets that it uses; what is wrong, by its field, with exit code 2."""
     good, bad = tmp_path / "rules.yaml", tmp_path / "bad.yaml"
     head = "apiVersion: rekindle.io/v1\nkind: Rules\nspec:\n  rules:\n"
     good.write_text(f"{head}    - {{name: slow, condition: {{type: Slow}}, then: sub-health, settle: 30}}\n")
     bad.write_text(f"{head}    - {{name: slow, condition: {{kind: Slow}}, then: sub-health}}\n")
 
-    def checked(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run([REKINDLE, "check", *arguments], capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
+    async def checked(file: str) -> tuple[int, str]:
+        return await ended(await begun(("check", file), os.environ))
 
-    code, words = checked(str(good))
+    code, words = await checked(str(good))
     assert code == 0, words
     assert words.splitlines()[1].split() == ["slow", "condition", "sub-health", "30", "s", "-", "-", "50%"]
     assert "plain/cordoned" in words
-    code, words = checked("ascend")
+    code, words = await checked("ascend")
     assert (code, "device-plugin" in words) == (0, True)
-    code, words = checked(str(bad))
+    code, words = await checked(str(bad))
     assert (code, "spec.rules.0.condition.kind: unknown field" in words) == (2, True)
-    assert checked(str(tmp_path / "none.yaml"))[0] == 2
+    assert (await checked(str(tmp_path / "none.yaml")))[0] == 2

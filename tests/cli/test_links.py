@@ -3,18 +3,14 @@
 import asyncio
 import json
 import signal
-from functools import partial
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
-from tests.cli.test_recover import ended
-from tests.cli.test_recover import typed as any_command
+from tests.cli.test_recover import ended, typed
 from tests.support.harness import a_job, training
 from tests.support.peer import Script
-
-typed = partial(any_command, counted=True)
 
 NODE = ("--node", "node-1")
 

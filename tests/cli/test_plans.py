@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,8 @@ from temporalio.testing import WorkflowEnvironment
 from rekindle.cli import app
 from rekindle.cli.output import console, problems
 from rekindle.model.plan import Stage, Word
-from tests.cli.test_recover import ended
-from tests.cli.test_recover import typed as any_command
+from tests.cli.test_recover import ended, typed
 from tests.support.fleet import FIRST, Two, two_jobs
-
-typed = partial(any_command, counted=True)
 
 
 def written(this: Two, folder: Path) -> str:

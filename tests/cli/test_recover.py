@@ -6,8 +6,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection
 
 import grpc
 import pytest
@@ -19,12 +18,12 @@ from rekindle.ids import CONTROL_QUEUE, Updates, Workflows
 from rekindle.model.cluster import Pod
 from rekindle.model.recovery import Mode, ModeRequest, Outcome, Verdict
 from rekindle.policy.requests import LONGEST_ID
+from tests.support.commands import Command, begun
 from tests.support.harness import Harness, a_job, node_fault, sub_health, training
 from tests.support.peer import Script
 from tests.support.proxy import Proxy
 from tests.support.scripted_cluster import ScriptedCluster
 
-REKINDLE = str(Path(sys.executable).parent / "rekindle")
 FORCED = ("--pod-rank", "1", "--force")
 NAMELESS = (sys.executable, "-c", "import os; os.getuid = lambda: 2**31; from rekindle.cli.app import main; main()")
 """The command, by a user whom nobody gave a name."""
@@ -54,36 +53,26 @@ class Late(Deaf):
             raise grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), "no list yet")
 
 
-async def typed(
-    world: Harness,
-    *arguments: str,
-    address: str = "",
-    namespace: str = "default",
-    command: Sequence[str] = (REKINDLE,),
-    counted: bool = False,
-) -> Process:
-    """A command at this control plane, or on another way to it; no local cluster is beside it.
-
-    Args:
-        counted: its lines are counted as covered, which takes as long as the command does.
-    """
-    others = ("TEMPORAL_", "REKINDLE_") if counted else ("TEMPORAL_", "REKINDLE_", "COVERAGE_")
-    plain = {key: value for key, value in os.environ.items() if not key.startswith(others)}
+def environment(world: Harness, address: str = "", namespace: str = "default") -> dict[str, str]:
+    """Of a command at this control plane, or on another way to it; no local cluster is beside it."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "REKINDLE_"))}
     address = address or world.client.service_client.config.target_host
-    environment = {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
-    return await asyncio.create_subprocess_exec(*command, *arguments, env=environment, stdout=PIPE, stderr=PIPE)
+    return {**plain, "TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": namespace, "REKINDLE_STATE_DIR": "/nowhere"}
 
 
-async def ended(command: Process) -> tuple[int, str]:
+async def typed(world: Harness, *arguments: str, address: str = "", namespace: str = "default") -> Command:
+    return await begun(arguments, environment(world, address, namespace))
+
+
+async def ended(command: Command | Process) -> tuple[int, str]:
     """Its exit code, and all that it wrote."""
     output, errors = await command.communicate()
     assert command.returncode is not None
     return command.returncode, (output + errors).decode()
 
 
-async def until_said(command: Process, words: str) -> None:
+async def until_said(command: Command, words: str) -> None:
     """Reads what it tells meanwhile until these words come."""
-    assert command.stderr is not None
     async with asyncio.timeout(40):
         while words not in (line := (await command.stderr.readline()).decode()):
             assert line, f"it ended without {words!r}"
@@ -303,5 +292,7 @@ async def test_a_user_without_a_name_may_ask(temporal: WorkflowEnvironment, monk
     async with training(temporal, a_job()) as (world, _peer):
         for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
             monkeypatch.delenv(name, raising=False)
-        code, words = await ended(await typed(world, "hot-switch", world.job.id, *FORCED, command=NAMELESS))
+        arguments = (*NAMELESS, "hot-switch", world.job.id, *FORCED)
+        command = await asyncio.create_subprocess_exec(*arguments, env=environment(world), stdout=PIPE, stderr=PIPE)
+        code, words = await ended(command)
         assert (code, f"requested by user {2**31}" in words) == (0, True), words

@@ -1,15 +1,19 @@
 """The commands of a day, typed against a running `rekindle dev`."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.commands import begun
 
 REKINDLE = str(Path(sys.executable).parent / "rekindle")
 JOB = """
@@ -32,18 +36,16 @@ class Shell:
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("REKINDLE_", "TEMPORAL_"))}
 
     def __call__(self, *arguments: str, code: int = 0, standard_input: str = "") -> str:
-        done = subprocess.run(
-            [REKINDLE, *arguments],
-            cwd=self.directory,
-            env={**self.environment, "COLUMNS": "200"},
-            input=standard_input,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        found, said = asyncio.run(self._typed(arguments, standard_input))
+        assert found == code, said
+        return said
+
+    async def _typed(self, arguments: tuple[str, ...], standard_input: str) -> tuple[int | None, str]:
+        environment = {**self.environment, "COLUMNS": "200"}
+        command = await begun(arguments, environment, self.directory, standard_input)
+        async with asyncio.timeout(60):
+            output, errors = await command.communicate()
+        return command.returncode, (output + errors).decode()
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--output", "json"))
@@ -68,10 +70,11 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """Types a command until it shows what is looked for; each takes a good part of a second."""
-    for _ in range(100):
+    """Types a command until it shows what is looked for."""
+    for _ in range(300):
         if shown := found():
             return shown
+        time.sleep(0.2)
     raise AssertionError("it was never shown")
 
 

@@ -12,8 +12,9 @@ from workers.local_kubernetes.binaries import control_plane_binaries, kubectl
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process has all tests of this folder, and so one control plane."""
+    """One process has all tests of this folder, and so one control plane. Before xdist looks at the marks."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("kubernetes"))

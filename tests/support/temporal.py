@@ -8,6 +8,7 @@ import hypothesis as _early  # noqa: F401  # see below
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle.temporal import ATTRIBUTES, plugin
+from tests.support.sampling import ALL
 
 # On CPython 3.11 `ast.parse` may fail with "AST constructor recursion depth mismatch" in a process that ran workflows. The pytest
 # plugin of hypothesis imports (and so parses) it at the very end: a run that passed must not end with that. Goes when 3.11 goes.
@@ -23,15 +24,20 @@ SETTINGS = (
 )
 """What `rekindle dev` starts its server with; by default every timer below a second takes a second."""
 
+AT_ONCE = () if ALL else ("--dynamic-config-value", 'history.workflowIdReuseMinimalInterval="10ms"')
+"""A job's workflow that continues as new behind an incident answers at once. By default its next run begins a second after the
+one before, which nearly every test would wait for; so it is in tests/versions,
+tests/end_to_end, the demos, and `make test-all`."""
+
 START_LIMIT = timedelta(minutes=1)
 """The SDK's five seconds are too few for a machine that has other things to do, or reads the binary for the first time."""
 
 
-async def skipping_server() -> WorkflowEnvironment:
+async def skipping_server(settings: tuple[str, ...] = AT_ONCE) -> WorkflowEnvironment:
     """A server on which tests may fast-forward a workflow's clock."""
     return await WorkflowEnvironment.start_time_skipping_v2(
         dev_server_existing_path=str(BINARY),
-        dev_server_extra_args=[*SETTINGS, "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],
+        dev_server_extra_args=[*SETTINGS, *settings, "--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true"],
         dev_server_startup_timeout=START_LIMIT,
         search_attributes=ATTRIBUTES,
         plugins=[plugin()],

@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Any
 
+from tests.support.measuring import in_children
+
 PRELOADED = (
     "rekindle_training.launcher",
     "torch._dynamo",
@@ -30,6 +32,7 @@ def main() -> None:
     faulthandler.enable()  # a fork that crashes says where, in its output
     for module in PRELOADED:
         importlib.import_module(module)
+    in_children()
     wakeup, wakeup_writer = os.pipe()
     os.set_blocking(wakeup_writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -11,6 +11,6 @@ from tests.support.temporal import skipping_server
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def temporal() -> AsyncIterator[WorkflowEnvironment]:
     """One real Temporal server for these tests; builds of tests never share a name."""
-    env = await skipping_server()
+    env = await skipping_server(())
     yield env
     await env.shutdown()
