@@ -21,7 +21,7 @@ from rekindle.ids import ErrorTypes, Updates, Workflows, job_workflow, runs_mode
 from rekindle.model.activity_values import AskRequest, RecoveryEnd, TerminateRequest, WithdrawRequest
 from rekindle.model.recovery import Outcome, Receipt, Verdict
 from rekindle.policy.modes import LAST
-from rekindle.temporal import Attributes
+from rekindle.temporal import Attributes, living
 
 
 class JobActivities:
@@ -37,12 +37,11 @@ class JobActivities:
         async with heartbeating():
             if await self._lives(job):
                 return job
-            query = (
-                f"WorkflowType = '{Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running' AND {Attributes.JOB.name} = '{job}'"
-            )
             if not job.isprintable() or "'" in job or "\\" in job:  # the server's query language has no such name
                 raise unknown_job(job, "accepted is the id or the name of a job")
-            found = [run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query, limit=NAMED + 1)]
+            query = f"{living(Workflows.TRAINING_JOB)} AND {Attributes.JOB.name} = '{job}'"
+            named = {run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query)}
+            found = [job_id for job_id in sorted(named)[: NAMED + 1] if await self._lives(job_id)]
         if len(found) == 1:
             return found[0]
         if not found:

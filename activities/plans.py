@@ -22,7 +22,7 @@ from rekindle.model.plan import FailOver, JobOnLeaf, Leaf, LeafView, MoveBack, M
 from rekindle.model.state import JobStatus
 from rekindle.policy import plans
 from rekindle.policy.devices import devices
-from rekindle.temporal import TASK_TIMEOUT, Attributes
+from rekindle.temporal import TASK_TIMEOUT, Attributes, living
 
 AT_ONCE = 16
 """Jobs that are looked at at the same time."""
@@ -42,8 +42,7 @@ class PlanActivities:
         """The jobs that have devices on a leaf, and what of the request is not known."""
         with translating_errors():
             async with heartbeating():
-                query = f"WorkflowType = '{ids.Workflows.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
-                runs = {run.id: run async for run in self._client.list_workflows(query)}  # a new run may be listed beside its old
+                runs = {run.id: run async for run in self._client.list_workflows(living(ids.Workflows.TRAINING_JOB))}
                 chosen = [run for run in runs.values() if not request.jobs or not _names(run).isdisjoint(request.jobs)]
                 known = {name for run in chosen for name in _names(run)}
                 unknown = [f"job {job}" for job in request.jobs if job not in known]

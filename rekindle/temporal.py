@@ -6,7 +6,7 @@ Called by `rekindle.client` and by the processes of `workers`.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -39,6 +39,9 @@ TASK_TIMEOUT = timedelta(seconds=2)
 
 STICKY_TIMEOUT = timedelta(seconds=1)
 
+LISTED_LATE = timedelta(minutes=1)
+"""Until the list of workflows has caught up with what happens: usually a second."""
+
 
 class Attributes:
     """Search attributes of `TrainingJob` and of every recovery. None is ever encrypted."""
@@ -56,6 +59,15 @@ class Attributes:
 ATTRIBUTES: tuple[SearchAttributeKey[Any], ...] = tuple(
     value for value in vars(Attributes).values() if isinstance(value, SearchAttributeKey)
 )
+
+
+def living(workflow: str) -> str:
+    """Query for the workflows of a type that live, where none may be missed. The list follows what happens a moment later: one
+    that has just continued as new may be listed by the run before alone. So the same workflow may come several times, and one
+    that has ended since may come too."""
+    since = (datetime.now(UTC) - LISTED_LATE).isoformat(timespec="seconds")
+    continued = f"ExecutionStatus = 'ContinuedAsNew' AND CloseTime > '{since}'"
+    return f"WorkflowType = '{workflow}' AND (ExecutionStatus = 'Running' OR ({continued}))"
 
 
 def _runner(wanted: WorkflowRunner | None) -> WorkflowRunner:

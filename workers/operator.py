@@ -225,14 +225,14 @@ class Operator:
             raise Conflict(f"{len(others)} pods of what the job said before it was changed go first")
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
             await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
-        await self._tell_phase(job, JobPhase.PENDING, "")
+        found = await self._api.get(job.path)
+        if _words(found) != _words(job.object):
+            raise Conflict("its owner changed it while its pods were made")
+        await self._tell_phase(job, JobPhase.PENDING, "", of=found["metadata"]["resourceVersion"])
 
     def _made_of_other_words(self, job: Workload) -> list[Object]:
-        """Pods that were made before somebody refused the others, whereupon the job's owner changed it: it may say anything else
-        until it has begun."""
-        if not own_status.is_in_trouble(job.object):
-            return []
-        now = str(job.metadata.get("generation", ""))
+        """Pods that were made before the job's owner changed it: it may say anything else until it has begun."""
+        now = _words(job.object)
         return [
             pod for pod in self._pods_of(job) if pod["metadata"].get("annotations", {}).get(keys.OBJECT_GENERATION, now) != now
         ]
@@ -285,12 +285,16 @@ class Operator:
         with suppress(Conflict):  # somebody else has just made it: a recovery that starts the job
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
 
-    async def _tell_phase(self, job: Workload, phase: JobPhase, message: str) -> None:
-        """Written where it is news. What was written is known at once: the watch may show an older object before."""
+    async def _tell_phase(self, job: Workload, phase: JobPhase, message: str, of: str = "") -> None:
+        """Written where it is news. What was written is known at once: the watch may show an older object before.
+
+        Args:
+            of: the version that the object must have still; empty: whatever it says by now.
+        """
         status = own_status.told(job.object, phase, message, _moment())
         if job.object.get("status", {}).get("phase") != phase.value:
             logger.info("job", extra={"job": job.uid, "job_name": job.name, "phase": phase, "reason": message})
-        await self._write_status(job, status)
+        await self._write_status(job, status, of)
 
     async def _tell_trouble(self, job: Workload, words: str) -> None:
         try:
@@ -298,10 +302,11 @@ class Operator:
         except (ClusterError, *MALFORMED) as error:
             logger.warning("its trouble is not written", extra={"job": job.uid, "error": str(error)})
 
-    async def _write_status(self, job: Workload, status: Object) -> None:
+    async def _write_status(self, job: Workload, status: Object, of: str = "") -> None:
         if job.object.get("status") == status:
             return
-        written = await self._api.patch(f"{job.path}/status", {"metadata": {"uid": job.uid}, "status": status})
+        same = {"uid": job.uid, **({"resourceVersion": of} if of else {})}
+        written = await self._api.patch(f"{job.path}/status", {"metadata": same, "status": status})
         if job.uid in self._jobs:
             self._jobs[job.uid] = Workload(TRAINING_JOB, lean(written))
 
@@ -313,6 +318,11 @@ def _kept(pod: Object) -> Object:
         return pod  # whoever reads it says so
     kept = {"containers": [{"name": "training"}], "affinity": spec.get("affinity") or {}}
     return {"metadata": metadata, "spec": kept, "status": {"phase": status.get("phase")}}
+
+
+def _words(job: Object) -> str:
+    """Which version of what its owner says."""
+    return str(job["metadata"].get("generation", ""))
 
 
 def _moment() -> str:

@@ -42,12 +42,6 @@ def in_trouble(job: Object, words: str, moment: str) -> Object:
     return {**_before(job), **_seen(job), "conditions": _with(job, [trouble], moment)}
 
 
-def is_in_trouble(job: Object) -> bool:
-    """Whether it says that not everything could be made."""
-    conditions = (job.get("status") or {}).get("conditions", ())
-    return any(one["type"] == PODS_MADE and one["status"] == "False" for one in conditions)
-
-
 def _before(job: Object) -> Object:
     return {key: value for key, value in (job.get("status") or {}).items() if key in ("phase", "message")}
 

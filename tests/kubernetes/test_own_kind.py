@@ -127,6 +127,27 @@ async def test_no_job_is_made_of_two_versions_of_its_object(namespace: Namespace
         assert {"name": "A", "value": "new"} in pod["spec"]["containers"][0]["env"]
 
 
+async def test_a_job_that_is_changed_while_its_pods_are_made_is_what_it_says(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its last pod, and before it has begun: after that it cannot be changed, and nobody would see the difference."""
+    create = namespace.api.create
+
+    async def changed(path: str, body: Object) -> Object:
+        made = await create(path, body)
+        if body.get("kind") == "Pod":
+            monkeypatch.undo()
+            await namespace.api.patch(namespace.path("trainingjobs", "demo"), {"spec": {"env": {"A": "new"}}})
+        return made
+
+    await submit(namespace)
+    monkeypatch.setattr(namespace.api, "create", changed)
+    async with operating(namespace):
+        await until_runs(namespace)
+    (pod,) = (await namespace.api.list(namespace.path("pods"))).items
+    assert {"name": "A", "value": "new"} in pod["spec"]["containers"][0]["env"]
+
+
 async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path) -> None:
     """Phase, policy, the mode that runs and the last verdict; by the kind's name, its short name, or the category."""
     job = await submit(namespace)

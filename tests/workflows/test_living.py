@@ -1,0 +1,48 @@
+"""The list of workflows, where none that lives may be missed."""
+
+import asyncio
+from uuid import uuid4
+
+from temporalio import workflow
+from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from rekindle.temporal import living
+
+LIMIT = 30
+
+
+@workflow.defn(name="Again", sandboxed=False)
+class Again:
+    """Continues as new once, and goes on for ever."""
+
+    @workflow.run
+    async def run(self, runs: int) -> None:
+        if runs > 1:
+            workflow.continue_as_new(runs - 1)
+        await workflow.wait_condition(lambda: False)
+
+
+@workflow.defn(name="AtOnce", sandboxed=False)
+class AtOnce:
+    """Ends."""
+
+    @workflow.run
+    async def run(self) -> None: ...
+
+
+async def test_a_workflow_that_has_just_continued_as_new_is_listed_by_its_run_before_too(temporal: WorkflowEnvironment) -> None:
+    """Which may be the only one that is listed already. One that has ended is not listed, nor is one of another type."""
+    client, name = temporal.client, f"again-{uuid4()}"
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(client, task_queue=name, workflows=[Again, AtOnce], workflow_runner=runner):
+        await client.execute_workflow(AtOnce.run, id=f"{name}-once", task_queue=name)
+        await client.start_workflow(Again.run, 2, id=name, task_queue=name)
+        async with asyncio.timeout(LIMIT):
+            while len(found := [run async for run in client.list_workflows(living("Again")) if run.id == name]) < 2:
+                await asyncio.sleep(0.03)
+            while [run async for run in client.list_workflows(living("AtOnce"))]:
+                await asyncio.sleep(0.03)
+        assert {run.status for run in found} == {Status.RUNNING, Status.CONTINUED_AS_NEW}
+        await client.get_workflow_handle(name).terminate()
