@@ -100,7 +100,7 @@ OWN: Mapping[str, Sequence[Right]] = {
     "operator": (
         Right("", "pods", ("get", "list", "watch", "create", "delete")),
         Right("", "services", ("get", "create")),
-        Right(TRAINING_JOB.group, TRAINING_JOB.plural, ("list", "watch")),
+        Right(TRAINING_JOB.group, TRAINING_JOB.plural, ("get", "list", "watch")),
         Right(TRAINING_JOB.group, f"{TRAINING_JOB.plural}/status", ("patch",)),
         EVENTS,
     ),
