@@ -4,12 +4,14 @@ They are written into etcd as JSON, which the API server reads there as it reads
 be 26,000 requests (objects, and the status of each), which take minutes, and say nothing of the watcher.
 """
 
+import asyncio
 import base64
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 import aiohttp
 
@@ -28,6 +30,8 @@ IMAGES = 50
 
 AT_ONCE = 50
 """Objects of one transaction of etcd, which takes 1.5 MiB."""
+
+WRITERS = 8
 
 Keyed = tuple[str, Object]
 """A key of etcd, and what lies there."""
@@ -322,8 +326,10 @@ Written = Sequence[bytes]
 """Transactions that are ready to be sent."""
 
 
-def written(things: Iterable[Keyed]) -> Iterator[bytes]:
-    for batch in _batches(things):
+def written(things: Iterable[Keyed], at_once: int = AT_ONCE) -> Iterator[bytes]:
+    """As transactions. What a watch is to show is written object by object, as an API server does it: those of one transaction
+    have the same resource version, and a watch that begins in the middle of them misses the rest."""
+    for batch in _batches(things, at_once):
         puts = [{"requestPut": {"key": _encoded(key), "value": _encoded(json.dumps(one))}} for key, one in batch]
         yield json.dumps({"success": puts}).encode()
 
@@ -335,21 +341,22 @@ class Etcd:
         self._url = url
 
     async def put(self, transactions: Iterable[bytes]) -> None:
-        """One after the other."""
-        async with aiohttp.ClientSession() as session:
-            for transaction in transactions:
-                async with session.post(f"{self._url}/v3/kv/txn", data=transaction) as answer:
-                    answer.raise_for_status()
+        """A few at a time."""
+        waiting = iter(transactions)
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as writers:
+            for _ in range(WRITERS):
+                writers.create_task(self._put_all(session, waiting))
+
+    async def _put_all(self, session: aiohttp.ClientSession, waiting: Iterator[bytes]) -> None:
+        for transaction in waiting:
+            async with session.post(f"{self._url}/v3/kv/txn", data=transaction) as answer:
+                answer.raise_for_status()
 
 
-def _batches(things: Iterable[Keyed]) -> Iterator[Sequence[Keyed]]:
-    batch: list[Keyed] = []
-    for thing in things:
-        batch.append(thing)
-        if len(batch) == AT_ONCE:
-            yield batch
-            batch = []
-    yield batch
+def _batches(things: Iterable[Keyed], size: int) -> Iterator[Sequence[Keyed]]:
+    waiting = iter(things)
+    while batch := list(islice(waiting, size)):
+        yield batch
 
 
 def _encoded(text: str) -> str:

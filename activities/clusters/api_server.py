@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +42,9 @@ ENDED = 1.0
 
 SILENCE_LIMIT = 90.0
 """Seconds without a byte on a watch; the server sends a bookmark about once a minute."""
+
+PAGED = 600.0
+"""Seconds in which lists come in pages when the stream of one broke: a server may know the word, and send no bookmark."""
 
 PAGE = 500
 """Objects of one page of a list."""
@@ -142,8 +146,8 @@ class Api:
         self._kubeconfig = kubeconfig
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
-        self._streams = True
-        """Whether the server sends lists as streams, as far as we know."""
+        self._streams_from = 0.0
+        """The moment from which lists are asked for as streams."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -200,16 +204,16 @@ class Api:
         """All objects as they are, one by one, and a BOOKMARK from which a watch misses nothing: as a stream, of which neither
         side holds more than an object at a time, where the server has that (WatchList), otherwise page by page. What changes
         meanwhile may come again, or as DELETED."""
-        if self._streams:
+        if time.monotonic() >= self._streams_from:
             try:
                 async with aclosing(self._streamed(path, **selectors)) as changes:
                     async for change in changes:
                         yield change
             except Invalid as unknown:
                 logger.info("the API server streams no lists, they come in pages", extra={"reason": str(unknown)})
-                self._streams = False
+                self._streams_from = inf
             except ClusterUnavailable:
-                self._streams = False  # the next try is the older way: a server may know the word, and send no bookmark
+                self._streams_from = time.monotonic() + PAGED
                 raise
             else:
                 return

@@ -17,7 +17,7 @@ from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.kubernetes.kinds import BATCH_JOB, JOB_SET, TRAINING_JOB
 from activities.clusters.kubernetes.objects import shown_by
 from activities.clusters.port import Snapshot
-from rekindle.errors import WatchExpired
+from rekindle.errors import ClusterUnavailable, WatchExpired
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
 from rekindle.model.fault import Sighting
@@ -88,6 +88,21 @@ async def test_a_server_that_streams_no_lists_is_asked_for_pages(server: tuple[S
         assert end.type == BOOKMARK
     assert sum("sendInitialEvents" in path for _, path in scripted.requests) == 1
     assert sum("limit=" in path for _, path in scripted.requests) == 2
+
+
+@pytest.mark.parametrize(("paged", "streams"), [(600.0, 1), (0.0, 2)])
+async def test_a_stream_that_breaks_is_tried_again_later(
+    server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch, paged: float, streams: int
+) -> None:
+    """A server that starts again streams lists behind that too, which takes less of everything than pages do."""
+    monkeypatch.setattr(api_server, "PAGED", paged)
+    scripted, api = server
+    scripted.answers["GET", PODS] = (503, {"kind": "Status", "code": 503, "message": "etcd is away"})
+    with pytest.raises(ClusterUnavailable):
+        await everything(api)
+    del scripted.answers["GET", PODS]
+    await everything(api)
+    assert sum("sendInitialEvents" in path for _, path in scripted.requests) == streams
 
 
 async def test_a_page_of_large_objects_has_few_of_them(server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch) -> None:

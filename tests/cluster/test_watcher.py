@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from activities.clusters.local import LocalCluster
 from activities.clusters.port import Snapshot
 from rekindle.cluster_client import ClusterClient
-from rekindle.errors import BadInput, Refused, Unavailable
+from rekindle.errors import BadInput, ClusterUnavailable, Refused, Unavailable
 from rekindle.model.cluster import ClusterEvent, Pod, WatchEvent
 from rekindle.model.fault import FaultKind, Sighting
 from rekindle.model.keys import RANK_INDEX, SUB_HEALTHY_STRATEGY
 from rekindle.policy.intake import End, News, Register, Sighted
 from tests.support.cluster import job_object, until, until_gone, until_running
 from tests.support.watching import Peer, watching
+from workers.watcher import watcher
 from workers.watcher.job_workflows import JobUnknown
 
 
@@ -118,6 +120,41 @@ async def test_what_happens_while_the_watch_is_broken_is_told(client: ClusterCli
         cluster.reachable.set()
         await peer.until_last(End)
     await cluster.close()
+
+
+@pytest.mark.parametrize(("steady", "last"), [(0.0, 0.001), (60.0, 0.008)])
+async def test_a_watch_that_was_open_for_long_is_opened_again_at_once(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, steady: float, last: float
+) -> None:
+    """Of earlier breaks it knows nothing; one that breaks as soon as all is listed is tried more and more rarely."""
+    for name, value in {"REWATCH": 0.001, "LONGEST": 1.0, "STEADY": steady}.items():
+        monkeypatch.setattr(watcher, name, value)
+    cluster = BreakingCluster(client.socket)
+    async with watching(cluster, Peer()):
+        await cluster.last.wait()
+    assert [record.__dict__["in_seconds"] for record in caplog.records if "broke" in record.message] == [
+        0.001, 0.002, 0.004, last,
+    ]  # fmt: skip
+    await cluster.close()
+
+
+class BreakingCluster(LocalCluster):
+    """Breaks three times before it shows anything, and once behind that."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__(socket)
+        self.last = asyncio.Event()
+        self._watches = 0
+
+    async def watch(self) -> AsyncGenerator[Snapshot | WatchEvent, None]:
+        self._watches += 1
+        if self._watches < 5:
+            if self._watches == 4:
+                yield Snapshot((), (), ())
+            raise ClusterUnavailable("away")
+        self.last.set()
+        async for change in super().watch():
+            yield change
 
 
 class BreakableCluster(LocalCluster):

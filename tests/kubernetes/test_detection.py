@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import yaml
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.clusters.port import Snapshot
-from rekindle.errors import Conflict, NotFound
+from rekindle.errors import Conflict
 from rekindle.model.cluster import Node
 from rekindle.model.keys import HEALTH
 from rekindle.policy.rules import of_node
 from rekindle.settings import Settings
 from tests.kubernetes.test_reports import card, device_info, event, public
+from tests.support.api_proxy import ApiProxy, api_proxy
 from tests.support.kubernetes import Namespace
 from workers.local_kubernetes.installation import DEPLOY
 
@@ -54,19 +57,26 @@ class Shown:
 
     async def until_found(self, *rules: str) -> None:
         """Until these rules decide about it, to whoever watches and to whoever asks."""
+        await self.until_shown(*rules)
+        assert self._deciding(await self.cluster.node(NODE)) == list(rules)
 
-        def found(node: Node | None) -> list[str]:
-            return [one.named.name for one in of_node(node, self.cluster.rules)] if node else ["not seen"]
-
+    async def until_shown(self, *rules: str) -> None:
+        """The same to whoever watches."""
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
-            await self._changed.wait_for(lambda: found(self._node) == list(rules))
-        assert found(await self.cluster.node(NODE)) == list(rules)
+            await self._changed.wait_for(lambda: self._node and self._deciding(self._node) == list(rules))
+
+    def _deciding(self, node: Node) -> list[str]:
+        return [one.named.name for one in of_node(node, self.cluster.rules)]
 
 
 @asynccontextmanager
-async def shown(kubeconfig: Path, rules: str, name: str = "") -> AsyncIterator[Shown]:
+async def shown(kubeconfig: Path, rules: str, name: str = "", *, streams: bool = True) -> AsyncIterator[Shown]:
+    """With `streams` false of an API server that streams no lists, as older ones do not."""
     settings = Settings(cluster="kubernetes", kubeconfig=kubeconfig, namespaces=(name or "default",), rules=rules)
-    seen = Shown(KubernetesCluster(Api(kubeconfig), settings))
+    api = Api(kubeconfig)
+    if not streams:
+        api._streams_from = inf
+    seen = Shown(KubernetesCluster(api, settings))
     following = asyncio.create_task(seen.follow())
     try:
         yield seen
@@ -186,39 +196,74 @@ async def test_events_of_nodes(kubeconfig: Path, node: Namespace) -> None:
         await seen.until_found()
 
 
+@asynccontextmanager
+async def installed(namespace: Namespace, component: str, accounts: Mapping[str, Object]) -> AsyncIterator[None]:
+    """The rights of a component, given to these accounts instead of ours."""
+    things: Sequence[Any] = list(yaml.safe_load_all((DEPLOY / "components" / component / "rbac.yaml").read_text()))
+    rbac, paths = "/apis/rbac.authorization.k8s.io/v1", []
+    for thing in things:
+        if thing["kind"] == "RoleBinding":
+            (subject,) = thing["subjects"]
+            thing["subjects"] = [accounts.get(subject["name"], subject)]
+        at = thing["metadata"]["namespace"]
+        await ensure_namespace(namespace.api, at)
+        paths.append(f"{rbac}/namespaces/{at}/{thing['kind'].lower()}s")
+        await put(namespace.api, paths[-1], thing)
+    yield
+    for path, thing in zip(paths, things, strict=True):
+        await gone(namespace.api, f"{path}/{thing['metadata']['name']}")
+
+
+def granted(component: str, account: str) -> set[tuple[str, str]]:
+    """What the roles of an account allow, by namespace and verb; each has one rule."""
+    things = yaml.safe_load_all((DEPLOY / "components" / component / "rbac.yaml").read_text())
+    roles = [one for one in things if one["kind"] == "Role" and one["metadata"]["name"].startswith(f"{account}-")]
+    return {(one["metadata"]["namespace"], verb) for one in roles for rule in one["rules"] for verb in rule["verbs"]}
+
+
+def watched(component: str) -> list[str]:
+    things = "events" if component == "rules-nvidia" else "configmaps"
+    return [f"/api/v1/namespaces/{name}/{things}" for name, verb in granted(component, "rekindle-watcher") if verb == "watch"]
+
+
+def asked(proxy: ApiProxy) -> set[tuple[str, str]]:
+    found = (re.fullmatch(r"/api/v1/namespaces/([^/]+)/(?:configmaps|events)(/.+)?", path) for _, path in proxy.requests)
+    verbs = {"WATCH": "watch", "GET": "list"}
+    return {(one[1], "get" if one[2] else verbs[method]) for (method, _), one in zip(proxy.requests, found, strict=True) if one}
+
+
 @pytest.mark.parametrize(("rules", "component"), [("nvidia", "rules-nvidia"), ("ascend", "rules-ascend")])
 async def test_the_rights_that_rules_need_come_with_them(
     kubeconfig: Path, node: Namespace, tmp_path: Path, rules: str, component: str
 ) -> None:
-    """They are enough for the watch and for a look at one node."""
-    things: Sequence[Any] = list(yaml.safe_load_all((DEPLOY / "components" / component / "rbac.yaml").read_text()))
+    """They are enough for the watch, also where the server streams no lists, and for looks at nodes; and no verb more."""
     base = yaml.safe_load_all((DEPLOY / "base" / "rbac.yaml").read_text())
     (role,) = (one for one in base if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "rekindle-watcher")
-    also = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}  # the control worker's
-    account = {"kind": "ServiceAccount", "name": "looker", "namespace": node.name}
-    own = await node.kubeconfig_of("looker", kubeconfig, tmp_path)
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    name = f"looker-{node.name}"
+    also = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}  # the control worker's
+    rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"looker-{node.name}"
     await node.api.create(f"{rbac}/clusterroles", {"metadata": {"name": name}, "rules": [*role["rules"], also]})
+    accounts = {
+        account: {"kind": "ServiceAccount", "name": account, "namespace": node.name}
+        for account in ("rekindle-control", "rekindle-watcher")
+    }
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    await node.api.create(
-        f"{rbac}/clusterrolebindings", {"metadata": {"name": name}, "roleRef": reference, "subjects": [account]}
-    )
-    for thing in things:
-        at = thing["metadata"]["namespace"]
-        await ensure_namespace(node.api, at)
-        if thing["metadata"]["name"] == "rekindle-public-faults":
-            continue  # the gateway's: test_public_faults has it
-        if thing["kind"] == "RoleBinding":
-            assert {one["name"] for one in thing["subjects"]} == {"rekindle-control", "rekindle-watcher"}
-            thing = {**thing, "subjects": [account]}  # noqa: PLW2901
-        kind = "roles" if thing["kind"] == "Role" else "rolebindings"
-        await put(node.api, f"{rbac}/namespaces/{at}/{kind}", thing)
-    async with shown(own, rules) as seen:
-        await seen.until_found()
-    for thing in things:
-        kind = "roles" if thing["kind"] == "Role" else "rolebindings"
-        try:
-            await gone(node.api, f"{rbac}/namespaces/{thing['metadata']['namespace']}/{kind}/{thing['metadata']['name']}")
-        except NotFound:
-            continue
+    bound = {"metadata": {"name": name}, "roleRef": reference, "subjects": list(accounts.values())}
+    await node.api.create(f"{rbac}/clusterrolebindings", bound)
+    async with installed(node, component, accounts), AsyncExitStack() as ends:
+        proxies = {}
+        for account in accounts:
+            own = await node.kubeconfig_of(account, kubeconfig, tmp_path)
+            (tmp_path / f"{account}.d").mkdir()
+            proxies[account] = await ends.enter_async_context(api_proxy(own, tmp_path / f"{account}.d"))
+        watcher = proxies["rekindle-watcher"]
+        for streams in (True, False):
+            async with shown(watcher.kubeconfig, rules, streams=streams) as seen, asyncio.timeout(WAIT_LIMIT):
+                await seen.until_shown()
+                await watcher.until_watched(*watched(component))
+        settings = Settings(cluster="kubernetes", kubeconfig=proxies["rekindle-control"].kubeconfig, rules=rules)
+        control = KubernetesCluster(Api(settings.kubeconfig), settings)
+        ends.push_async_callback(control.close)
+        assert (await control.node(NODE)).metadata.name == NODE
+        assert NODE in [one.metadata.name for one in await control.nodes()]
+        for account, proxy in proxies.items():
+            assert asked(proxy) == granted(component, account), account

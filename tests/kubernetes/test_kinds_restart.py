@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.clusters.api_server import Object
-from rekindle.errors import Invalid
+from activities.clusters.api_server import Api, Object
+from rekindle.errors import Conflict, Invalid
 from rekindle.model import keys
 from rekindle.model.cluster import Pod
 from rekindle.policy.sighting import end_of
@@ -119,6 +119,27 @@ async def test_a_job_that_somebody_else_resumes_in_a_restart_has_its_pods(settin
     assert not {pod.metadata.uid for pod in stopped} & {pod.metadata.uid for pod in pods}
     await suspend(setting, kind)
     assert end_of(await setting.cluster.job(uid))
+
+
+@every_kind
+async def test_a_stop_that_was_overtaken_suspends_nothing(setting: Setting, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker stands still between its look at the job and the request; another one stops the job and starts it meanwhile."""
+    uid = await setting.running(await SUBMIT[kind](setting.namespace, ASKS))
+    overtaken = False
+    patch = Api.patch
+
+    async def late(api: Api, path: str, body: Object) -> Object:
+        nonlocal overtaken
+        if not overtaken and "spec" in body:
+            overtaken = True
+            await restarted(setting, uid, "second", ())
+        return await patch(api, path, body)
+
+    monkeypatch.setattr(Api, "patch", late)
+    with pytest.raises(Conflict):
+        await setting.cluster.ensure_stopped(uid, 0)
+    assert not end_of(await setting.cluster.job(uid))
+    assert [rank_of(pod) for pod in await setting.cluster.pods(uid) if pod.metadata.labels.get(keys.GENERATION) == "second"]
 
 
 async def suspend(setting: Setting, kind: str, *, suspended: bool = True) -> None:

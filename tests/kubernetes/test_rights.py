@@ -272,8 +272,7 @@ async def watch(found: Accounts) -> None:
             if isinstance(event, WatchEvent) and isinstance(event.object, JobObject) and event.type == "DELETED":
                 break
     async with asyncio.timeout(20):
-        while not all(("WATCH", path) in found.proxies["watcher"].requests for path in watched(found.admin.name)):
-            await asyncio.sleep(0.02)
+        await found.proxies["watcher"].until_watched(*watched(found.admin.name))
 
 
 def watched(namespace: str) -> list[str]:

@@ -29,10 +29,10 @@ class ApiProxy:
     _watches: set[asyncio.Event] = field(default_factory=set)
     _opened: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def until_watched(self) -> None:
-        """Waits until a watch is open."""
+    async def until_watched(self, *paths: str) -> None:
+        """Waits until a watch is open, and these paths were watched."""
         async with self._opened:
-            await self._opened.wait_for(lambda: bool(self._watches))
+            await self._opened.wait_for(lambda: bool(self._watches) and all(("WATCH", path) in self.requests for path in paths))
 
     def expire_watches(self) -> None:
         """Every open watch ends with 410; those that come later are served."""

@@ -7,6 +7,7 @@ anywhere, and nothing is lost while Temporal, the cluster or the watcher itself 
 import asyncio
 import logging
 from contextlib import aclosing
+from math import inf
 
 from activities.clusters.port import Cluster, Snapshot
 from rekindle.errors import BadInput, ClusterError, ClusterUnavailable, Unavailable, WatchExpired
@@ -26,7 +27,9 @@ RECONSIDER = 600.0
 """Seconds before a registration that a workflow refused is tried again: the workflow's code may be another one by then."""
 
 REWATCH, LONGEST = 0.2, 5.0
-"""Seconds before a broken watch is opened again; they double."""
+"""Seconds before a broken watch is opened again; they double, until one was open for `STEADY` seconds."""
+
+STEADY = 60.0
 
 LOST = 30.0
 """Seconds between two looks for jobs whose workflow was terminated: nothing of the cluster changes with it."""
@@ -58,6 +61,8 @@ class Watcher:
         self._tasks = asyncio.TaskGroup()
         self.problem = ""
         """Why nothing is seen; empty: the watch is open, or breaks for a moment."""
+        self._steady_at = inf
+        """When this watch has been open for so long that its end is no sign of a server in trouble."""
 
     def _job(self, job_id: str) -> JobObject | None:
         return self._index.jobs.get(job_id)
@@ -76,7 +81,9 @@ class Watcher:
                     pause = REWATCH
                     continue
                 except (WatchExpired, ClusterUnavailable) as broken:
-                    logger.warning("the watch broke, everything is listed again", extra={"reason": str(broken)})
+                    pause = REWATCH if asyncio.get_running_loop().time() >= self._steady_at else pause
+                    words = {"reason": str(broken), "in_seconds": pause}
+                    logger.warning("the watch broke, everything is listed again", extra=words)
                 except ClusterError as refused:
                     self.problem = str(refused)
                     logger.exception("the cluster cannot be watched, trying again", extra={"reason": str(refused)})
@@ -84,6 +91,7 @@ class Watcher:
                 pause = min(2 * pause, LONGEST)
 
     async def _watch_for_a_while(self) -> None:
+        self._steady_at = inf
         try:
             async with asyncio.timeout(RELIST), aclosing(self._cluster.watch()) as changes:
                 async for one in changes:
@@ -122,7 +130,7 @@ class Watcher:
                     self._changed(job_id, calm=False)
 
     def _begin_anew(self, everything: Snapshot) -> None:
-        self.problem = ""
+        self.problem, self._steady_at = "", asyncio.get_running_loop().time() + STEADY
         known = (self._index.jobs.get(job_id) for job_id in everything.unreadable)
         jobs = [*everything.jobs, *(job for job in known if job)]
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)

@@ -68,11 +68,25 @@ class Suspending(ByOurHand):
 
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
         _refuse_held(job)
-        mark = {"uid": job.uid, "annotations": {keys.STOPPED: "yes"}}
-        await hands.api.patch(job.path, {"metadata": mark, "spec": _nested(self.field, True)})
+        await self._suspend(hands, job)
         if not failure_of(job):  # then its controller does nothing any more
             await _given_up(hands, job)
         await hands.delete_all(await hands.reader.managers(job), grace_seconds)
+
+    async def _suspend(self, hands: Hands, job: Workload) -> None:
+        """Of this very spec: an attempt that was overtaken, and wakes when the job was resumed, would leave it suspended for
+        ever. Its status changes all the time while pods fail."""
+        seen = job
+        while True:
+            metadata = {**_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
+            try:
+                await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, True)})
+            except Conflict:
+                seen = Workload(job.kind, await hands.api.get(job.path))
+                if (seen.uid, seen.metadata.get("generation")) != (job.uid, job.metadata.get("generation")):
+                    raise
+            else:
+                return
 
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
         if job.is_suspended:
