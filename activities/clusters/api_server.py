@@ -212,9 +212,6 @@ class Api:
             except Invalid as unknown:
                 logger.info("the API server streams no lists, they come in pages", extra={"reason": str(unknown)})
                 self._streams_from = inf
-            except ClusterUnavailable:
-                self._streams_from = time.monotonic() + PAGED
-                raise
             else:
                 return
         async for page in self.pages(path, **selectors):
@@ -229,16 +226,20 @@ class Api:
         stream = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         query = {**selectors, **stream, "allowWatchBookmarks": "true"}
         async with self._answer(Request("GET", path, query, limit=None, silence=REQUEST_LIMIT)) as answer:
-            async for line in _lines(answer):
-                change = _change(line)
-                if change is None:
-                    continue
-                if change.type != BOOKMARK:
-                    yield change
-                elif (change.object["metadata"].get("annotations") or {}).get(ALL_THERE) == "true":
-                    yield change
-                    return
-        raise ClusterUnavailable(f"GET {path}: the stream of the list ended before its end")
+            try:
+                async for line in _lines(answer):
+                    change = _change(line)
+                    if change is None:
+                        continue
+                    if change.type != BOOKMARK:
+                        yield change
+                    elif (change.object["metadata"].get("annotations") or {}).get(ALL_THERE) == "true":
+                        yield change
+                        return
+                raise ClusterUnavailable(f"GET {path}: the stream of the list ended before its end")
+            except Exception:
+                self._streams_from = time.monotonic() + PAGED
+                raise
 
     async def create(self, path: str, body: Object) -> Object:
         return await self._ask("POST", path, {}, body)

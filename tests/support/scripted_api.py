@@ -31,6 +31,8 @@ class ScriptedApi:
         """Methods and paths, in their order."""
         self.streams = True
         """Whether lists are streamed to who asks for that."""
+        self.ends_streams = False
+        """Whether these end before their end."""
         self.gone: set[str] = set()
         """Names of objects that go while their list is streamed."""
         self._watchers: list[tuple[str, str, asyncio.Queue[Object]]] = []
@@ -146,7 +148,8 @@ class ScriptedApi:
         end = {"resourceVersion": str(self._version + 1), "annotations": {ALL_THERE: "true"}}
         changes = [{"type": "ADDED", "object": item} for item in items]
         changes += [{"type": "DELETED", "object": item} for item in items if item["metadata"]["name"] in self.gone]
-        for change in (*changes, {"type": BOOKMARK, "object": {"metadata": end}}):
+        bookmarks = [] if self.ends_streams else [{"type": BOOKMARK, "object": {"metadata": end}}]
+        for change in (*changes, *bookmarks):
             await response.write(json.dumps(change).encode() + b"\n")
         return response
 
