@@ -190,6 +190,7 @@ async def test_a_rank_that_dies_with_the_manager_in_the_pause_is_a_fault(
     await paused(job, gateway)
     job.started["manager"].kill()
     kill_rank(job, 0)
+    await job.started["manager"].code()
     await job.manager()
     assert await fault(gateway) == {"0": "1"}
     await gateway.go_on()

@@ -96,6 +96,7 @@ async def test_a_manager_that_follows_in_the_pause_finds_who_was_lost_with_the_o
     await switching(job, gateway)
     job.started["manager"].kill()
     kill_rank(job, 0)
+    await job.started["manager"].code()
     await job.manager()
     assert await fault(gateway) == {"0": "1"}
     await gateway.migrate()
