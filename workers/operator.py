@@ -119,7 +119,9 @@ class Operator:
             self._read.pop(uid, None)
             self._troubles.pop(uid, None)
             return
-        self._jobs[uid] = Workload(TRAINING_JOB, lean(job))
+        before, self._jobs[uid] = self._jobs.get(uid), Workload(TRAINING_JOB, lean(job))
+        if uid in self._troubles and before and _without_status(before.object) == _without_status(job):
+            return  # what was said of its trouble is no reason to try again at once: words may differ each time
         self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
@@ -171,7 +173,8 @@ class Operator:
         """Here, and nowhere else, an exception ends that a job has caused."""
         try:
             await self._reconcile(job)
-            self._troubles.pop(job.uid, None)
+            if self._troubles.pop(job.uid, None):
+                self._look_at(job.uid)  # its status may have gone unheeded
         except (RekindleError, *MALFORMED) as error:
             await self._try_again_later(job, error)
 
@@ -322,6 +325,12 @@ def _kept(pod: Object) -> Object:
         return pod  # whoever reads it says so
     kept = {"containers": [{"name": "training"}], "affinity": spec.get("affinity") or {}}
     return {"metadata": metadata, "spec": kept, "status": {"phase": status.get("phase")}}
+
+
+def _without_status(job: Object) -> Object:
+    """What others than we say of a job."""
+    metadata = {key: value for key, value in job["metadata"].items() if key != "resourceVersion"}
+    return {**{key: value for key, value in job.items() if key != "status"}, "metadata": metadata}
 
 
 def _words(job: Object) -> str:
