@@ -94,7 +94,7 @@ OWN: Mapping[str, Sequence[Right]] = {
         Right("", "pods", ("list", "watch")),
         Right("", "nodes", ("list", "watch")),
         Right("", "namespaces", ("list", "watch")),
-        Right("policy", "poddisruptionbudgets", ("get", "create", "delete")),
+        Right("policy", "poddisruptionbudgets", ("get", "list", "create", "delete")),
         EVENTS,
     ),
     "operator": (

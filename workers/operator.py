@@ -119,7 +119,9 @@ class Operator:
             self._read.pop(uid, None)
             self._troubles.pop(uid, None)
             return
-        self._jobs[uid] = Workload(TRAINING_JOB, lean(job))
+        before, self._jobs[uid] = self._jobs.get(uid), Workload(TRAINING_JOB, lean(job))
+        if uid in self._troubles and before and _without_status(before.object) == _without_status(job):
+            return  # what was said of its trouble is no reason to try again at once: words may differ each time
         self._look_at(uid)
 
     def _take_pod(self, change: str, pod: Object) -> None:
@@ -171,7 +173,8 @@ class Operator:
         """Here, and nowhere else, an exception ends that a job has caused."""
         try:
             await self._reconcile(job)
-            self._troubles.pop(job.uid, None)
+            if self._troubles.pop(job.uid, None):
+                self._look_at(job.uid)  # its status may have gone unheeded
         except (RekindleError, *MALFORMED) as error:
             await self._try_again_later(job, error)
 
@@ -219,23 +222,27 @@ class Operator:
     async def _begin(self, job: Workload) -> None:
         """Everything that a job needs, found again if it was begun before."""
         await self._ensure_service(job)
-        if others := self._made_of_other_words(job):
-            for pod in others:
-                await delete_pod(self._api, pod, 0)
-            raise Conflict(f"{len(others)} pods of what the job said before it was changed go first")
+        await self._end_others(job, self._pods_of(job))
         if all(pod["metadata"]["labels"].get(keys.GENERATION) == FIRST for pod in self._pods_of(job)):
-            await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
+            made = await TRAINING_JOB.restart.ensure_pods(self._hands, job.checked(), FIRST, Places())
+            await self._end_others(job, made)  # of an earlier try, and not seen before
         found = await self._api.get(job.path)
         if _words(found) != _words(job.object):
             raise Conflict("its owner changed it while its pods were made")
         await self._tell_phase(job, JobPhase.PENDING, "", of=found["metadata"]["resourceVersion"])
 
-    def _made_of_other_words(self, job: Workload) -> list[Object]:
-        """Pods that were made before the job's owner changed it: it may say anything else until it has begun."""
+    async def _end_others(self, job: Workload, pods: Sequence[Object]) -> None:
+        """Pods that were made before the job's owner changed it: it may say anything else until it has begun.
+
+        Raises:
+            Conflict: there were some.
+        """
         now = _words(job.object)
-        return [
-            pod for pod in self._pods_of(job) if pod["metadata"].get("annotations", {}).get(keys.OBJECT_GENERATION, now) != now
-        ]
+        others = [pod for pod in pods if pod["metadata"].get("annotations", {}).get(keys.OBJECT_GENERATION, now) != now]
+        for pod in others:
+            await delete_pod(self._api, pod, 0)
+        if others:
+            raise Conflict(f"{len(others)} pods of what the job said before it was changed go first")
 
     async def _ensure_service(self, job: Workload) -> None:
         """The name under which ranks find their manager. That of a deleted job of this name goes a moment later, and would
@@ -318,6 +325,12 @@ def _kept(pod: Object) -> Object:
         return pod  # whoever reads it says so
     kept = {"containers": [{"name": "training"}], "affinity": spec.get("affinity") or {}}
     return {"metadata": metadata, "spec": kept, "status": {"phase": status.get("phase")}}
+
+
+def _without_status(job: Object) -> Object:
+    """What others than we say of a job."""
+    metadata = {key: value for key, value in job["metadata"].items() if key != "resourceVersion"}
+    return {**{key: value for key, value in job.items() if key != "status"}, "metadata": metadata}
 
 
 def _words(job: Object) -> str:

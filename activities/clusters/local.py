@@ -1,6 +1,6 @@
 """The driver for the local cluster: the port `Cluster`, spoken over its Unix socket. Made by `workers`."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -167,6 +167,9 @@ class LocalCluster:
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         """Nothing is evicted here."""
+
+    async def budgets(self) -> Mapping[str, int]:
+        return {}
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         await self.job(job_id)

@@ -5,7 +5,7 @@ a scheduler that says `Unschedulable` and why; a watch that can break. Every wri
 so" is success. Drivers: `activities/clusters/local.py`, `activities/clusters/kubernetes/`.
 """
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -134,6 +134,11 @@ class Cluster(Protocol):
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         """Keeps the job's ranks from being evicted, or no more: who drains a node waits until they have moved. Nothing where the
         cluster knows no evictions."""
+        ...
+
+    async def budgets(self) -> Mapping[str, int]:
+        """By job, for how many pods it keeps them from being evicted, whoever made it do so and whether or not it is there still;
+        -1: nobody knows."""
         ...
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:

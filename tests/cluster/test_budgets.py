@@ -33,12 +33,17 @@ class Written(ScriptedCluster):
     def __init__(self, *failures: ClusterError) -> None:
         super().__init__(a_job())
         self.held: list[bool] = []
+        self.known: dict[str, int] = {}
+        """What there is, whoever has made it."""
         self.failures = list(failures)
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         if self.failures:
             raise self.failures.pop(0)
         self.held.append(holds)
+
+    async def budgets(self) -> dict[str, int]:
+        return self.known
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         self.events.append(event)
@@ -67,7 +72,7 @@ async def keeping(cluster: Written, jobs: dict[str, JobObject]) -> AsyncIterator
 
 
 async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
-    """Its owner took the words away: nobody would move its ranks."""
+    """Its owner took the words away, with the watcher there, or while none ran: nobody would move its ranks."""
     cluster, jobs = Written(), {"job-1": a_job_object("hotSwitch")}
     kept = Budgets(cluster, Limits(), jobs.get)
     running = asyncio.create_task(kept.run())
@@ -82,11 +87,37 @@ async def test_a_job_that_asks_for_nothing_any_more_holds_no_drain() -> None:
     del jobs["job-1"]
     kept.forget("job-1")
     await until([True, False])
+    cluster.known = {"job-1": 2}
+    kept.begin_anew()
+    await until([True, False, False])
+    running.cancel()
+
+
+async def test_a_budget_that_is_gone_is_made_again() -> None:
+    """A person has deleted it, and everything is listed anew; one that is there is left alone, whoever has made it."""
+    cluster = Written()
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch"), "job-2": a_job_object("hotSwitch")}.get)
+    cluster.known = {"job-2": 2}
+    kept.look_at("job-1")
+    kept.begin_anew()
+    running = asyncio.create_task(kept.run())
+    async with asyncio.timeout(10):
+        while cluster.held != [True]:
+            await asyncio.sleep(0)
+        kept.begin_anew()
+        while len(cluster.held) < 2:
+            await asyncio.sleep(0)
+        cluster.known = {"job-1": 2}
+        kept.begin_anew()
+        while len(cluster.held) < 3:
+            await asyncio.sleep(0)
+    assert cluster.held == [True, True, True]
     running.cancel()
 
 
 async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does `let-go`."""
+    """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does
+    `let-go`; one that has more pods now holds these."""
     monkeypatch.setattr(budgets, "AGAIN", 0.0)
     jobs: dict[str, JobObject] = {}
     async with keeping(Written(ClusterUnavailable("not now")), jobs) as looked_at:
@@ -96,8 +127,11 @@ async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest
         await looked_at([True, False])
         jobs["job-1"] = a_job_object("hotSwitch")
         await looked_at([True, False, True])
+        grown = jobs["job-1"].spec.model_copy(update={"pods": 3})
+        jobs["job-1"] = jobs["job-1"].model_copy(update={"spec": grown})
+        await looked_at([True, False, True, True])
         jobs["job-1"] = a_job_object("hotSwitch", {DRAIN: "let-go"})
-        await looked_at([True, False, True, False])
+        await looked_at([True, False, True, True, False])
 
 
 async def test_a_job_that_is_only_observed_holds_no_drain_any_more() -> None:

@@ -10,7 +10,9 @@ import pytest
 from activities.clusters.api_server import Object
 from rekindle.errors import ClusterError
 from rekindle.model.cluster import Pod, PodPhase
-from rekindle.model.keys import RANK_INDEX
+from rekindle.model.keys import JOB_ID, RANK_INDEX
+from tests.support.foreign import Setting
+from tests.support.kubeflow import submit, train_jobs_path, train_spec
 from tests.support.worlds import WORLDS, KubernetesWorld
 from workers.rivals import PART_OF
 
@@ -33,11 +35,11 @@ async def evicted(world: KubernetesWorld, pod: Pod) -> bool:
     return True
 
 
-async def budgets(world: KubernetesWorld) -> list[Object]:
+async def budgets(world: KubernetesWorld | Setting) -> list[Object]:
     return (await world.namespace.api.list(f"/apis/policy/v1/namespaces/{world.namespace.name}/poddisruptionbudgets")).items
 
 
-async def counted(world: KubernetesWorld) -> Object:
+async def counted(world: KubernetesWorld | Setting) -> Object:
     """What the server says of the only budget as soon as it has looked at it; before that `kubectl drain` is told nothing."""
     async with asyncio.timeout(30):
         while True:
@@ -63,8 +65,14 @@ async def test_a_rank_is_not_evicted_while_its_job_holds_the_drain(world: Kubern
         await world.cluster.ensure_budget(job, holds=True)
     (budget,) = await budgets(world)
     assert [owner["uid"] for owner in budget["metadata"]["ownerReferences"]] == [job]
-    assert budget["metadata"]["labels"] == {PART_OF: "rekindle"}, "by which docs/kubernetes.md deletes all of ours"
+    assert budget["metadata"]["labels"] == {PART_OF: "rekindle", JOB_ID: job}, "by which docs/kubernetes.md deletes all of ours"
     assert not await evicted(world, rank)
+    forged = {"metadata": {"name": "forged", "labels": budget["metadata"]["labels"]}, "spec": {"minAvailable": 7}}
+    path = f"/apis/policy/v1/namespaces/{world.namespace.name}/poddisruptionbudgets"
+    forged = await world.namespace.api.create(path, forged)
+    await world.cluster.job(job)
+    assert await world.cluster.budgets() == {job: 2}
+    await world.namespace.api.delete(f"{path}/forged", forged["metadata"]["uid"])
     for _ in range(2):
         await world.cluster.ensure_budget(job, holds=False)
     assert not await budgets(world)
@@ -81,6 +89,40 @@ async def test_the_server_can_count_what_a_budget_holds(kubeconfig: Path, tmp_pa
         status = await counted(world)
         assert (status["expectedPods"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 2, 0)
         assert not await evicted(world, rank)
+
+
+async def test_a_pod_without_a_rank_lets_no_rank_go(setting: Setting) -> None:
+    """Of a TrainJob whose runtime has more pods than those of its nodes."""
+    spec = train_spec({"numNodes": 2, "resourcesPerNode": {}}, initializer={"dataset": {}})
+    job = await setting.running(await submit(train_jobs_path, setting.namespace, {}, spec), pods=3)
+    await setting.cluster.ensure_budget(job, holds=True)
+    status = await counted(setting)
+    assert (status["expectedPods"], status["desiredHealthy"], status["disruptionsAllowed"]) == (2, 2, 0)
+
+
+async def test_a_budget_follows_a_job_that_grows(kubeconfig: Path, tmp_path: Path) -> None:
+    """As many ranks as it had before would be too few."""
+    async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
+        job = await world.job(1)
+        await world.cluster.ensure_budget(job, holds=True)
+        await world.namespace.api.patch(world.namespace.path("jobs", "demo"), {"spec": {"parallelism": 2, "completions": 2}})
+        await world.cluster.ensure_budget(job, holds=True)
+        (budget,) = await budgets(world)
+        assert budget["spec"]["minAvailable"] == 2
+
+
+async def test_no_budget_outlives_its_job(kubeconfig: Path, tmp_path: Path) -> None:
+    """`kubectl delete --cascade=orphan` leaves the pods behind, and what else the job owned: nobody would move them."""
+    async with WORLDS["direct, Job"](kubeconfig, tmp_path) as world:
+        api, job = world.namespace.api, await world.job(1)
+        await world.cluster.ensure_budget(job, holds=True)
+        await api._ask("DELETE", world.namespace.path("jobs", "demo"), {}, {"propagationPolicy": "Orphan"})
+        async with asyncio.timeout(30):
+            while (await api.list(world.namespace.path("jobs"))).items:
+                await asyncio.sleep(0.05)
+        assert len(await budgets(world)) == 1
+        await world.cluster.ensure_budget(job, holds=False)
+        assert not await budgets(world)
 
 
 async def test_a_manager_holds_no_drain(kubeconfig: Path, tmp_path: Path) -> None:

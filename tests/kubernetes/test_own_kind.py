@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.driver import KubernetesCluster
 from activities.pods import PodActivities
-from rekindle.errors import Invalid
+from rekindle.errors import Forbidden, Invalid
 from rekindle.model.activity_values import RememberRequest
 from rekindle.model.state import Remembered
 from rekindle.settings import Settings
@@ -22,7 +22,7 @@ from tests.support.controller import apply_crds
 from tests.support.kubernetes import RBAC, WAIT_LIMIT, Namespace, endpoint_of
 from workers.local_kubernetes.binaries import kubectl
 from workers.local_kubernetes.installation import install
-from workers.operator import Operator
+from workers.operator import PAUSE, Operator
 
 
 @asynccontextmanager
@@ -130,22 +130,57 @@ async def test_no_job_is_made_of_two_versions_of_its_object(namespace: Namespace
 async def test_a_job_that_is_changed_while_its_pods_are_made_is_what_it_says(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind its last pod, and before it has begun: after that it cannot be changed, and nobody would see the difference."""
-    create = namespace.api.create
+    """Behind its last pod, and before it has begun: after that it cannot be changed, and nobody would see the difference. The
+    news of that pod come later than those of the change, and than the next try."""
+    create, take = namespace.api.create, Operator._take_pod
+    late: list[Callable[[], None]] = []
+    tries = list[str]()
+
+    def held_back(operator: Operator, change: str, pod: Object) -> None:
+        if len(tries) > 1:
+            take(operator, change, pod)
+        else:
+            late.append(lambda: take(operator, change, pod))
 
     async def changed(path: str, body: Object) -> Object:
-        made = await create(path, body)
         if body.get("kind") == "Pod":
-            monkeypatch.undo()
+            tries.append(path)
+        if len(tries) > 1:
+            while late:
+                late.pop(0)()
+        made = await create(path, body)
+        if len(tries) == 1 and body.get("kind") == "Pod":
             await namespace.api.patch(namespace.path("trainingjobs", "demo"), {"spec": {"env": {"A": "new"}}})
         return made
 
     await submit(namespace)
     monkeypatch.setattr(namespace.api, "create", changed)
+    monkeypatch.setattr(Operator, "_take_pod", held_back)
     async with operating(namespace):
         await until_runs(namespace)
     (pod,) = (await namespace.api.list(namespace.path("pods"))).items
     assert {"name": "A", "value": "new"} in pod["spec"]["containers"][0]["env"]
+
+
+async def test_a_refusal_in_other_words_each_time_is_tried_again_no_sooner(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a webhook says it that counts its requests. Each is written on the job, which is no reason to look at it again."""
+    create, tries, enough = namespace.api.create, list[float](), asyncio.Event()
+
+    async def never(path: str, body: Object) -> Object:
+        if body.get("kind") != "Pod":
+            return await create(path, body)
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) == 3:
+            enough.set()
+        raise Forbidden(f"request {len(tries)} is denied")
+
+    await submit(namespace)
+    monkeypatch.setattr(namespace.api, "create", never)
+    async with operating(namespace), asyncio.timeout(WAIT_LIMIT):
+        await enough.wait()
+    assert tries[2] - tries[0] > 2 * PAUSE
 
 
 async def test_a_list_shows_how_jobs_are(namespace: Namespace, kubeconfig: Path) -> None:

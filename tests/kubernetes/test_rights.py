@@ -198,6 +198,7 @@ async def test_every_right_is_needed_and_every_need_is_met(all_accounts: Account
             await clusters[account].speakers(job)
         for holds in (True, False):
             await clusters["watcher"].ensure_budget(job, holds=holds)
+        await clusters["watcher"].budgets()
         await tell_why_a_drain_waits(clusters["control"], job)
         jobs.append(job)
         await clear(namespace, world)

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
@@ -301,6 +301,9 @@ class ScriptedCluster:
 
     async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
         """Nothing is evicted here."""
+
+    async def budgets(self) -> Mapping[str, int]:
+        return {}
 
     async def record(self, job_id: str, event: ClusterEvent) -> None:
         self.events.append(event)

@@ -27,8 +27,11 @@ class Budgets:
         job: the job's object as it is now; None: it is gone.
         """
         self._cluster, self._limits, self._job = cluster, limits, job
-        self._kept: dict[str, bool] = {}
-        """By job, what was written last; a job of which nothing was written yet may have one of an earlier watcher."""
+        self._kept: dict[str, int] = {}
+        """By job, for how many pods there is one (0: none); of a job that is not here nobody knows."""
+        self._learns = False
+        """Whether it is to be asked which there are."""
+        self._again: asyncio.TimerHandle | None = None
         self._dirty: dict[str, None] = {}
         self._failed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         """By job, the pause after the last try, and who ends it."""
@@ -49,22 +52,43 @@ class Budgets:
         else:
             self._kept.pop(job_id, None)
 
+    def begin_anew(self) -> None:
+        """Everything was listed: there may be budgets of an earlier watcher, for jobs that ask for nothing any more, and a person
+        may have deleted others."""
+        self._learns = True
+        self._happened.set()
+
     async def run(self) -> None:
         """Until it is cancelled. One job after the other, beside all that is told: no recovery waits for it."""
         while True:
             await self._happened.wait()
             self._happened.clear()
+            if self._learns:
+                await self._learn()
             for job_id in list(self._dirty):
                 del self._dirty[job_id]
                 await self._keep(job_id, self._job(job_id))
 
+    async def _learn(self) -> None:
+        self._learns = False
+        if self._again:
+            self._again.cancel()
+        try:
+            known = await self._cluster.budgets()
+        except ClusterError as error:
+            logger.warning("not known which budgets there are, trying again", extra={"error": str(error)})
+            self._again = asyncio.get_running_loop().call_later(LONGEST, self.begin_anew)
+            return
+        self._kept = {**dict.fromkeys(self._kept, 0), **known}
+        self._dirty |= dict.fromkeys(self._kept)
+
     async def _keep(self, job_id: str, job: JobObject | None) -> None:
         """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""
         try:
-            holds = job is not None and self._holds(job)
-            if self._kept.get(job_id, None if job else False) is not holds:
-                await self._cluster.ensure_budget(job_id, holds=holds)
-            self._kept[job_id] = holds
+            pods = job.spec.pods if job and self._holds(job) else 0
+            if self._kept.get(job_id, None if job else 0) != pods:
+                await self._cluster.ensure_budget(job_id, holds=pods > 0)
+            self._kept[job_id] = pods
             self._settle(job_id)
             if job is None:
                 del self._kept[job_id]

@@ -135,6 +135,7 @@ class Watcher:
         jobs = [*everything.jobs, *(job for job in known if job)]
         self._index = ClusterIndex(jobs, everything.pods, everything.nodes, self._cluster.rules)
         self._doubts.look_at(self._index)
+        self._budgets.begin_anew()
         for reconciler in self._reconcilers.values():
             reconciler.reconsider()
         for job_id in {*self._index.jobs, *self._reconcilers}:

@@ -1,63 +1,108 @@
 """A job's disruption budget: who drains a node asks again, by `kubectl drain` or another client of the eviction API, until a hot
 switch has moved the ranks away. What a recovery replaces is deleted by us, which no budget holds."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes.kind import MANAGER, Workload
 from activities.clusters.kubernetes.pod_objects import BACKUP_OF
+from activities.clusters.kubernetes.reader import Reader
 from rekindle.errors import Conflict, NotFound
-from rekindle.model.keys import REPLICA_TYPE, STANDBY_OF
+from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STANDBY_OF
+
+PART_OF, OURS = "app.kubernetes.io/part-of", "rekindle"
+"""Label of everything that we install or make beside jobs."""
+
+
+async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
+    """By job, for how many pods there is one; -1: nobody knows. Tenants may write the same label: what is not where the job's own
+    would be is nothing."""
+    found = {}
+    for scope in reader.scopes:
+        async for page in api.pages(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
+            for budget in page.items:
+                metadata, pods = budget["metadata"], budget["spec"].get("minAvailable")
+                job_id = metadata["labels"][JOB_ID]
+                where = reader.where(job_id)
+                if where and (metadata["namespace"], metadata["name"]) != (where[0], _name(where[1], job_id)):
+                    continue
+                found[job_id] = pods if where and isinstance(pods, int) else -1
+    return found
 
 
 async def ensure_budget(api: Api, job: Workload, selector: dict[str, str]) -> None:
-    """None of its ranks is evicted. It ends with the job; pods that nobody controls have nothing that it could end with."""
+    """None of its ranks is evicted. It ends with the job; pods that nobody controls have nothing that it could end with. One for
+    another number of pods, as an elastic job had before, is made anew: the server counts that before it lets anybody go."""
     if not job.kind.has_object:
         return
-    with suppress(Conflict):
-        await api.create(_path(job), _budget(job, selector))
+    path, budget = _path(job.namespace), _budget(job, selector)
+    where = f"{path}/{budget['metadata']['name']}"
+    try:
+        await api.create(path, budget)
+    except Conflict:
+        found = await api.get(where)
+        if _is_ours(found, job) and found["spec"].get("minAvailable") != budget["spec"]["minAvailable"]:
+            await api.delete(where, found["metadata"]["uid"])
+            await api.create(path, budget)
 
 
 async def ensure_no_budget(api: Api, job: Workload) -> None:
     """One of that name that is another's stays."""
     if not job.kind.has_object:
         return
-    where = f"{_path(job)}/{_name(job)}"
+    where = f"{_path(job.namespace)}/{_name(job.name, job.uid)}"
     with suppress(NotFound):
         found = await api.get(where)
-        if job.uid in {owner.get("uid") for owner in found["metadata"].get("ownerReferences", ())}:
+        if _is_ours(found, job):
             await api.delete(where, found["metadata"]["uid"])
 
 
-def _path(job: Workload) -> str:
-    return f"/apis/policy/v1/namespaces/{job.namespace}/poddisruptionbudgets"
+async def ensure_none_left(api: Api, scopes: Sequence[str], job_id: str) -> None:
+    """Of a job that is gone: who deletes it and leaves its pods behind, leaves its budget behind, too."""
+    for scope in scopes:
+        for budget in (await api.list(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}={job_id}")).items:
+            with suppress(NotFound):
+                path = _path(budget["metadata"]["namespace"])
+                await api.delete(f"{path}/{budget['metadata']['name']}", budget["metadata"]["uid"])
 
 
-def _name(job: Workload) -> str:
-    return f"{job.name[:40].rstrip('-.')}-{job.uid[:5]}-drain"
+def _is_ours(budget: Object, job: Workload) -> bool:
+    return job.uid in {owner["uid"] for owner in budget["metadata"].get("ownerReferences", ())}
+
+
+def _path(namespace: str) -> str:
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/policy/v1{where}/poddisruptionbudgets"
+
+
+def _name(job: str, uid: str) -> str:
+    return f"{job[:40].rstrip('-.')}-{uid[:5]}-drain"
 
 
 def _budget(job: Workload, selector: dict[str, str]) -> Object:
-    """Managers and standbys have no rank, are made anew elsewhere, and hold no drain. Nor does a pod that is not ready. A backup
-    is none too many while it loads: it is counted from when the rank is its own.
+    """Managers, standbys and what else has no rank are made anew elsewhere, and hold no drain: one that counted would let a rank
+    go. Nor does a pod that is not ready. A backup is none too many while it loads: it is counted from when the rank is its own.
 
     It says how many must be there, and not how many may be missing: the server would ask the pods' controller for their number,
     which hardly any kind of job can tell it, and would leave `kubectl drain` without an answer for ten seconds and more.
     """
+    own = job.kind.indexing
+    ranks = {own.type_label: own.carries_ranks} if own.carries_ranks else {}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {
-            "name": _name(job),
+            "name": _name(job.name, job.uid),
             "namespace": job.namespace,
-            "labels": {"app.kubernetes.io/part-of": "rekindle"},
+            "labels": {PART_OF: OURS, JOB_ID: job.uid},
             "ownerReferences": [job.reference],
         },
         "spec": {
             "minAvailable": job.kind.read(job).spec.pods,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {
-                "matchLabels": selector,
+                "matchLabels": {**selector, **ranks},
                 "matchExpressions": [
                     {"key": REPLICA_TYPE, "operator": "NotIn", "values": [MANAGER]},
                     {"key": STANDBY_OF, "operator": "DoesNotExist"},

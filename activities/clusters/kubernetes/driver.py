@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
-from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget
+from activities.clusters.kubernetes.budgets import ensure_budget, ensure_no_budget, ensure_none_left, known_budgets
 from activities.clusters.kubernetes.events import About, about_job, about_other, record
 from activities.clusters.kubernetes.hands import AT_ONCE, Hands
 from activities.clusters.kubernetes.kind import Kind, Places, Workload
@@ -263,6 +263,11 @@ class KubernetesCluster:
             await ensure_budget(self._api, job, self._reader.selector(job))
         elif seen := await self._reader.seen(job_id):
             await ensure_no_budget(self._api, seen)
+        elif "." not in job_id:
+            await ensure_none_left(self._api, self._reader.scopes, job_id)
+
+    async def budgets(self) -> Mapping[str, int]:
+        return await known_budgets(self._api, self._reader)
 
     # ---- events
 

@@ -146,6 +146,10 @@ class Reader:
         self._above_of.pop(job_id, None)
         self._tops.pop(job_id, None)
 
+    def where(self, job_id: str) -> tuple[str, str] | None:
+        """Namespace and name of a job that was seen; None: it is gone, or was not."""
+        return found[1:] if (found := self._where.get(job_id)) else None
+
     async def seen(self, job_id: str) -> Workload | None:
         """A job with an object, where one was seen before; None: it is not there any more, or was never seen. Nothing of it is
         checked."""
