@@ -92,13 +92,15 @@ def without_over(state: JobState, now: datetime) -> JobState:
 
 
 def _held(gone: Iterable[Standing], holders: tuple[str, ...], sighting: Sighting, now: datetime) -> tuple[Standing, ...]:
-    """What is seen no more and comes back perhaps: it stays what it was, as long as the same pods have their ranks."""
+    """What is seen no more and comes back perhaps: it stays what it was, as long as the same pods have their ranks. What was not
+    judged yet when its rule ceased to be believed has lasted for nothing: it begins anew."""
 
-    def stays(fault: Fault) -> bool:
+    def stays(one: Standing) -> bool:
+        fault, decided = one.fault, one.fault.decided
         same = all(rank < len(holders) and holders[rank] == sighting.holders[rank] for rank in fault.pod_ranks)
-        return same and fault.decided is not None and fault.decided.clear > 0
+        return same and decided is not None and decided.clear > 0 and bool(one.judged or decided.rule not in sighting.unbelieved)
 
-    held = (one for one in gone if stays(one.fault))
+    held = (one for one in gone if stays(one))
     return tuple(one if one.well_since else one.model_copy(update={"well_since": now}) for one in held)[:MOST_HELD]
 
 

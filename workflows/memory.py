@@ -240,6 +240,7 @@ def surveyed(state: JobState, survey: Survey, now: datetime) -> JobState:
         faults=(*sighting.faults, *kept),
         problems=sighting.problems,
         standbys=sighting.standbys,
+        unbelieved=sighting.unbelieved,
     )
     return sighted(state, whole, now, restarting=False)
 

@@ -203,3 +203,6 @@ class Sighting(Value):
 
     standbys: tuple[Standby, ...] = ()
     """Pods that stand by, by name. What is wrong with one is no fault of the job."""
+
+    unbelieved: tuple[str, ...] = ()
+    """Rules that call nodes of the job sick, and too many others: what stood by them is over, and not just gone for a moment."""

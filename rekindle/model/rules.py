@@ -375,12 +375,15 @@ class Rule(Written):
         return getattr(self, {"podCondition": "pod_condition"}.get(source, source))
 
     def takes(self, fact: Mapping[str, str]) -> bool:
-        """Whether it decides about a fact of its source."""
-        return self.cordoned is not None or bool(self.match(self.source).takes(fact))
+        """Whether it decides about a fact of its source. What says that it has healed is none of its faults."""
+        is_over = self.healed is not None and self.healed.takes(self.source, fact)
+        return self.cordoned is not None or (not is_over and bool(self.match(self.source).takes(fact)))
 
     def covers(self, other: "Rule") -> bool:
         """Whether it leaves nothing for another one that comes behind it."""
         if self.source != other.source or (self.beside and self.beside != other.beside):
+            return False
+        if self.healed and self.healed.report and other.report and self.healed.report.covers(other.report):
             return False
         return self.cordoned is not None or bool(self.match(self.source).covers(other.match(other.source)))
 

@@ -42,7 +42,7 @@ from rekindle.policy.device_names import shown
 from rekindle.policy.devices import Held, Struck, held_by_node, struck
 from rekindle.policy.filters import filters
 from rekindle.policy.pod_ranks import RankedPod, is_standby, problems, ranked
-from rekindle.policy.rules import Finding, of_node, of_pod
+from rekindle.policy.rules import Finding, of_node, of_pod, said_of
 
 READY = "Ready"
 """Type of the condition of a node that no rule decides about."""
@@ -58,6 +58,9 @@ MOST_BYTES = 8 * 1024
 workflow, beside 5,000 holders and twenty incidents."""
 MOST_BYTES_OF_RULES = 3 * 1024
 """Of each kind of real faults that rules have decided, of which there are four."""
+
+MOST_UNBELIEVED = 20
+"""Rules; of one more a fault that comes back goes on as it was."""
 
 NAMED_PODS = 10
 LONGEST_MESSAGE = 160
@@ -113,12 +116,20 @@ def sight(view: JobView, rules: Rules | None = None) -> Sighting:
         ),
         problems=problems(pods, count),
         standbys=standbys(view.pods, view.nodes, generation, rules),
+        unbelieved=_unbelieved(view.nodes, rules),
     )
 
 
 def matters(node: Node, rules: Rules | None = None) -> bool:
     """Whether something is wrong with it, by these rules or the ready-made set `plain`. Of other nodes nothing is ever told."""
     return is_lost(node) or bool(of_node(node, rules or plain()))
+
+
+def _unbelieved(nodes: Iterable[Node], rules: Rules) -> tuple[str, ...]:
+    if not rules.unbelieved:
+        return ()
+    found = {one.named.name for node in nodes for one in said_of(node, rules)} & rules.unbelieved
+    return tuple(sorted(found)[:MOST_UNBELIEVED])
 
 
 def gone(name: str, version: int = 0) -> Node:

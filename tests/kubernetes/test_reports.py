@@ -43,7 +43,7 @@ def config_map(name: str, **data: Any) -> Object:
     return {"metadata": {"name": name, "uid": f"uid-of-{name}", "namespace": "kube-system"}, "data": texts}
 
 
-def device_info(*faults: Object, node: str = "node-0", **more: Any) -> Object:
+def device_info(*faults: Any, node: str = "node-0", **more: Any) -> Object:
     """The Ascend Device Plugin's, with these faults."""
     listed = {"huawei.com/Ascend910": "Ascend910-0", "huawei.com/Ascend910-Fault": json.dumps(faults)}
     info = {"DeviceInfo": {"DeviceList": listed, "UpdateTime": 1760000000}, "SuperPodID": 3, "CheckCode": "x"}
@@ -355,10 +355,28 @@ def test_what_cannot_be_read_says_what_it_said_before() -> None:
     known.put(node())
     known.take(at, device_info(card(2, c8C084E00="SeparateNPU")), gone=False)
     for odd in ('{"DeviceInfo":', "[]", '{"DeviceInfo": {"DeviceList": {"x-Fault": "[1]"}}}', '{"DeviceInfo": 7}'):
-        broken = config_map("mindx-dl-deviceinfo-node-0", DeviceInfoCfg=odd)
-        assert read(at, broken) is None
-        assert known.take(at, broken, gone=False) == []
-    assert len(known.put(node()).status.reports) == 1
+        wrong: list[str] = []
+        shown = known.take(at, config_map("mindx-dl-deviceinfo-node-0", DeviceInfoCfg=odd), gone=False, wrong=wrong.append)
+        assert ([len(one.status.reports) for one in shown], len(wrong)) == ([1], 1)
+        assert "cannot be read" in wrong[0]
+    assert known.take(at, device_info(), gone=False)[0].status.reports == ()
+
+
+@pytest.mark.parametrize("odd", [None, 7, [], {"influence": 7}, {"influence": [{"nodeName": "node-0"}]}, {"influence": [None]}])
+def test_what_cannot_be_read_hides_nothing_beside_it(odd: Any) -> None:
+    """Nor does it concern more than it names."""
+    told, broken = public("220001001"), card(2, c8C084E00="SeparateNPU")
+    told["faults"].insert(0, odd)
+    separated = {"Total": ["Ascend910-3"], "Detail": {}}
+    manual = of_manual_info(config_map("clusterd-manual-info-cm", **{"node-0": separated, "node-1": json.dumps([odd])}))
+    found = (
+        *of_public_fault(config_map("f", PublicFault=told))["node-0"],
+        *of_device_info(device_info(None, broken))["node-0"],
+        *of_device_info(device_info(broken, SwitchInfoCfg="{"))["node-0"],
+        *manual["node-0"],
+    )
+    assert [one.devices for one in found] == [("0",), ("2",), ("2",), ("3",)]
+    assert read(where("ascend", of_device_info), config_map("mindx-dl-deviceinfo-node-0", DeviceInfoCfg={"DeviceList": None}))
 
 
 def test_what_is_told_once_is_over_after_its_time() -> None:

@@ -6,6 +6,7 @@ from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind, Sighting
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState, Pending
 from rekindle.policy import cases, nodes
+from rekindle.policy.ladder import Plan
 from tests.memory.test_faults import JOB, NOW
 from workflows import faults, memory
 
@@ -89,6 +90,22 @@ def test_what_comes_and_goes_within_the_time_of_its_rule_is_one_fault() -> None:
     for after in (50, 60, 70, 80):
         state = seen(seen(state, after), after + 5, a_fault(clear=60.0))
         assert case(state, after + 5) is None
+
+
+def test_what_its_rule_said_while_it_was_not_believed_counts_for_nothing() -> None:
+    """A false alarm that a person takes back is believed again of the last nodes for a while. What was judged before is not
+    judged once more for that."""
+    fault = a_fault(FaultKind.NODE, settle=120.0, clear=300.0)
+    doubted = Sighting(holders=HELD, unbelieved=("r",))
+    for judged, due in ((False, 370), (True, None)):
+        state = seen(STATE, 0, fault)
+        state = (
+            memory.judged(state, cases.Case(plan=Plan(), summary="", faults=(state.faults[0].fault,)), "no") if judged else state
+        )
+        state = memory.sighted(state, doubted, NOW + 60 * SECOND, restarting=False)
+        state = seen(state, 250, fault)
+        assert case(state, 369) is None
+        assert cases.next_due(state, NOW + 250 * SECOND) == (NOW + due * SECOND if due else None)
 
 
 def test_what_is_gone_for_that_time_is_over() -> None:

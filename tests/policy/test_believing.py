@@ -114,7 +114,7 @@ def test_what_is_not_believed_is_no_fault_and_no_reason_to_keep_off_a_node() -> 
     rules = doubting(file(), among(nodes, file()))
     seen = view(pod(0, node="node-0"), pod(1, node="sick-0"), nodes=tuple(nodes))
     (fault,) = sight(seen, rules).faults
-    assert (fault.code, fault.node) == ("slow", "sick-0")
+    assert (fault.code, fault.node, sight(seen, rules).unbelieved) == ("slow", "sick-0", ("own",))
     assert sight(kept(seen, rules), rules) == sight(seen, rules)
     assert unfit(nodes, (), rules).both == ("sick-0",)
 

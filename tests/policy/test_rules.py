@@ -341,6 +341,11 @@ def test_what_says_that_it_has_healed_ends_a_report() -> None:
     cool = shows(reports=(hot,), conditions={"GpuWatch": ("False", "Cool", "")})
     assert faults(view(pod(), nodes=(cool,)), by_condition) == ()
     assert [fact.saw for fact, _ in policy.decisions(cool, by_condition)] == ["condition GpuWatch=False"]
+    by_anything = written(
+        f"report: {{source: event}}, then: fault, {over}", "report: {source: event, code: GpuCool}, then: nothing"
+    )
+    cooled = shows(reports=(told(), told("GpuCool", 5)))
+    assert faults(view(pod(), nodes=(cooled,)), by_anything) == (), "what says that it is over is no fault by the same rule"
 
 
 def test_thousands_of_events_of_a_node_are_looked_at_in_a_moment() -> None:

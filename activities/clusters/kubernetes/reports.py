@@ -1,7 +1,8 @@
 """What others say of nodes in objects of their own: events, MindCluster's ConfigMaps, public faults.
 
-Read by the watch for all nodes, and by the driver for one. Each object is understood by itself; one that cannot be read says
-nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components' namespaces only.
+Read by the watch for all nodes, and by the driver for one. Each object is understood by itself, and so is each of its parts; one
+that cannot be read says nothing. Public faults, which anybody may send who may write a ConfigMap, are taken from the components'
+namespaces only.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from activities.clusters.api_server import Api, Object
 from activities.clusters.kubernetes import shapes
@@ -22,7 +23,7 @@ from rekindle.model.bounds import cut
 from rekindle.model.cluster import NodeReport
 from rekindle.model.public_fault import LEAST_SECONDS, LEVELS, MOST_FAULTS, MOST_INFLUENCES, SERIAL
 from rekindle.model.rules import Rules
-from rekindle.model.sizes import LONGEST_TEXT
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_TEXT
 from rekindle.policy.rules import over_at
 
 DEVICE_INFO, NODE_INFO = "mindx-dl-deviceinfo-", "mindx-dl-nodeinfo-"
@@ -52,6 +53,28 @@ OVER = ("recover",)
 Reports = Mapping[str, tuple[NodeReport, ...]]
 """By the name of the node, or by `SERIAL` and its serial number."""
 
+Wrong = Callable[[str], None]
+"""Hears why a part of an object cannot be read: nobody knows what it says."""
+
+Part = TypeVar("Part")
+Found = TypeVar("Found")
+
+
+def ignored(_: str) -> None:
+    pass
+
+
+def _each(what: str, parts: Iterable[Part], understood: Callable[[Part], Iterable[Found]], wrong: Wrong) -> Iterator[Found]:
+    """What is found in each of them. One that cannot be read hides no other."""
+    for number, part in enumerate(parts):
+        try:
+            found = list(understood(part))
+        except MALFORMED as error:
+            name = part[:LONGEST_NAME] if isinstance(part, str) else f"{what} {number}"
+            wrong(f"{name} cannot be read: {type(error).__name__}: {error}")
+        else:
+            yield from found
+
 
 @dataclass(frozen=True)
 class Where:
@@ -59,7 +82,7 @@ class Where:
 
     path: str
     query: tuple[tuple[str, str], ...]
-    read: Callable[[Object], Reports]
+    read: Callable[[Object, Wrong], Reports]
     prefix: str = ""
     """What their names begin with, where a node's name follows."""
 
@@ -107,7 +130,7 @@ class Heard:
             if not is_name(node):
                 return {}
             try:
-                return read(where, await self._api.get(f"{where.path}/{where.prefix}{node}")) or {}
+                return read(where, await self._api.get(f"{where.path}/{where.prefix}{node}"))
             except NotFound:
                 return {}
         query = dict(where.query)
@@ -135,17 +158,18 @@ class _Look:
 def _joined(where: Where, things: Iterable[Object]) -> Reports:
     found: dict[str, tuple[NodeReport, ...]] = {}
     for thing in things:
-        for node, reports in (read(where, thing) or {}).items():
+        for node, reports in read(where, thing).items():
             found[node] = (*found.get(node, ()), *reports)
     return found
 
 
-def read(where: Where, thing: Object) -> Reports | None:
-    """None: it cannot be read, so that nobody knows what it says."""
+def read(where: Where, thing: Object, wrong: Wrong = ignored) -> Reports:
+    """What it says, as far as it can be read."""
     try:
-        return where.read(thing)
-    except (*MALFORMED, BadInput):
-        return None
+        return where.read(thing, wrong)
+    except (*MALFORMED, BadInput) as error:
+        wrong(f"it cannot be read: {type(error).__name__}: {error}")
+        return {}
 
 
 def in_order(reports: Iterable[NodeReport]) -> tuple[NodeReport, ...]:
@@ -162,7 +186,7 @@ def in_force(reports: Iterable[NodeReport], rules: Rules, now: datetime) -> tupl
 # ---- events
 
 
-def of_event(raw: Object) -> Reports:
+def of_event(raw: Object, _: Wrong = ignored) -> Reports:
     """Node Problem Detector's, NVSentinel's, the kubelet's."""
     event = checked(shapes.Event, raw)
     about, written = event["involvedObject"], event.get("source", {}).get("component", "")
@@ -182,32 +206,39 @@ def of_event(raw: Object) -> Reports:
 # ---- MindCluster
 
 
-def of_device_info(raw: Object) -> Reports:
+def of_device_info(raw: Object, wrong: Wrong = ignored) -> Reports:
     """The Ascend Device Plugin's ConfigMap of a node: devices, and the switches of its super pod."""
     name, data, where = _config_map(raw, DEVICE_INFO)
-    found = [*_devices(_json(data, "DeviceInfoCfg"), where), *_switches(_json(data, "SwitchInfoCfg"), where)]
+
+    def of_part(key: str) -> Iterable[NodeReport]:
+        return _switches(_json(data, key), where) if key == "SwitchInfoCfg" else _devices(_json(data, key), where, wrong)
+
+    found = list(_each("part", ("DeviceInfoCfg", "SwitchInfoCfg"), of_part, wrong))
     for card in filter(None, (one.strip() for one in data.get("ManuallySeparateNPU", "").split(","))):
         words = f"{card} is kept apart until somebody releases it"
         found.append(_report(f"{where}/manual/{card}", "device-plugin", (card,), code=MANUAL, level=MANUAL, message=words))
     return {name: tuple(found[:MOST])} if name else {}
 
 
-def _devices(info: Any, where: str) -> Iterator[NodeReport]:
-    listed = info.get("DeviceInfo", info).get("DeviceList", {})
+def _devices(info: Any, where: str, wrong: Wrong) -> Iterator[NodeReport]:
+    listed = info.get("DeviceInfo", info).get("DeviceList") or {}
     for key in sorted(listed):
-        if not key.endswith("-Fault"):
-            continue
-        for fault in json.loads(listed[key] or "[]") or ():
-            card, kind = str(fault.get("npu_name", "")), str(fault.get("fault_type", ""))
-            level = str(fault.get("fault_level") or fault.get("fault_handling") or "")
-            codes = fault.get("fault_time_and_level_map") or {
-                code.strip(): {"fault_level": level} for code in str(fault.get("fault_code", "")).split(",")
-            }
-            for code, told in sorted(codes.items()):
-                its = str(told.get("fault_level") or level)
-                words = f"{kind} {card}: {code}, {its}"
-                report = _report(f"{where}/{card}/{code}", "device-plugin", (card,), code=code, level=its, message=words)
-                yield report.model_copy(update={"by": kind, "since": _milliseconds(told.get("fault_time"))})
+        if key.endswith("-Fault"):
+            faults = json.loads(listed[key] or "[]") or ()
+            yield from _each(key, faults, lambda fault: _device(fault, where), wrong)
+
+
+def _device(fault: Any, where: str) -> Iterator[NodeReport]:
+    card, kind = str(fault.get("npu_name", "")), str(fault.get("fault_type", ""))
+    level = str(fault.get("fault_level") or fault.get("fault_handling") or "")
+    codes = fault.get("fault_time_and_level_map") or {
+        code.strip(): {"fault_level": level} for code in str(fault.get("fault_code", "")).split(",")
+    }
+    for code, told in sorted(codes.items()):
+        its = str(told.get("fault_level") or level)
+        words = f"{kind} {card}: {code}, {its}"
+        report = _report(f"{where}/{card}/{code}", "device-plugin", (card,), code=code, level=its, message=words)
+        yield report.model_copy(update={"by": kind, "since": _milliseconds(told.get("fault_time"))})
 
 
 def _switches(info: Any, where: str) -> Iterator[NodeReport]:
@@ -217,34 +248,41 @@ def _switches(info: Any, where: str) -> Iterator[NodeReport]:
         yield report.model_copy(update={"since": _milliseconds(told.get("fault_time"))})
 
 
-def of_node_info(raw: Object) -> Reports:
+def of_node_info(raw: Object, wrong: Wrong = ignored) -> Reports:
     """NodeD's; it is deleted when the node is well."""
     name, data, where = _config_map(raw, NODE_INFO)
-    info, found = _json(data, "NodeInfo"), []
-    for one in info.get("NodeInfo", info).get("FaultDevList") or ():
+    info = _json(data, "NodeInfo")
+
+    def of_part(one: Any) -> Iterator[NodeReport]:
         kind, level = str(one.get("DeviceType", "")), str(one.get("FaultLevel", ""))
         part = f"{kind} {one.get('DeviceId', '')}"
         for code in map(str, one.get("FaultCode") or ()):
             report = _report(f"{where}/{part}/{code}", "noded", code=code, level=level, message=f"{part}: {code}, {level}")
-            found.append(report.model_copy(update={"by": kind}))
+            yield report.model_copy(update={"by": kind})
+
+    found = list(_each("FaultDevList", info.get("NodeInfo", info).get("FaultDevList") or (), of_part, wrong))
     return {name: tuple(found[:MOST])} if name else {}
 
 
-def of_public_fault(raw: Object) -> Reports:
+def of_public_fault(raw: Object, wrong: Wrong = ignored) -> Reports:
     """Faults of the wire contract's `PublicFaultRequest`, as one ConfigMap says them now: somebody's, or the gateway's own."""
     thing = checked(shapes.ConfigMap, raw)
     told = _json(thing.get("data") or {}, "PublicFault")
     metadata, found = thing["metadata"], dict[str, list[NodeReport]]()
-    for fault in (told.get("faults") or ())[:MOST_FAULTS]:
+
+    def of_part(fault: Any) -> Iterator[tuple[str, NodeReport]]:
         if fault.get("assertion") in OVER:
-            continue
+            return
         for number, at in enumerate(_concerned(fault, _written(metadata))):
             code = str(fault.get("faultCode", ""))
             words = str(fault.get("description") or f"{fault.get('faultType', '')} {code}")
             name = f"{metadata['uid']}/{fault.get('faultId', '')}/{number}"
             report = _report(name, "public-fault", at.devices, code=code, level=LEVELS.get(code, ""), message=words)
             more = {"by": str(told.get("resource", "")), "since": _milliseconds(fault.get("faultTime")), "until": at.until}
-            found.setdefault(at.node, []).append(report.model_copy(update=more))
+            yield at.node, report.model_copy(update=more)
+
+    for node, report in _each("faults", (told.get("faults") or ())[:MOST_FAULTS], of_part, wrong):
+        found.setdefault(node, []).append(report)
     return {node: tuple(reports) for node, reports in found.items() if node not in ("", SERIAL)}
 
 
@@ -267,14 +305,21 @@ def _concerned(fault: Any, written: datetime | None) -> Iterator[_At]:
     once = written + timedelta(seconds=LEAST_SECONDS) if written and fault.get("assertion") == "once" else None
     for one in (fault.get("influence") or ())[:MOST_INFLUENCES]:
         node = str(one.get("nodeName") or f"{SERIAL}{one.get('nodeSN') or ''}")
-        yield _At(node, tuple(map(str, one.get("deviceIds") or ())), once)
+        devices = tuple(map(int, one["deviceIds"]))
+        if not devices:
+            raise ValueError("no device is named")
+        yield _At(node, tuple(map(str, devices)), once)
 
 
-def of_manual_info(raw: Object) -> Reports:
+def of_manual_info(raw: Object, wrong: Wrong = ignored) -> Reports:
     """ClusterD's list of cards that it has separated, or a person, until somebody takes them out: one key for each node."""
     thing = checked(shapes.ConfigMap, raw)
     uid, data = thing["metadata"]["uid"], thing.get("data") or {}
-    return {node: tuple(_separated(uid, _json(data, node)))[:MOST] for node in data}
+
+    def of_part(node: str) -> Iterator[tuple[str, tuple[NodeReport, ...]]]:
+        yield node, tuple(_separated(uid, _json(data, node)))[:MOST]
+
+    return dict(_each("node", data, of_part, wrong))
 
 
 def _separated(uid: str, info: Any) -> Iterator[NodeReport]:

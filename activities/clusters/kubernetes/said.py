@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from activities.clusters.api_server import Object
-from activities.clusters.kubernetes.reports import Where, in_force, in_order, read
+from activities.clusters.kubernetes.reports import MOST, Where, Wrong, ignored, in_force, in_order, read
 from rekindle.model.cluster import Node, NodeReport
 from rekindle.model.keys import DEVICES, HEALTH, ISOLATED, NODE_HEALTHY, SERIAL_NUMBER
 from rekindle.model.public_fault import SERIAL
 from rekindle.model.rules import Rules
 from rekindle.policy.rules import is_of_matter
+
+MOST_PROBLEMS = 3
+"""Of one object, that are named."""
 
 
 def _utc() -> datetime:
@@ -52,15 +55,22 @@ class SaidOfNodes:
             del self._serials[serial]
         return node
 
-    def take(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
-        """An object that says something of nodes; answers the nodes that it concerns, as they are now."""
+    def take(self, where: Where, thing: Object, *, gone: bool, wrong: Wrong = ignored) -> list[Node]:
+        """An object that says something of nodes; answers the nodes that it concerns, as they are now. Of one that cannot be read
+        as a whole holds what it said before.
+
+        Args:
+            wrong: hears what cannot be read of it.
+        """
         uid = str(thing["metadata"]["uid"])
-        found = {} if gone else read(where, thing)
-        if found is None:
-            return []  # what it said before holds
+        problems: list[str] = []
+        found = {} if gone else read(where, thing, problems.append)
         said = {name: self._of_matter(reports) for name, reports in found.items()}
         said = {name: reports for name, reports in said.items() if reports}
         before = self._about.pop(uid, ())
+        if problems:
+            wrong("; ".join(problems[:MOST_PROBLEMS]))
+            said |= {name: (*said.get(name, ()), *self._unsaid(name, uid, said.get(name, ()))) for name in before}
         if said:
             self._about[uid] = tuple(said)
         for name in before:
@@ -72,6 +82,11 @@ class SaidOfNodes:
             for until in {one.until for one in reports if one.until}:
                 heapq.heappush(self._ends, (until, name))
         return self._known(dict.fromkeys((*before, *said)))
+
+    def _unsaid(self, name: str, uid: str, now: Iterable[NodeReport]) -> Iterable[NodeReport]:
+        """What an object said of a node, and says no more."""
+        ids = {one.id for one in now}
+        return [one for one in self._reports[name][uid] if one.id not in ids][:MOST]
 
     def _known(self, named: Iterable[str]) -> list[Node]:
         nodes = (self._nodes.get(self._serials.get(name, name)) for name in named)

@@ -24,7 +24,7 @@ from activities.clusters.kubernetes.objects import (
     shown_by,
 )
 from activities.clusters.kubernetes.reader import Reader, in_scope
-from activities.clusters.kubernetes.reports import Where, places
+from activities.clusters.kubernetes.reports import Where, of_event, places
 from activities.clusters.kubernetes.said import SaidOfNodes
 from activities.clusters.kubernetes.shapes import Named, checked, reading
 from activities.clusters.port import Snapshot
@@ -184,7 +184,7 @@ class Watch:
         """What is there at the beginning. Nobody is told yet: the snapshot tells all."""
         thing, uid, gone = change.object, change.object["metadata"]["uid"], change.type == "DELETED"
         if isinstance(stream.what, Where):
-            self._said.take(stream.what, thing, gone=gone)
+            self._hear(stream.what, thing, gone=gone)
         elif isinstance(stream.what, Kind):
             self._note_job(Workload(stream.what, lean(thing)))
             if gone:
@@ -235,6 +235,15 @@ class Watch:
         self._shown[raw["metadata"]["uid"]] = shown_by(raw)
         return self._said.put(kept_of_node(node_of(raw), self._rules))
 
+    def _hear(self, where: Where, thing: Object, *, gone: bool) -> list[Node]:
+        """What others say of nodes. Nobody looks at events of events."""
+
+        def wrong(why: str) -> None:
+            if where.read is not of_event:
+                self._refuse(about_other("ConfigMap", thing), BadInput(why[: shapes.MOST_CHARACTERS]))
+
+        return self._said.take(where, thing, gone=gone, wrong=wrong)
+
     # ---- one object's trouble is its owner's
 
     async def _alone(self, stream: Stream, thing: Object, understood: Awaitable[Understood]) -> Understood | None:
@@ -265,7 +274,7 @@ class Watch:
         thing = change.object
         kind: EventType = change.type  # type: ignore[assignment]
         if isinstance(stream.what, Where):
-            changed = self._said.take(stream.what, thing, gone=kind == "DELETED")
+            changed = self._hear(stream.what, thing, gone=kind == "DELETED")
             return [WatchEvent(type="MODIFIED", kind="Node", object=node) for node in changed]
         if stream.what == "nodes":
             return self._take_node(thing, kind)
