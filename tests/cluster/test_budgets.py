@@ -115,6 +115,27 @@ async def test_a_budget_that_is_gone_is_made_again() -> None:
     running.cancel()
 
 
+async def test_no_job_waits_for_what_others_have_left_behind() -> None:
+    """A tenant may write thousands of budgets of jobs that there are not."""
+
+    class Crowded(Written):
+        async def ensure_budget(self, job_id: str, *, holds: bool) -> None:
+            await super().ensure_budget(job_id, holds=holds)
+            if len(self.held) == 1:
+                kept.look_at("job-1")
+
+    cluster = Crowded()
+    cluster.known = {"gone-1": -1, "gone-2": -1}
+    kept = Budgets(cluster, Limits(), {"job-1": a_job_object("hotSwitch")}.get)
+    kept.begin_anew()
+    running = asyncio.create_task(kept.run())
+    async with asyncio.timeout(10):
+        while len(cluster.held) < 3:
+            await asyncio.sleep(0)
+    assert cluster.held == [False, True, False]
+    running.cancel()
+
+
 async def test_the_budget_follows_what_the_job_s_object_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written where it is news, again where nobody answered; a policy that was lowered holds nothing, nor does
     `let-go`; one that has more pods now holds these."""

@@ -231,6 +231,28 @@ async def test_parts_of_many_job_sets_are_not_asked_for_one_by_one(server: tuple
     assert not [path for _, path in scripted.requests if "/namespaces/" in path]
 
 
+async def test_parts_of_a_large_job_set_are_changed_side_by_side(server: tuple[ScriptedApi, Api]) -> None:
+    """One after the other, thousands of them keep a job from its restart for a minute."""
+    scripted, api = server
+    job_set, names = copy.deepcopy(valid_objects.JOBS[JOB_SET]), ("first", "second")
+    job_set["metadata"] |= {"name": "set", "uid": "uid-of-set", "annotations": {keys.STOPPED: "yes"}}
+    job_set["spec"]["suspend"] = True
+    await scripted.put(JOB_SET.path("default"), job_set)
+    owner = {"apiVersion": JOB_SET.api_version, "kind": JOB_SET.name, "name": "set", "uid": "uid-of-set", "controller": True}
+    for name in names:
+        part = copy.deepcopy(valid_objects.JOBS[BATCH_JOB])
+        part["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "ownerReferences": [owner]}
+        part["metadata"]["labels"] = {JOB_SET.pod_label: "set"}
+        await scripted.put(BATCH_JOB.path("default"), part)
+        scripted.held["PATCH", f"{BATCH_JOB.path('default')}/{name}"] = asyncio.Event()
+    cluster = KubernetesCluster(api, Settings(cluster="kubernetes"))
+    restarting = asyncio.create_task(cluster.ensure_pods("uid-of-set", "1", ()))
+    for name in names:
+        await scripted.until_asked("PATCH", f"{BATCH_JOB.path('default')}/{name}")
+    restarting.cancel()
+    await asyncio.gather(restarting, return_exceptions=True)
+
+
 async def test_a_kind_that_is_installed_later_is_watched_soon(
     server: tuple[ScriptedApi, Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:

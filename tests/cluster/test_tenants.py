@@ -373,6 +373,25 @@ async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart
     assert (await tenants.snapshot()).unreadable == ["victim.loose"]
 
 
+async def test_a_restart_brings_back_what_its_owner_has_made_since_the_last_one(tenants: Tenants) -> None:
+    """One that could not make its pods leaves templates behind; their owner makes his pods by hand, from another image."""
+    for image in ("old", "new"):
+        made = await tenants.pod("victim", "worker", "victim.loose")
+        made["metadata"] |= {"uid": f"uid-of-{image}"}
+        made["spec"]["containers"][0]["image"] = image
+        for _ in range(2):  # tried again, while the pod is ending
+            await tenants.cluster.ensure_stopped("victim.loose", 0)
+            await tenants.scripted.put("/api/v1/namespaces/victim/pods", made)
+        await tenants.scripted.remove("/api/v1/namespaces/victim/pods", "worker")
+    assert [method for method, path in tenants.scripted.requests if "podtemplates" in path and method != "GET"] == [
+        "POST",
+        "DELETE",
+        "POST",
+    ]
+    (template,) = tenants.scripted.collections["/api/v1/namespaces/victim/podtemplates"].values()
+    assert template["template"]["spec"]["containers"][0]["image"] == "new"
+
+
 async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenants: Tenants) -> None:
     """Its pods are found by a label with its name, and the API server refuses to look for one of 64 characters."""
     name = "x" * 64

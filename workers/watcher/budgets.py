@@ -33,6 +33,8 @@ class Budgets:
         """Whether it is to be asked which there are."""
         self._again: asyncio.TimerHandle | None = None
         self._dirty: dict[str, None] = {}
+        self._left: dict[str, None] = {}
+        """Jobs that nobody looks after, of which there are budgets. Tenants may write thousands: no other job waits for them."""
         self._failed: dict[str, tuple[float, asyncio.TimerHandle]] = {}
         """By job, the pause after the last try, and who ends it."""
         self._refused: dict[str, str] = {}
@@ -65,8 +67,9 @@ class Budgets:
             self._happened.clear()
             if self._learns:
                 await self._learn()
-            for job_id in list(self._dirty):
-                del self._dirty[job_id]
+            while self._dirty or self._left:
+                job_id = next(iter(self._dirty or self._left))
+                (self._dirty or self._left).pop(job_id)
                 await self._keep(job_id, self._job(job_id))
 
     async def _learn(self) -> None:
@@ -80,7 +83,8 @@ class Budgets:
             self._again = asyncio.get_running_loop().call_later(LONGEST, self.begin_anew)
             return
         self._kept = {**dict.fromkeys(self._kept, 0), **known}
-        self._dirty |= dict.fromkeys(self._kept)
+        for job_id in self._kept:
+            (self._dirty if self._job(job_id) else self._left)[job_id] = None
 
     async def _keep(self, job_id: str, job: JobObject | None) -> None:
         """One of an earlier watcher is taken away where nobody would move the job's ranks any more."""

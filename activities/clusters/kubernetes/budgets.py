@@ -14,20 +14,26 @@ from rekindle.model.keys import JOB_ID, REPLICA_TYPE, STANDBY_OF
 PART_OF, OURS = "app.kubernetes.io/part-of", "rekindle"
 """Label of everything that we install or make beside jobs."""
 
+MOST_LEFT = 100
+"""Budgets of jobs that are gone, of which is told at once."""
+
 
 async def known_budgets(api: Api, reader: Reader) -> dict[str, int]:
     """By job, for how many pods there is one; -1: nobody knows. Tenants may write the same label: what is not where the job's own
-    would be is nothing."""
-    found = {}
+    would be is nothing, and of jobs that are not known a few are told at a time."""
+    found: dict[str, int] = {}
+    unknown = 0
     for scope in reader.scopes:
         async for page in api.pages(_path(scope), labelSelector=f"{PART_OF}={OURS},{JOB_ID}"):
             for budget in page.items:
-                metadata, pods = budget["metadata"], budget["spec"].get("minAvailable")
+                metadata, pods = budget["metadata"], (budget.get("spec") or {}).get("minAvailable")
                 job_id = metadata["labels"][JOB_ID]
                 where = reader.where(job_id)
                 if where and (metadata["namespace"], metadata["name"]) != (where[0], _name(where[1], job_id)):
                     continue
-                found[job_id] = pods if where and isinstance(pods, int) else -1
+                unknown += where is None
+                if where or unknown <= MOST_LEFT:
+                    found[job_id] = pods if where and isinstance(pods, int) else -1
     return found
 
 

@@ -116,10 +116,12 @@ class SuspendingParts(Suspending):
     """How one of these objects is changed while it is suspended. The job's controller resumes it."""
 
     async def resume(self, hands: Hands, job: Workload, generation: str, places: Places) -> None:
-        for part in await hands.reader.parts(job):
+        async def renew(part: Workload) -> None:
             template = deepcopy(part.object["spec"]["template"])
             change_template(template, generation, places)
             await self.parts.change(hands, part, {"template": template})
+
+        await side_by_side(renew(part) for part in await hands.reader.parts(job))  # there may be thousands
         await self.change(hands, job, _nested(self.field, False))
 
 

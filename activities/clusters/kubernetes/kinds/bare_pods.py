@@ -3,6 +3,7 @@ restart remembers them as PodTemplates: there is no other place that outlives us
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from activities.clusters.api_server import Object
@@ -23,15 +24,19 @@ from rekindle.model.job import Trait
 BARE_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.[-A-Za-z0-9_.]*[A-Za-z0-9]")
 """Id of such a job: the namespace of its pods, a dot, and a word of their owner's."""
 
+OF_POD = "rekindle.io/pod-uid"
+"""Annotation of what is remembered of a pod: the pod's UID."""
+
 
 @dataclass(frozen=True)
 class FromWhatTheyWere(ByOurHand):
     async def prepare(self, hands: Hands, job: Workload, pods: Sequence[Object], grace_seconds: int) -> None:
-        await side_by_side(_remember(hands, job, pod) for pod in pods if not is_backup(pod))
+        known = {template["metadata"]["name"]: template for template in await _templates(hands, job)}
+        own = [pod for pod in pods if not is_backup(pod)]
+        await side_by_side(_remember(hands, job, pod, known.get(pod["metadata"]["name"])) for pod in own)
 
     async def make(self, hands: Hands, job: Workload, there: Sequence[Object], generation: str, places: Places) -> list[Object]:
-        path = _templates_path(job)
-        templates = (await hands.api.list(path, labelSelector=f"{keys.JOB_ID}={job.uid}")).items
+        path, templates = _templates_path(job), await _templates(hands, job)
         if not templates and not there:
             raise NotFound(f"nothing is known of the pods of job {job.name}: neither they nor their templates are there")
         pods = await hands.create_all(job, [brought_back(template, generation, places) for template in templates])
@@ -40,11 +45,19 @@ class FromWhatTheyWere(ByOurHand):
         return list({pod["metadata"]["uid"]: pod for pod in [*there, *pods]}.values())
 
 
-async def _remember(hands: Hands, job: Workload, pod: Object) -> None:
-    try:
-        await hands.api.create(_templates_path(job), remembered(pod))
-    except Conflict:
-        return
+async def _remember(hands: Hands, job: Workload, pod: Object, before: Object | None) -> None:
+    """What a restart has left that came to no end is followed: the pod's owner has made another one since."""
+    path = _templates_path(job)
+    if before:
+        if before["metadata"].get("annotations", {}).get(OF_POD) == pod["metadata"]["uid"]:
+            return
+        await hands.api.delete(f"{path}/{before['metadata']['name']}", before["metadata"]["uid"])
+    with suppress(Conflict):
+        await hands.api.create(path, remembered(pod))
+
+
+async def _templates(hands: Hands, job: Workload) -> list[Object]:
+    return (await hands.api.list(_templates_path(job), labelSelector=f"{keys.JOB_ID}={job.uid}")).items
 
 
 def _templates_path(job: Workload) -> str:
@@ -59,7 +72,7 @@ def remembered(pod: Object) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "PodTemplate",
-        "metadata": {"name": metadata["name"], **kept},
+        "metadata": {"name": metadata["name"], **kept, "annotations": {**annotations, OF_POD: metadata["uid"]}},
         "template": {"metadata": kept, "spec": startable(pod["spec"], {}, ()) | {"affinity": pod["spec"].get("affinity", {})}},
     }
 
