@@ -194,6 +194,7 @@ def test_a_node_may_be_named_by_its_serial_number() -> None:
     assert [len(one.status.reports) for one in known.take(at, told, gone=False)] == [1]
     renamed = numbered.model_copy(update={"metadata": numbered.metadata.model_copy(update={"name": "node-1"})})
     assert len(known.put(renamed).status.reports) == 1
+    assert [one.metadata.name for one in known.take(at, told, gone=True)] == ["node-0", "node-1"], "each of them heals"
     known.drop(numbered)
     assert [one.metadata.name for one in known.take(at, told, gone=False)] == ["node-1"]
     known.drop(renamed)
