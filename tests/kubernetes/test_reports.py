@@ -266,6 +266,12 @@ def test_an_event_of_a_node_is_a_report() -> None:
     assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.SUB_HEALTH, (0,), "GpuThermalWatchIsNotHealthy")
     last = event(message=f"ErrorCode:DCGM_FR_CLOCK_THROTTLE_THERMAL {'slow ' * 100}GPU:2 Recommended Action=NONE;")
     assert [one.pod_ranks for one in said(*of_event(last)["node-0"], rules="nvidia")] == [(1,)]
+    again = event(
+        metadata={**event()["metadata"], "uid": "again"},
+        firstTimestamp="2026-01-01T00:03:00Z",
+        message=f"{event()['message']} 94 C",
+    )
+    assert [one.id for one in said(*of_event(event())["node-0"], *of_event(again)["node-0"], rules="nvidia")] == [fault.id]
     assert said(*of_event(event("Normal", "NodeReady"))["node-0"], rules="nvidia") == ()
     assert of_event(event(involvedObject={"kind": "Pod", "name": "node-0"})) == {}
 
