@@ -29,6 +29,7 @@ from rekindle.settings import Settings
 from tests.support.scripted_api import ScriptedApi, scripted_api
 from tests.support.valid_objects import JOBS, pod
 from workers.operator import Operator
+from workers.watcher.cluster_index import ClusterIndex
 
 WAIT_LIMIT = 20.0
 
@@ -360,6 +361,62 @@ async def test_a_job_whose_set_is_deleted_without_it_has_its_pods(tenants: Tenan
         owned = [one.object.metadata.owner_uid for one in told if isinstance(one, WatchEvent) and isinstance(one.object, Pod)]
         assert owned == ["uid-of-part"]
     assert [pod.metadata.name for pod in await worker.pods("uid-of-part")] == ["worker"]
+
+
+async def test_a_job_that_asks_for_recoveries_again_has_the_pods_that_there_are(tenants: Tenants) -> None:
+    """Of those that ended while it asked for none nobody was told: two would hold one rank, and nothing would be recovered."""
+    asks = copy.deepcopy((await tenants.job(BATCH_JOB, "victim", "train"))["metadata"])
+    pods = "/api/v1/namespaces/victim/pods"
+
+    async def made(name: str) -> None:
+        body = pod("", name)
+        labels = {**body["metadata"]["labels"], "batch.kubernetes.io/job-name": "train"}
+        more = {"namespace": "victim", "uid": f"uid-of-{name}", "labels": labels, "ownerReferences": [owner(BATCH_JOB, "train")]}
+        await tenants.scripted.put(pods, {**body, "metadata": {**body["metadata"], **more}})
+
+    await made("first")
+    async with aclosing(tenants.cluster.watch()) as news:
+        snapshot = await anext(news)
+        assert isinstance(snapshot, Snapshot)
+        index = ClusterIndex(snapshot.jobs, snapshot.pods, snapshot.nodes)
+        assert [pod.metadata.name for pod in index.view("uid-of-train").pods] == ["first"]
+
+        async def take() -> None:
+            event = await asyncio.wait_for(anext(news), WAIT_LIMIT)
+            assert isinstance(event, WatchEvent)
+            (index.remove if event.type == "DELETED" else index.put)(event.object)
+
+        body = copy.deepcopy(JOBS[BATCH_JOB]) | {"metadata": {**asks, "labels": {}, "annotations": {}}}
+        taking = asyncio.ensure_future(take())
+        await tenants.scripted.until_watched(BATCH_JOB.path())
+        await tenants.scripted.put(BATCH_JOB.path("victim"), body)
+        await taking
+        await tenants.scripted.remove(pods, "first")
+        await made("second")
+        await tenants.job(BATCH_JOB, "victim", "train")
+        await take()
+        await take()
+    assert [pod.metadata.name for pod in index.view("uid-of-train").pods] == ["second"]
+
+
+async def test_pods_that_nobody_controls_and_that_are_made_again_are_the_only_ones(tenants: Tenants) -> None:
+    """`kubectl delete` and `kubectl apply` of the same file."""
+    pods = "/api/v1/namespaces/victim/pods"
+    await tenants.pod("victim", "worker", "victim.loose")
+    async with aclosing(tenants.cluster.watch()) as news:
+        snapshot = await anext(news)
+        assert isinstance(snapshot, Snapshot)
+        index = ClusterIndex(snapshot.jobs, snapshot.pods, snapshot.nodes)
+        following = asyncio.ensure_future(anext(news))
+        await tenants.scripted.until_watched("/api/v1/pods")
+        await tenants.scripted.remove(pods, "worker")
+        body = pod("victim.loose", "worker")
+        more = {"namespace": "victim", "uid": "another", "ownerReferences": []}
+        await tenants.scripted.put(pods, {**body, "metadata": {**body["metadata"], **more}})
+        for event in (await asyncio.wait_for(following, WAIT_LIMIT), await anext(news), await anext(news)):
+            assert isinstance(event, WatchEvent)
+            (index.remove if event.type == "DELETED" else index.put)(event.object)
+    assert [one.metadata.uid for one in index.view("victim.loose").pods] == ["another"]
 
 
 async def test_pods_that_nobody_controls_are_not_over_in_the_middle_of_a_restart(tenants: Tenants) -> None:

@@ -194,6 +194,7 @@ def test_a_node_may_be_named_by_its_serial_number() -> None:
     assert [len(one.status.reports) for one in known.take(at, told, gone=False)] == [1]
     renamed = numbered.model_copy(update={"metadata": numbered.metadata.model_copy(update={"name": "node-1"})})
     assert len(known.put(renamed).status.reports) == 1
+    assert [one.metadata.name for one in known.take(at, told, gone=True)] == ["node-0", "node-1"], "each of them heals"
     known.drop(numbered)
     assert [one.metadata.name for one in known.take(at, told, gone=False)] == ["node-1"]
     known.drop(renamed)
@@ -265,6 +266,12 @@ def test_an_event_of_a_node_is_a_report() -> None:
     assert (fault.kind, fault.pod_ranks, fault.code) == (FaultKind.SUB_HEALTH, (0,), "GpuThermalWatchIsNotHealthy")
     last = event(message=f"ErrorCode:DCGM_FR_CLOCK_THROTTLE_THERMAL {'slow ' * 100}GPU:2 Recommended Action=NONE;")
     assert [one.pod_ranks for one in said(*of_event(last)["node-0"], rules="nvidia")] == [(1,)]
+    again = event(
+        metadata={**event()["metadata"], "uid": "again"},
+        firstTimestamp="2026-01-01T00:03:00Z",
+        message=f"{event()['message']} 94 C",
+    )
+    assert [one.id for one in said(*of_event(event())["node-0"], *of_event(again)["node-0"], rules="nvidia")] == [fault.id]
     assert said(*of_event(event("Normal", "NodeReady"))["node-0"], rules="nvidia") == ()
     assert of_event(event(involvedObject={"kind": "Pod", "name": "node-0"})) == {}
 

@@ -72,6 +72,8 @@ class ClusterIndex:
             return self._remove_node(thing) | self._believe()
         if isinstance(thing, JobObject):
             self.jobs.pop(thing.metadata.uid, None)
+            for pod in self._pods.pop(thing.metadata.uid, {}).values():  # of their end nobody is told any more
+                self._count(pod, -1)
             return {thing.metadata.uid}
         pods = self._pods.get(thing.metadata.owner_uid, {})
         self._count(pods.pop(thing.metadata.uid, None), -1)

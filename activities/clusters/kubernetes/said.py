@@ -27,8 +27,8 @@ class SaidOfNodes:
         self._rules, self._now = rules, now
         self._annotations = {*rules.annotations, DEVICES, HEALTH, ISOLATED, NODE_HEALTHY, SERIAL_NUMBER}
         self._nodes: dict[str, Node] = {}
-        self._serials: dict[str, str] = {}
-        """Names of nodes by `SERIAL` and their serial numbers."""
+        self._serials: dict[str, set[str]] = {}
+        """Names of nodes by `SERIAL` and their serial numbers, of which not all vendors give each machine its own."""
         self._reports: dict[str, dict[str, tuple[NodeReport, ...]]] = {}
         """By node, or its serial number, and by the UID of the object that says it."""
         self._about: dict[str, tuple[str, ...]] = {}
@@ -46,13 +46,12 @@ class SaidOfNodes:
         slim = node.model_copy(update={"metadata": metadata.model_copy(update=kept)})
         self._nodes[metadata.name] = slim
         if serial := _serial(slim):
-            self._serials[serial] = metadata.name
+            self._serials.setdefault(serial, set()).add(metadata.name)
         return self._whole(slim)
 
     def drop(self, node: Node) -> Node:
         self._nodes.pop(node.metadata.name, None)
-        if self._serials.get(serial := _serial(node)) == node.metadata.name:
-            del self._serials[serial]
+        self._serials.get(_serial(node), set()).discard(node.metadata.name)
         return node
 
     def take(self, where: Where, thing: Object, *, gone: bool, wrong: Wrong = ignored) -> list[Node]:
@@ -89,7 +88,8 @@ class SaidOfNodes:
         return [one for one in self._reports[name][uid] if one.id not in ids][:MOST]
 
     def _known(self, named: Iterable[str]) -> list[Node]:
-        nodes = (self._nodes.get(self._serials.get(name, name)) for name in named)
+        names = dict.fromkeys(own for name in named for own in sorted(self._serials.get(name, {name})))
+        nodes = (self._nodes.get(name) for name in names)
         return [self._whole(node) for node in nodes if node]
 
     @property
