@@ -378,7 +378,7 @@ class HotSwitch(ModeWorkflow):
         try:
             return await waiting
         except ActivityError as error:
-            raise _escalate(f"the backup pod failed to run: {error.cause}") from error
+            raise self._unanswered(str(error.cause)) from error
 
     def _real_faults(self) -> list[Fault]:
         """What breaks the switch; not the end of the pod that we replace."""
@@ -414,6 +414,13 @@ class HotSwitch(ModeWorkflow):
         is_drain = bool(about) and all(fault.is_maintenance for fault in about)
         reason = f"the backup pod failed to run: {why}"
         return Ends(Outcome.IGNORED, reason, policy=IGNORE) if is_drain and not self._speaks_mindio else _escalate(reason)
+
+    def _unanswered(self, why: str) -> Ends:
+        """The cluster did not answer, or not us: nobody knows that the backup failed, and training was not touched. MindIO may
+        have taken it for a rank."""
+        if self._speaks_mindio:
+            return _escalate(f"the backup pod failed to run: {why}")
+        return Ends(Outcome.IGNORED, f"no spare: the cluster does not say whether the backup pod runs: {why}", policy=IGNORE)
 
     def _ended(self, end: Ends) -> Verdict:
         return Verdict(

@@ -1,5 +1,6 @@
 """The command `rekindle`. Each command is an async call to Temporal or to the local cluster; exit codes are for scripts."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -65,7 +66,10 @@ app.register_install_completion_command()
 
 
 def main() -> NoReturn:
-    """Entry point of the console script."""
+    """Entry point of the console script. What is shown was written by others, in any letters: those that the reader's terminal or
+    file has not become question marks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     run_and_end(lambda: sys.exit(run(sys.argv[1:])))
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -86,12 +87,13 @@ def outcome(value: Outcome) -> Text:
 
 
 def print_columns(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table that cuts nothing, on however narrow a terminal: what it shows is typed in other commands."""
-    table = [header, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        console.print(Text(line.rstrip(), style="bold" if row is header else ""), soft_wrap=True)
+    """A table that cuts nothing, on however narrow a terminal: what it shows is typed in other commands. A row is one line,
+    whatever somebody wrote."""
+    table = [tuple(" ".join(cell.splitlines()) for cell in row) for row in (header, *rows)]
+    widths = [max(cell_len(row[column]) for row in table) for column in range(len(header))]
+    for number, row in enumerate(table):
+        line = "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        console.print(Text(line.rstrip(), style="" if number else "bold"), soft_wrap=True)
 
 
 def complain(error: BaseException) -> None:

@@ -238,3 +238,12 @@ def test_a_check_that_nobody_knows_is_named(rekindle: Rekindle) -> None:
         assert f"--ops: {wrong} is no check, accepted are compute, p2p, memory" in done.stderr
     done = rekindle("stress-test", "gpt", "--node", "")
     assert (done.returncode, "--node: empty" in done.stderr) == (2, True), done.stderr
+
+
+def test_letters_that_the_terminal_has_not_end_no_command(short_path: Path) -> None:
+    """The page of a recovery has a tick in each line, and a tenant writes what it likes."""
+    (file := short_path / "风扇.yaml").write_text("apiVersion: rekindle.io/v1\nkind: Rules\nspec: {}\n")
+    command = [sys.executable, "-c", "from rekindle.cli.app import main; main()", "check", str(file)]
+    done = subprocess.run(command, env={**PLAIN, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"??.yaml: rules: 14" in done.stdout

@@ -32,6 +32,17 @@ def test_names_in_a_table_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None
     assert page.get().splitlines() == ["node    pods", f"node-0  {name}"]
 
 
+def test_a_row_of_a_table_is_one_line() -> None:
+    """A person's word on a node has lines of its own, which looked like other nodes; a word of Chinese is twice as wide."""
+    with console.capture() as page:
+        print_columns(("node", "says", "pods"), [("node-0", "well\nnode-1  sick", "-"), ("node-2", "风扇", "-")])
+    assert page.get().splitlines() == [
+        "node    says               pods",
+        "node-0  well node-1  sick  -",
+        "node-2  风扇               -",
+    ]
+
+
 async def test_versions_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are typed in `rekindle versions use`, and an installation may give them long names."""
     monkeypatch.setattr(console, "_width", 20)

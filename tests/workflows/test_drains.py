@@ -1,14 +1,16 @@
 """A node that is to be left before it is drained: its pods move, and where they cannot the job's owner has the word."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from rekindle.errors import Forbidden
 from rekindle.ids import Updates
+from rekindle.model.cluster import Pod
 from rekindle.model.fault import Decided, Fault, FaultReport
 from rekindle.model.job import Drain, Job, SubHealthStrategy
 from rekindle.model.limits import Limits
@@ -69,6 +71,29 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
         async with the_next_run(world):
             await world.skip(LATER, of=world.entity)
         assert (await world.incident(4)).verdict is Outcome.RECOVERED
+
+
+class Silent(ScriptedCluster):
+    """Says how its pods are, and not how they become."""
+
+    async def follow(self, job_id: str) -> AsyncGenerator[Sequence[Pod], None]:
+        yield await self.pods(job_id)
+        raise Forbidden("pods may not be watched")
+
+
+@pytest.mark.parametrize("has_spare", [False, True])
+async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(temporal: WorkflowEnvironment, *, has_spare: bool) -> None:
+    """As after a long outage: nobody knows that it failed, and training was not touched."""
+    cluster = Silent(job := a_job())
+    cluster.spare, cluster.backup_starts = has_spare, False
+    async with training(temporal, job, cluster=cluster) as (world, _):
+        before = {pod.metadata.uid for pod in cluster.pods_by_name.values()}
+        async with the_next_run(world):
+            await world.fault(cordoned())
+        (verdict,) = (await world.incident()).ladder
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        assert verdict.reason.startswith(f"{drains.WAITS}: no spare: the cluster does not say whether the backup pod runs")
+        assert {pod.metadata.uid for pod in cluster.pods_by_name.values()} == before
 
 
 async def test_a_job_may_rather_be_rescheduled_than_hold_a_drain(temporal: WorkflowEnvironment) -> None:
