@@ -10,7 +10,7 @@ from rekindle.model.limits import Limits
 from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
 from rekindle.model.state import JobState, Pending, Standing
 from rekindle.policy import cases, nodes
-from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, waited
+from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, is_told, waited
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -81,6 +81,23 @@ def test_two_pods_of_one_node_wait_each_by_itself(node: str) -> None:
     history = (tried(PAUSED, NOW, first.summary), tried(PAUSED, NOW + MINUTE, second.summary))
     assert waited(history[:1], second) is None
     assert (waited(history, first), waited(history, second)) == history
+
+
+def test_a_node_that_is_drained_again_is_another_wait() -> None:
+    """Its owner hears of it, and its tries are not as rare as those of last week's were."""
+    case = a_case(1, "node-1")
+    assert waited([tried(PAUSED, NOW - MINUTE, case.summary)], case) is None
+
+
+def test_who_drains_a_node_for_long_is_told_again_why_it_waits() -> None:
+    """Kubernetes forgets an event after an hour."""
+    case, told = a_case(1, "node-1"), 0
+    before: Incident | None = None
+    for minute in range(0, 24 * 60, 2):
+        now = NOW + minute * MINUTE
+        told += is_told(case, before, now)
+        before = tried(NO_SPARE, now, case.summary)
+    assert told == 48
 
 
 @pytest.mark.parametrize("drain", list(Drain))
