@@ -228,7 +228,8 @@ class IncidentRun:
             faults=self.case.faults,
         )
         known, before = self._known, self._known.state.links
-        is_news = not (drains.waits(known.state.job, self.case, last) and drains.waited(known.state.history, self.case))
+        is_wait = drains.waits(known.state.job, self.case, last)
+        repeated = drains.waited(known.state.history, self.case) if is_wait else None
         known.state = memory.concluded(known.state, self.case, incident, self._met)
         mover = self.case.request.request.front if self.case.request else ""
         self.taken_over = links.taken_over(before, known.state.links, mover)
@@ -244,18 +245,18 @@ class IncidentRun:
             tested = next((verdict.tested for verdict in verdicts if verdict.tested), None)
             known.tested = {self.case.request.id: tested} if tested else {}
             known.state = memory.answered(known.state, self.case.request.id, last)
-        self._journal.soon(self._note(last, is_news=is_news))
+        self._journal.soon(self._note(last, repeated))
 
-    async def _note(self, last: Verdict, *, is_news: bool) -> None:
+    async def _note(self, last: Verdict, repeated: Incident | None) -> None:
         """One after the other, so that histories are alike. Nobody waits for it: the cluster may not answer for long, and the
         next incident must not stand behind that."""
         await self._journal.remember()
-        if not is_news:
-            return
-        warning = last.outcome is not Outcome.RECOVERED
-        reason = f"Recovery{last.outcome.title().replace('_', '')}"
-        await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
-        if why := drains.why_held(self._known.state, self.case, last):
+        if repeated is None:
+            warning = last.outcome is not Outcome.RECOVERED
+            reason = f"Recovery{last.outcome.title().replace('_', '')}"
+            await self._journal.record(self._known.state, reason, f"{last.mode}: {last.reason}", warning=warning)
+        is_told = drains.is_told(self.case, repeated, self._began)
+        if is_told and (why := drains.why_held(self._known.state, self.case, last)):
             await self._journal.drain_waits(self._known.state, self.case.faults[0], why)
 
     def _final(self, verdict: Verdict) -> Verdict:

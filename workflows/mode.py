@@ -218,3 +218,13 @@ async def shielded(work: Coroutine[object, object, T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         return await task
+
+
+async def to_its_end(making: Coroutine[object, object, T]) -> T:
+    """A cancellation is looked at when that which makes something has ended: what came behind its undo would stay."""
+    task = asyncio.create_task(making)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

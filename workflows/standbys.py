@@ -8,8 +8,10 @@ from datetime import datetime
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityHandle
 
 from rekindle.model import bounds
+from rekindle.model.activity_values import StandbysNow
 from rekindle.model.standby import Upkeep
 from rekindle.policy import standbys
 from workflows import steps
@@ -21,6 +23,7 @@ from workflows.journal import Journal
 class Standbys:
     def __init__(self, known: Memory, journal: Journal) -> None:
         self._known, self._journal = known, journal
+        self._trying: ActivityHandle[StandbysNow] | None = None
 
     @property
     def due(self) -> datetime | None:
@@ -35,7 +38,7 @@ class Standbys:
         """
         state = self._known.state
         self._renew(standbys.tried(state.upkeep, workflow.now()))
-        trying = steps.ensure_standbys(state.job.id, standbys.wanted(state.job), standbys.to_avoid(state))
+        trying = self._trying = steps.ensure_standbys(state.job.id, standbys.wanted(state.job), standbys.to_avoid(state))
         before = self._known.sightings
         await workflow.wait_condition(lambda: trying.done() or interrupted())
         if not trying.done():
@@ -65,10 +68,12 @@ class Standbys:
             self._known.state = self._known.state.with_(upkeep=upkeep)
 
     async def end(self) -> None:
-        """The job's workflow ends: what is left of its pods belongs to somebody else."""
-        state = self._known.state
+        """The job's workflow ends: what is left of its pods belongs to somebody else. What is being made would come behind it."""
+        state, trying = self._known.state, self._trying
         if not (state.standbys or standbys.wanted(state.job)) or state.job.observe:  # one may not have been seen yet
             return
+        if trying:
+            await workflow.wait_condition(trying.done)
         try:
             await steps.ensure_standbys(state.job.id, 0, ())
         except ActivityError as error:

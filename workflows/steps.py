@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
-from temporalio.workflow import ActivityConfig, ActivityHandle
+from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from activities.jobs import JobActivities
 from activities.nodes import NodeActivities
@@ -91,6 +91,8 @@ WRITE = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
+MAKE: ActivityConfig = {**WRITE, "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED}
+"""Cancelled, it is done when nothing is being made any more."""
 MARK: ActivityConfig = {**WRITE, "schedule_to_close_timeout": timedelta(minutes=10)}
 """A backup that took over and keeps its mark looks like a rank that lost its pod: training would be restarted for it."""
 WAIT = ActivityConfig(
@@ -204,7 +206,7 @@ async def ensure_replacement(request: BackupRequest) -> Replacement:
 
 def ensure_standbys(job_id: str, count: int, avoid_nodes: tuple[str, ...]) -> ActivityHandle[StandbysNow]:
     request = StandbysRequest(job_id=job_id, count=count, avoid_nodes=avoid_nodes)
-    return workflow.start_activity_method(PodActivities.ensure_standbys, request, **named(WRITE, f"keep {count} standbys"))
+    return workflow.start_activity_method(PodActivities.ensure_standbys, request, **named(MAKE, f"keep {count} standbys"))
 
 
 def await_scheduled(job_id: str, pod: PodRef, until: datetime) -> ActivityHandle[Scheduled]:

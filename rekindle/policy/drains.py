@@ -15,6 +15,9 @@ from rekindle.policy.modes import LAST
 MOST_RARELY = timedelta(minutes=30)
 """Between two tries that each cost training a pause."""
 
+TELL_AGAIN = timedelta(minutes=30)
+"""Between two events that say why a drain waits. Kubernetes keeps one for an hour."""
+
 WAITS = "the drain waits"
 
 WENT_BACK = "the backup pod could not take over, training goes on where it was"
@@ -107,10 +110,22 @@ def concerned(state: JobState, case: Case, last: Verdict, met: Iterable[Fault]) 
 
 
 def waited(history: Iterable[Incident], case: Case) -> Incident | None:
-    """The incident that ended in the same wait: of its repetitions the last one is remembered."""
-    summary = bounds.note(case.summary)  # as the history keeps it
+    """The incident that ended in the same wait: of its repetitions the last one is remembered. That of an earlier drain of the
+    node is another."""
+    summary, since = bounds.note(case.summary), _since(case)  # as the history keeps it
     same = (one for one in history if one.summary == summary and one.ladder[-1].reason.startswith(WAITS))
-    return next(same, None)
+    return next((one for one in same if since is None or since <= one.started_at), None)
+
+
+def _since(case: Case) -> datetime | None:
+    """When the node was seen to be left."""
+    return min((fault.accepted_at for fault in case.faults if fault.accepted_at), default=None)
+
+
+def is_told(case: Case, before: Incident | None, now: datetime) -> bool:
+    """Whether who drains the node is to hear why that waits: at first, and then before the cluster forgets its events."""
+    since = _since(case)
+    return before is None or (since is not None and (before.started_at - since) // TELL_AGAIN != (now - since) // TELL_AGAIN)
 
 
 def again_at(job: Job, before: Incident | None, incident: Incident) -> datetime:

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rekindle.model.fault import WATCHER, Decided, Fault, FaultKind
-from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.job import Drain, Job, JobId, SubHealthStrategy
 from rekindle.model.limits import Limits
-from rekindle.model.recovery import Incident, Mode, Outcome, Verdict
-from rekindle.model.state import JobState, Standing
-from rekindle.policy import cases
-from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, waited
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, Verdict
+from rekindle.model.state import JobState, Pending, Standing
+from rekindle.policy import cases, nodes
+from rekindle.policy.drains import MOST_RARELY, WAITS, WENT_BACK, again_at, decided, is_told, waited
 
 NOW = datetime(2020, 2, 20, 20, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -81,3 +81,42 @@ def test_two_pods_of_one_node_wait_each_by_itself(node: str) -> None:
     history = (tried(PAUSED, NOW, first.summary), tried(PAUSED, NOW + MINUTE, second.summary))
     assert waited(history[:1], second) is None
     assert (waited(history, first), waited(history, second)) == history
+
+
+def test_a_node_that_is_drained_again_is_another_wait() -> None:
+    """Its owner hears of it, and its tries are not as rare as those of last week's were."""
+    case = a_case(1, "node-1")
+    assert waited([tried(PAUSED, NOW - MINUTE, case.summary)], case) is None
+
+
+def test_who_drains_a_node_for_long_is_told_again_why_it_waits() -> None:
+    """Kubernetes forgets an event after an hour."""
+    case, told = a_case(1, "node-1"), 0
+    before: Incident | None = None
+    for minute in range(0, 24 * 60, 2):
+        now = NOW + minute * MINUTE
+        told += is_told(case, before, now)
+        before = tried(NO_SPARE, now, case.summary)
+    assert told == 48
+
+
+@pytest.mark.parametrize("drain", list(Drain))
+def test_a_hot_switch_that_a_person_asks_for_ends_as_it_ended(drain: Drain) -> None:
+    """Whatever becomes of the drain: it lowers no policy, and nobody asked for a restart."""
+    found = a_case(1, "node-1")
+    asked = found.model_copy(update={"request": Pending(id="r", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1))})
+    state = JobState.of(JOB.model_copy(update={"drain": drain})).with_(
+        faults=tuple(Standing(fault=fault) for fault in found.faults)
+    )
+    ended = Verdict(mode=Mode.HOT_SWITCH, outcome=Outcome.IGNORED, reason="no spare", policy_after=SubHealthStrategy.IGNORE)
+    assert decided(asked, state, NOW, ended) == ended.with_(policy_after=None)
+    assert (decided(found, state, NOW, ended).outcome is Outcome.ESCALATE) == (drain is Drain.RESCHEDULE)
+
+
+def test_the_pods_of_a_restart_may_be_put_on_a_cordoned_node() -> None:
+    """As soon as it takes pods again: what they keep off is fixed when they are made. A taint may stay."""
+    (fault,) = a_case(1, "node-1").faults
+    assert nodes.to_avoid([fault], JOB.sub_health) == ()
+    assert fault.decided
+    tainted = fault.model_copy(update={"decided": fault.decided.model_copy(update={"saw": "taint"})})
+    assert nodes.to_avoid([tainted], JOB.sub_health) == ("node-1",)

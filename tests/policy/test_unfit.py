@@ -4,8 +4,17 @@ import pytest
 
 from rekindle.model.cluster import Condition, Node, NodeSpec, NodeStatus, ObjectMeta, Taint
 from rekindle.model.keys import HEALTH, ISOLATED
-from rekindle.model.rule_file import plain
+from rekindle.model.rule_file import parse, plain
+from rekindle.model.rules import Rules
 from rekindle.policy.unfit import MOST_NODES, Unfit, unfit
+
+NO_CORDONS = """
+apiVersion: rekindle.io/v1
+kind: Rules
+spec:
+  use: plain
+  rules: [{name: cordons, cordoned: true, then: nothing}]
+"""
 
 
 def node(name: str = "n", *, ready: str = "True", sick: bool = False, **spec: object) -> Node:
@@ -28,13 +37,14 @@ def test_a_node_that_is_not_ready_takes_no_new_pod(ill: Node) -> None:
 
 @pytest.mark.parametrize("taints", [(), (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)])
 @pytest.mark.parametrize("well", [True, False])
+@pytest.mark.parametrize("rules", [plain(), parse(NO_CORDONS)], ids=["usual rules", "cordons mean nothing"])
 def test_a_cordoned_node_takes_no_backup_and_is_open_to_a_restart_when_that_is_over(
-    taints: tuple[Taint, ...], well: bool
+    taints: tuple[Taint, ...], well: bool, rules: Rules
 ) -> None:
     """Whatever rules say of cordons: until then the scheduler puts nothing there."""
     cordoned = node(unschedulable=True, taints=taints)
     marks = ObjectMeta(name="n", annotations={HEALTH: "well"} if well else {})
-    assert unfit([cordoned.model_copy(update={"metadata": marks})], (), plain()) == Unfit((), ("n",))
+    assert unfit([cordoned.model_copy(update={"metadata": marks})], (), rules) == Unfit((), ("n",))
 
 
 def test_an_isolated_node_takes_no_new_pod() -> None:

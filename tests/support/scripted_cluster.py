@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from activities.clusters.port import Replacement, Snapshot
@@ -33,6 +33,19 @@ from rekindle.policy import standbys
 from rekindle.policy.pod_ranks import is_standby, last_holder
 
 
+class _Making:
+    """Of a standby or a backup pod. What the cluster was asked for comes, whoever has cancelled that."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_be, self.is_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.may_be.set()
+
+    async def turn(self) -> None:
+        self.is_asked.set()
+        with suppress(asyncio.CancelledError):
+            await self.may_be.wait()
+
+
 class ScriptedCluster:
     """Holds the pods of one job; every write is counted in `writes`."""
 
@@ -54,7 +67,7 @@ class ScriptedCluster:
         self.backup_waits = ""
         """Why a container of it has not started."""
         self.refuses_backups = self.refuses_standbys = self.refuses_annotations = ""
-        self.forgets_to_answer = False
+        self.forgets_to_answer, self.making = False, _Making()
         """That standbys are made."""
         self.pods_start = True
         self.pods_are_placed = True
@@ -192,6 +205,7 @@ class ScriptedCluster:
             return self.pods_by_name[name]
         if taken := self._taken(old, name, avoid_nodes):
             return taken
+        await self.making.turn()
         self.writes.append(f"create {name}")
         rank = int(old.metadata.annotations[RANK_INDEX])
         used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(avoid_nodes)
@@ -223,12 +237,15 @@ class ScriptedCluster:
             raise Invalid(self.refuses_standbys)
         plan = standbys.plan(self.job_model.name, list(self.pods_by_name.values()), count, avoid_nodes)
         await self._delete(plan.end, 0)
+        if plan.new:
+            await self.making.turn()
         for name in plan.new:
             self.writes.append(f"create {name}")
             used = {pod.spec.node_name for pod in self.pods_by_name.values()} | set(plan.avoid_nodes)
             free = [node for node in self.node_names if node not in used]
             phase = PodPhase.RUNNING if free else PodPhase.PENDING
             self._annotated(self._pod(name, 0, free[0] if free else "", phase), {POD_TYPE: "standby"})
+            self.making.is_done.set()
         if plan.new and self.forgets_to_answer:
             await asyncio.Event().wait()
         return self.standbys()

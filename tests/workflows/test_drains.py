@@ -48,7 +48,8 @@ async def the_next_run(world: Harness) -> AsyncIterator[None]:
 
 
 async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(temporal: WorkflowEnvironment) -> None:
-    """The policy stays; the reason stands at the fault, on the pod and on the node, once; the history has one incident of it."""
+    """The policy stays; the reason stands at the fault, on the pod and on the node, once for each drain; the history has one
+    incident of it."""
     cluster = ScriptedCluster(job := a_drained_job())
     cluster.spare = False
     async with training(temporal, job, cluster=cluster) as (world, _):
@@ -67,10 +68,16 @@ async def test_a_drain_without_a_spare_waits_and_is_tried_again_by_itself(tempor
         assert status.state.policy is SubHealthStrategy.HOT_SWITCH
         told = [(event.kind, event.name) for event in cluster.events if event.reason == "DrainWaits"]
         assert told == [("Pod", "demo-1"), ("Node", "node-1")]
+        async with the_next_run(world):  # another drain
+            await world.tell(Updates.REPORT_FAULTS, FaultReport(cleared=(cordoned().id,)))
+            await world.fault(cordoned())
+        await world.incident(4)
+        told = [(event.kind, event.name) for event in cluster.events if event.reason == "DrainWaits"]
+        assert told == 2 * [("Pod", "demo-1"), ("Node", "node-1")]
         cluster.spare = True
         async with the_next_run(world):
             await world.skip(LATER, of=world.entity)
-        assert (await world.incident(4)).verdict is Outcome.RECOVERED
+        assert (await world.incident(5)).verdict is Outcome.RECOVERED
 
 
 class Silent(ScriptedCluster):

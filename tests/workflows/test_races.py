@@ -4,8 +4,11 @@ import asyncio
 import gc
 from datetime import timedelta
 from types import CoroutineType
+from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from rekindle import ids
@@ -41,6 +44,33 @@ async def test_a_cancellation_that_crosses_the_report_of_the_pause_goes_forward(
         await pausing
         assert (await world.incident()).verdict is Outcome.RECOVERED
         assert peer.carried_out == ["hot switch", "new pod running", "migration"]
+
+
+async def test_a_switch_that_is_cancelled_while_its_backup_is_made_leaves_none(temporal: WorkflowEnvironment) -> None:
+    """A large cluster looks for a place for seconds: what came behind its undo would hold a node until the job ends."""
+    async with training(temporal, a_job()) as (world, _peer):
+        world.cluster.making.may_be.clear()
+        await world.fault(sub_health())
+        await world.cluster.making.is_asked.wait()
+        recovery = await world.running()
+        await recovery.cancel()
+        async with asyncio.timeout(10):
+            while not await _has_heard_of_its_cancellation(recovery):
+                await asyncio.sleep(0.01)
+        begun = [
+            event.activity_task_scheduled_event_attributes.activity_type.name async for event in recovery.fetch_history_events()
+        ]
+        assert "delete_backups" not in begun
+        world.cluster.making.may_be.set()
+        assert (await world.incident()).verdict is Outcome.CANCELLED
+        assert len(world.cluster.pods_by_name) == world.job.pods
+        assert [write for write in world.cluster.writes if "-hot-" in write][-1].startswith("kill")
+
+
+async def _has_heard_of_its_cancellation(recovery: WorkflowHandle[Any, Any]) -> bool:
+    events = [event.event_type async for event in recovery.fetch_history_events()]
+    asked = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
+    return asked in events and EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in events[events.index(asked) :]
 
 
 RUNS = {workflow.run.__qualname__ for workflow in (TrainingJob, HotSwitch, JobRescheduling)}

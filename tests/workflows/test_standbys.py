@@ -228,14 +228,18 @@ async def test_what_stands_by_ends_with_the_job(temporal: WorkflowEnvironment) -
         assert len(cluster.pods_by_name) == 2
 
 
-async def test_what_was_just_made_ends_with_the_job_although_nobody_has_seen_it(temporal: WorkflowEnvironment) -> None:
-    """The job ends while the answer is on its way: its object, and what belongs to that, may stay for days."""
+@pytest.mark.parametrize("is_made", [True, False], ids=["its answer is lost", "it is being made"])
+async def test_what_nobody_has_seen_yet_ends_with_the_job(temporal: WorkflowEnvironment, is_made: bool) -> None:
+    """The job's object, and what belongs to that, may stay for days. A cluster makes what it was asked for, whoever gives up."""
     job = wanting(1)
     cluster = ScriptedCluster(job, nodes=4)
-    cluster.forgets_to_answer = True
+    cluster.forgets_to_answer = is_made
+    if not is_made:
+        cluster.making.may_be.clear()
     async with harness(temporal, job, cluster) as world, world.peer():
         await world.first_step()
-        await world.settled(lambda _: bool(cluster.standbys()))
+        await cluster.making.is_asked.wait()
         await world.tell(ids.Updates.END, "the job succeeded")
         await world.entity.result()
+        await cluster.making.is_done.wait()
         assert cluster.standbys() == []
