@@ -36,7 +36,7 @@ from rekindle.policy.drains import BY_REQUEST, WENT_BACK
 from workflows import hand_over, steps
 from workflows.dialogue import cancel_and_forget
 from workflows.front import front
-from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded, to_its_end
+from workflows.mode import CAUGHT, NOTHING, Ends, ModeWorkflow, seconds, shielded, unless_cancelled
 
 T = TypeVar("T")
 IGNORE = SubHealthStrategy.IGNORE
@@ -128,8 +128,10 @@ class HotSwitch(ModeWorkflow):
             job_id=job.id, pod_rank=self.pod_rank, name_suffix=f"{self.context.incident:04d}", avoid_nodes=avoid
         )
         try:
-            self.backup = backup = await to_its_end(steps.ensure_backup(request))
+            self.backup = backup = await unless_cancelled(steps.ensure_backup(request))
         except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
             raise Ends(Outcome.IGNORED, f"no spare: {error.cause}", policy=IGNORE) from error
         until = workflow.now() + job.limits.backup_scheduled
         scheduled = await self._unless_in_vain(steps.await_scheduled(job.id, backup.backup, until))

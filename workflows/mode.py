@@ -220,11 +220,9 @@ async def shielded(work: Coroutine[object, object, T]) -> T:
         return await task
 
 
-async def to_its_end(making: Coroutine[object, object, T]) -> T:
-    """A cancellation is looked at when that which makes something has ended: what came behind its undo would stay."""
-    task = asyncio.create_task(making)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
+async def unless_cancelled(making: Coroutine[object, object, T]) -> T:
+    """Of an activity that ends before its cancellation is looked at: one that was done all the same would have hidden it."""
+    made = await making
+    if (task := asyncio.current_task()) and task.cancelling():
+        raise asyncio.CancelledError
+    return made

@@ -92,7 +92,7 @@ WRITE = ActivityConfig(
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10)),
 )
 MAKE: ActivityConfig = {**WRITE, "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED}
-"""Cancelled, it is done when nothing is being made any more."""
+"""Cancelled, it is done when nothing is being made any more: what came behind its undo would stay. It is not tried again then."""
 MARK: ActivityConfig = {**WRITE, "schedule_to_close_timeout": timedelta(minutes=10)}
 """A backup that took over and keeps its mark looks like a rank that lost its pod: training would be restarted for it."""
 WAIT = ActivityConfig(
@@ -176,7 +176,7 @@ async def end_session(queue: str, request: EndSession) -> None:
 
 async def ensure_backup(request: BackupRequest) -> Backup:
     return await workflow.execute_activity_method(
-        PodActivities.ensure_backup, request, **named(WRITE, f"start backup pod for pod rank {request.pod_rank}")
+        PodActivities.ensure_backup, request, **named(MAKE, f"start backup pod for pod rank {request.pod_rank}")
     )
 
 
