@@ -244,6 +244,9 @@ class JobObject(Resource):
     observe: bool = False
     """Decide what would be done for it, and do nothing. Said by whoever reads the cluster: its installation or its namespace."""
 
+    managed: bool = True
+    """It asks for recoveries."""
+
 
 class JobView(Value):
     """One job as the cluster shows it."""

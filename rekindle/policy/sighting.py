@@ -73,6 +73,8 @@ def end_of(job: JobObject | None) -> str:
     """Why a job is over; empty: it lives. One whose pods all failed may be brought back; one that is resumed begins anew."""
     if job is None or job.metadata.deletion_timestamp:
         return "the job was deleted"
+    if not job.managed:
+        return "nothing on the job asks for recoveries any more"
     if job.status.phase is JobPhase.SUCCEEDED:
         return "the job succeeded"
     return "the job was suspended" if job.suspended else ""

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
 from activities.clusters.api_server import Api, Change, Listing, Object
 from activities.clusters.kubernetes import reader, shapes
@@ -22,8 +23,10 @@ from activities.clusters.kubernetes.kinds import ASCEND_JOB, BATCH_JOB, JOB_SET,
 from activities.clusters.kubernetes.kinds.bare_pods import remembered
 from activities.clusters.kubernetes.pod_objects import TAKES_OVER, joined
 from activities.clusters.port import Snapshot
+from activities.pods import PodActivities
 from rekindle.errors import ClusterUnavailable, Conflict, NotFound
 from rekindle.model import keys
+from rekindle.model.activity_values import SurveyRequest
 from rekindle.model.cluster import JobObject, Pod, WatchEvent
 from rekindle.settings import Settings
 from tests.support.scripted_api import ScriptedApi, scripted_api
@@ -447,6 +450,17 @@ async def test_a_restart_brings_back_what_its_owner_has_made_since_the_last_one(
     ]
     (template,) = tenants.scripted.collections["/api/v1/namespaces/victim/podtemplates"].values()
     assert template["template"]["spec"]["containers"][0]["image"] == "new"
+
+
+async def test_a_job_that_asks_for_nothing_any_more_is_over_though_no_watcher_saw_it(tenants: Tenants) -> None:
+    """The next watcher does not know it: its workflow, which looks at it now and then, would recover it for ever."""
+    made = await tenants.job(BATCH_JOB, "victim", "train")
+    request = SurveyRequest(job_id="uid-of-train", nodes=())
+    looking = PodActivities(tenants.cluster).survey
+    assert (await ActivityEnvironment().run(looking, request)).ended == ""
+    made["metadata"]["labels"] = {}
+    await tenants.scripted.put(BATCH_JOB.path("victim"), made)
+    assert "asks for recoveries" in (await ActivityEnvironment().run(looking, request)).ended
 
 
 async def test_a_job_whose_name_fits_into_no_label_does_not_end_the_watch(tenants: Tenants) -> None:
