@@ -44,7 +44,10 @@ async def explain(name: str, *, output: Output = Format.TEXT) -> None:
     if output is Format.TEXT:
         with suppress(RekindleError, TimeoutError):  # what is said of the job does not depend on it
             async with asyncio.timeout(DOUBTS):
-                say_doubts((await Nodes(rekindle).look()).unbelieved)
+                found = await Nodes(rekindle).look()
+            say_doubts(found.unbelieved)
+            for node in (node for node in found.nodes if node.name == name):  # whose name a tenant may have given to a job
+                _show_node(node, output)
 
 
 async def check(file: Path, *, output: Output = Format.TEXT) -> None:

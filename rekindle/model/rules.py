@@ -281,10 +281,16 @@ def _percent(value: object) -> int:
     return int(value[:-1])
 
 
+def _no_truth(value: object) -> object:
+    """`yes` is true for YAML, and true would be one second."""
+    return f"{value}".lower() if isinstance(value, bool) else value
+
+
 Percent = Annotated[int, BeforeValidator(_percent), PlainSerializer(lambda percent: f"{percent}%")]
 Expression = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD), AfterValidator(_one_group)]
-Seconds = Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_TIME)]
-Lasting = Annotated[timedelta, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
+Time = Annotated[timedelta, BeforeValidator(_no_truth)]
+Seconds = Annotated[Time, Field(ge=timedelta(0), le=LONGEST_TIME)]
+Lasting = Annotated[Time, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
 
 
 class Rule(Written):

@@ -81,6 +81,16 @@ async def test_a_rule_that_is_not_believed_is_shown_with_its_numbers(temporal: W
         assert words.splitlines()[1:] == [doubted]
 
 
+async def test_a_job_hides_no_node_of_its_name(temporal: WorkflowEnvironment) -> None:
+    """Any tenant may call its job as a node is called."""
+    async with training(temporal, job := a_job()) as (world, _peer):
+        world.cluster.node_names.append(job.name)
+        world.cluster.conditions[job.name] = (Condition(type="SubHealthy", status="True", reason="Slow"),)
+        _, words = await said(world, "explain", job.name)
+        assert f"job {job.name}: faults: 0" in words
+        assert f"node {job.name}: ready" in words
+
+
 @pytest.mark.parametrize("name", ["", "n" * 300])
 async def test_what_can_be_no_node_is_refused_in_words(temporal: WorkflowEnvironment, name: str) -> None:
     """By exit code 2, and not by a traceback."""

@@ -414,6 +414,7 @@ def test_a_pod_that_has_failed_on_a_broken_node_has_to_leave_it() -> None:
         ("cordoned: false, then: fault", "spec.rules.0.cordoned: input should be True (got False)"),
         ("pod_condition: {type: A}, then: fault", "spec.rules.0.pod_condition: unknown field, did you mean podCondition?"),
         ("cordoned: true, then: sub_health", "spec.rules.0.then: input should be 'nothing', 'sub-health'"),
+        ("condition: {type: A}, then: fault, clear: yes", "spec.rules.0.clear: must be a number of seconds"),
         ("condition: {type: A}, then: fault, settle: 5m", "must be a number of seconds or an ISO 8601 duration such as PT15M"),
         ("condition: {type: A}, then: fault, settle: .nan", "spec.rules.0.settle: "),
         ("condition: {type: A}, then: fault, device: ['(x)', y]", "spec.rules.0.device.1: must have one group"),

@@ -81,6 +81,7 @@ def _run(
     only_own_lines()
     os.dup2(output.fileno(), 1)
     os.dup2(errors.fileno(), 2)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)  # the old one remembers whether it could seek
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
