@@ -410,17 +410,21 @@ class HotSwitch(ModeWorkflow):
     def _backup_failed(self, why: str) -> Ends:
         """A failure rule, unless the node is only to be left: training was not touched, and a backup that is drained itself is
         followed by another. MindIO may have taken it for a rank."""
-        about = [fault for fault in self.context.situation.faults if self.pod_rank in fault.pod_ranks]
-        is_drain = bool(about) and all(fault.is_maintenance for fault in about)
         reason = f"the backup pod failed to run: {why}"
-        return Ends(Outcome.IGNORED, reason, policy=IGNORE) if is_drain and not self._speaks_mindio else _escalate(reason)
+        return Ends(Outcome.IGNORED, reason, policy=IGNORE) if self._is_drain and not self._speaks_mindio else _escalate(reason)
 
     def _unanswered(self, why: str) -> Ends:
         """The cluster did not answer, or not us: nobody knows that the backup failed, and training was not touched. MindIO may
         have taken it for a rank."""
         if self._speaks_mindio:
             return _escalate(f"the backup pod failed to run: {why}")
-        return Ends(Outcome.IGNORED, f"no spare: the cluster does not say whether the backup pod runs: {why}", policy=IGNORE)
+        reason = f"no spare: the cluster does not say whether the backup pod runs: {why}"
+        return Ends(Outcome.REFUSED if self._is_drain else Outcome.IGNORED, reason, policy=IGNORE)
+
+    @property
+    def _is_drain(self) -> bool:
+        about = [fault for fault in self.context.situation.faults if self.pod_rank in fault.pod_ranks]
+        return bool(about) and all(fault.is_maintenance for fault in about)
 
     def _ended(self, end: Ends) -> Verdict:
         return Verdict(

@@ -20,3 +20,8 @@ class Written(BaseModel):
     """Configuration that a person writes. An unknown field is an error that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+def no_truth(value: object) -> object:
+    """`yes` is true for YAML, and as a time true would be one second."""
+    return f"{value}".lower() if isinstance(value, bool) else value

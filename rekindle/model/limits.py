@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from rekindle.model.base import Written
+from rekindle.model.base import Written, no_truth
 
 
 class Limits(Written):
@@ -122,6 +122,8 @@ class Limits(Written):
 
     clean_up: timedelta = Field(default=timedelta(seconds=60), gt=timedelta(0))
     """Beyond the sum of a mode's limits: for its clean-up, and again for its cancellation; then it is ended. Source: ours."""
+
+    _no_truth = field_validator("*", mode="before")(no_truth)
 
     @model_validator(mode="after")
     def _patience_of_the_training_side(self) -> Self:

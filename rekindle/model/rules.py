@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from rekindle.model.base import Value, Written
+from rekindle.model.base import Value, Written, no_truth
 from rekindle.model.keys import HEALTH
 
 MOST_RULES = 500
@@ -281,14 +281,9 @@ def _percent(value: object) -> int:
     return int(value[:-1])
 
 
-def _no_truth(value: object) -> object:
-    """`yes` is true for YAML, and true would be one second."""
-    return f"{value}".lower() if isinstance(value, bool) else value
-
-
 Percent = Annotated[int, BeforeValidator(_percent), PlainSerializer(lambda percent: f"{percent}%")]
 Expression = Annotated[str, Field(min_length=1, max_length=LONGEST_WORD), AfterValidator(_one_group)]
-Time = Annotated[timedelta, BeforeValidator(_no_truth)]
+Time = Annotated[timedelta, BeforeValidator(no_truth)]
 Seconds = Annotated[Time, Field(ge=timedelta(0), le=LONGEST_TIME)]
 Lasting = Annotated[Time, Field(ge=timedelta(seconds=1), le=LONGEST_TIME)]
 

@@ -88,17 +88,19 @@ class Silent(ScriptedCluster):
         raise Forbidden("pods may not be watched")
 
 
-@pytest.mark.parametrize("has_spare", [False, True])
-async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(temporal: WorkflowEnvironment, *, has_spare: bool) -> None:
-    """As after a long outage: nobody knows that it failed, and training was not touched."""
-    cluster = Silent(job := a_job())
+@pytest.mark.parametrize(("has_spare", "drain"), [(False, Drain.WAIT), (True, Drain.RESCHEDULE)])
+async def test_a_cluster_that_says_nothing_of_a_backup_restarts_nobody(
+    temporal: WorkflowEnvironment, drain: Drain, *, has_spare: bool
+) -> None:
+    """As after a long outage: nobody knows that it failed, or that no node is free, and training was not touched."""
+    cluster = Silent(job := a_drained_job(drain))
     cluster.spare, cluster.backup_starts = has_spare, False
     async with training(temporal, job, cluster=cluster) as (world, _):
         before = {pod.metadata.uid for pod in cluster.pods_by_name.values()}
         async with the_next_run(world):
             await world.fault(cordoned())
         (verdict,) = (await world.incident()).ladder
-        assert (verdict.outcome, verdict.policy_after) == (Outcome.IGNORED, None)
+        assert (verdict.outcome, verdict.policy_after) == (Outcome.REFUSED, None)
         assert verdict.reason.startswith(f"{drains.WAITS}: no spare: the cluster does not say whether the backup pod runs")
         assert {pod.metadata.uid for pod in cluster.pods_by_name.values()} == before
 
