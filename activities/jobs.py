@@ -41,12 +41,15 @@ class JobActivities:
                 raise unknown_job(job, "accepted is the id or the name of a job")
             query = f"{living(Workflows.TRAINING_JOB)} AND {Attributes.JOB.name} = '{job}'"
             named = {run.id.removeprefix(job_workflow("")) async for run in self._client.list_workflows(query)}
-            found = [job_id for job_id in sorted(named)[: NAMED + 1] if await self._lives(job_id)]
+            found: list[str] = []
+            for job_id in sorted(named):
+                if len(found) <= NAMED and await self._lives(job_id):
+                    found.append(job_id)
         if len(found) == 1:
             return found[0]
         if not found:
             raise unknown_job(job, "accepted is the id or the name of a registered job")
-        raise unknown_job(job, f"several jobs have this name, use an id: {', '.join(sorted(found)[:NAMED])}")
+        raise unknown_job(job, f"several jobs have this name, use an id: {', '.join(found[:NAMED])}")
 
     async def _lives(self, job_id: str) -> bool:
         try:

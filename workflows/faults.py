@@ -24,6 +24,7 @@ from rekindle.model.fault import (
 from rekindle.model.job import Job
 from rekindle.model.recovery import Handled, Incident, Outcome
 from rekindle.model.state import JobState, Standing, Told
+from rekindle.policy import drains
 from rekindle.policy.cases import Case
 from workflows import attachments
 
@@ -285,11 +286,12 @@ def _lost(state: JobState, ranks: Sequence[int], sighting: Sighting) -> Fault:
 
 def rejudged(state: JobState, *, every: bool = False) -> JobState:
     """Sub-healths that were declined are judged again: at an attach, the first step, or when a downgrade is lifted. With `every`
-    real faults are too: something about the job itself changed."""
-    again = [
-        one if not every and one.fault.kind is not FaultKind.SUB_HEALTH else one.model_copy(update={"judged": ""})
-        for one in state.faults
-    ]
+    real faults are too: something about the job itself changed. What a person has cancelled in a drain stays cancelled."""
+
+    def is_meant(one: Standing) -> bool:
+        return (every or one.fault.kind is FaultKind.SUB_HEALTH) and not drains.is_cancelled(one)
+
+    again = (one.model_copy(update={"judged": ""}) if is_meant(one) else one for one in state.faults)
     return state.with_(faults=tuple(again))
 
 

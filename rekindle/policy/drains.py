@@ -154,13 +154,18 @@ def was_cancelled(judged: str) -> bool:
     return judged.startswith(f"{Outcome.CANCELLED}: {BY_REQUEST}")
 
 
+def is_cancelled(one: Standing) -> bool:
+    """Until its node is to be left anew."""
+    return one.fault.is_maintenance and was_cancelled(one.judged)
+
+
 def is_due(state: JobState, now: datetime) -> bool:
     return state.drain_again is not None and state.drain_again <= now
 
 
 def judged_again(state: JobState) -> JobState:
     def is_tried(one: Standing) -> bool:
-        return one.fault.is_maintenance and not was_cancelled(one.judged)
+        return one.fault.is_maintenance and not is_cancelled(one)
 
     again = (one.model_copy(update={"judged": ""}) if is_tried(one) else one for one in state.faults)
     return state.with_(faults=tuple(again), drain_again=None)

@@ -13,7 +13,8 @@ from rekindle.cli.output import problems
 from rekindle.client import Rekindle
 from rekindle.drains import Drains
 from rekindle.errors import Unavailable
-from rekindle.model.draining import Where
+from rekindle.model.draining import Draining, PodRow, Where
+from rekindle.model.explained import PodThere
 from rekindle.model.job import Job, SubHealthStrategy
 from tests.cli.test_recover import ended, typed, until_said
 from tests.support.harness import Harness, a_job, training
@@ -153,3 +154,18 @@ async def test_who_loses_sight_of_a_drain_is_told_how_it_stands(
     with problems.capture() as page, pytest.raises(type(error)) as raised:
         await command.drain("node-1")
     assert words in f"{page.get()}{raised.value}"
+
+
+async def test_who_follows_a_drain_that_is_taken_back_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command would look for ever: a rank that is still to leave never does."""
+    row = PodRow(
+        pod=PodThere(name="demo-1", uid="u", job_id="j", pod_rank=1), job="n/demo", where=Where.MOVES, why="by a hot switch"
+    )
+    looks = AsyncMock(return_value=Draining(node="node-1", cordoned=False, rows=(row,)))
+    monkeypatch.setattr(command, "control_plane", AsyncMock())
+    monkeypatch.setattr(command, "Drains", Mock(return_value=Mock(begin=AsyncMock(), look=looks)))
+    monkeypatch.setattr(command, "_tell_news", AsyncMock())
+    monkeypatch.setattr(command, "LOOK", 0)
+    async with asyncio.timeout(10):
+        assert await command.drain("node-1") == 1
+    assert looks.await_count == 1

@@ -202,8 +202,11 @@ async def test_who_controls_a_pod_comes_before_what_it_says(tenants: Tenants) ->
 
 
 async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> None:
-    """A cluster may have thousands that ask for nothing: what was listed of them is known, and their pods keep nobody waiting."""
+    """A cluster may have thousands that ask for nothing: what was listed of them is known, and their pods keep nobody waiting,
+    nor are they shown to who drains their node."""
     await tenants.job(BATCH_JOB, "victim", "train")
+    rank = await tenants.pod("victim", "train-0", "", owner(BATCH_JOB, "train"))
+    rank["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train"
     for number in range(3):
         alien = await tenants.job(BATCH_JOB, "attacker", f"alien-{number}")
         alien["metadata"]["labels"] = {}
@@ -213,6 +216,7 @@ async def test_jobs_of_others_are_not_asked_for_one_by_one(tenants: Tenants) -> 
     seen = await tenants.snapshot()
     assert [one.metadata.name for one in seen.jobs] == ["train"]
     assert not [path for _, path in tenants.scripted.requests if "/jobs/alien" in path]
+    assert [one.metadata.name for one in await tenants.cluster.pods_on("n")] == ["train-0"]
 
 
 async def test_owners_that_are_not_there_are_asked_for_once(tenants: Tenants) -> None:

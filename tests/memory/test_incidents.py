@@ -518,6 +518,15 @@ def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -
         assert [bool(judged(state)[name]) for name in ("c0", "c1")] == [True, False]
 
 
+def test_what_a_person_cancels_in_a_drain_stays_so_whoever_comes_back() -> None:
+    """A gateway that is replaced, another fault, other limits of the job: nobody has said that the pod may be moved now."""
+    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
+    assert judged(faults.rejudged(state))["c0"]
+    assert judged(faults.rejudged(state, every=True))["c0"]
+    anew = told(memory.reported(state, FaultReport(cleared=("c0",)), NOW), leaving(0))
+    assert not judged(anew)["c0"]
+
+
 def test_each_pod_that_is_to_leave_its_node_has_its_turn() -> None:
     """One that never can would keep the others on their nodes for ever, though a node is free for them."""
     state, tried = told(STATE, leaving(0), sick(1), leaving(1), leaving(2)), []

@@ -167,9 +167,11 @@ class ScriptedApi:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
             await self._changed.wait_for(lambda: self._answered[method, path] >= times)
 
-    async def until_asked(self, method: str, path: str) -> None:
+    async def until_asked(self, method: str, path: str, times: int = 1) -> None:
         async with asyncio.timeout(WAIT_LIMIT), self._changed:
-            await self._changed.wait_for(lambda: (method, path) in [(verb, raw.partition("?")[0]) for verb, raw in self.requests])
+            await self._changed.wait_for(
+                lambda: [(verb, raw.partition("?")[0]) for verb, raw in self.requests].count((method, path)) >= times
+            )
 
     async def until_watched(self, path: str, streams: int = 1) -> None:
         """By so many streams, each with a selector of its own."""
