@@ -1,6 +1,8 @@
 """The two kinds of values: payloads, which tolerate what they do not know, and what a user writes, which does not."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
@@ -25,3 +27,7 @@ class Written(BaseModel):
 def no_truth(value: object) -> object:
     """`yes` is true for YAML, and as a time true would be one second."""
     return f"{value}".lower() if isinstance(value, bool) else value
+
+
+WrittenTime = Annotated[float | str, BeforeValidator(no_truth)]
+"""Seconds, or an ISO 8601 duration."""

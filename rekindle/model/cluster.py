@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rekindle.model.base import Resource, Value
+from rekindle.model.base import Resource, Value, WrittenTime
 from rekindle.model.job import Trait
 from rekindle.model.sizes import MOST_STANDBYS
 
@@ -204,7 +204,7 @@ class JobSpec(Resource):
 
     training_side: str = "rekindle"
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
-    limits: dict[str, float | str] = {}
+    limits: dict[str, WrittenTime] = {}
 
 
 class JobPhase(StrEnum):

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from rekindle.errors import MALFORMED, BadInput
-from rekindle.model.base import Written
+from rekindle.model.base import Written, WrittenTime
 from rekindle.model.bounds import cut
 from rekindle.model.cluster import JobObject, JobSpec, ObjectMeta, PodTemplate
 from rekindle.model.job import Capability, Drain, Framework, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
@@ -139,7 +139,7 @@ class Spec(Written):
     standbys: int = Field(default=0, ge=0, le=MOST_STANDBYS)
     """Pods without a rank that stand by on spare nodes, with everything loaded but the state."""
 
-    limits: dict[str, float | str] = {}
+    limits: dict[str, WrittenTime] = {}
     kubernetes: Kubernetes = Kubernetes()
 
     @property

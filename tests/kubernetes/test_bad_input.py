@@ -83,6 +83,7 @@ async def refusal(namespace: Namespace, cluster: KubernetesCluster) -> str:
     ("annotations", "words"),
     [
         ({keys.LIMITS: '{"pause": -1}'}, "spec.limits.pause"),
+        ({keys.LIMITS: "pause: yes"}, "spec.limits.pause"),
         ({keys.STANDBYS: "17"}, "use a whole number from 0 to 16"),
         ({keys.LIMITS: "[1, 2]"}, "must be a mapping of limits to seconds"),
         ({keys.RANKS_PER_POD: "many"}, "'many' is not accepted, use a whole number from 1"),
