@@ -78,7 +78,7 @@ class Suspending(ByOurHand):
         ever. Its status changes all the time while pods fail."""
         seen = job
         while True:
-            metadata = {**_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
+            metadata = {"uid": job.uid, **_as_read(seen), "annotations": {keys.STOPPED: "yes"}}
             try:
                 await hands.api.patch(job.path, {"metadata": metadata, "spec": _nested(self.field, True)})
             except Conflict:
