@@ -20,7 +20,7 @@ from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from activities.clusters.kubernetes.kinds.training_job import MASTER_PORT, pods_of_training_job
 from activities.clusters.kubernetes.lost_rank import is_standby
 from activities.clusters.kubernetes.objects import PodsOf, job_object_of
-from activities.clusters.kubernetes.pod_objects import controller_of, is_manager
+from activities.clusters.kubernetes.pod_objects import avoided_by, controller_of, is_manager, placed
 from activities.clusters.kubernetes.reader import Reader, in_scope
 from rekindle.errors import MALFORMED, BadInput, ClusterError, Conflict, RekindleError, WatchExpired
 from rekindle.model import keys
@@ -283,12 +283,13 @@ class Operator:
         await self._create_manager(job, worker, _restarts(failed) + 1)
 
     async def _create_manager(self, job: Workload, worker: Object, restarts: int = 0) -> None:
-        """In the life of the job, and off the nodes, that a worker's pod says."""
+        """In the life of the job that a worker's pod says, and rather off the nodes that this keeps off: what was cordoned when
+        it was made may be all that takes pods now, and training waits for its manager."""
         generation = worker["metadata"]["labels"].get(keys.GENERATION, FIRST)
         wanted = pods_of_training_job(job, generation, Places(), self._settings.gateway_address)
         manager = next(pod for pod in wanted if is_manager(pod))
         manager["metadata"]["annotations"][keys.RESTARTS] = str(restarts)
-        manager["spec"]["affinity"] = worker["spec"].get("affinity", {})
+        manager["spec"]["affinity"] = placed(manager["spec"].get("affinity", {}), (), shun_nodes=avoided_by(worker))
         with suppress(Conflict):  # somebody else has just made it: a recovery that starts the job
             await self._api.create(f"/api/v1/namespaces/{job.namespace}/pods", manager)
 

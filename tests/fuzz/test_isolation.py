@@ -298,15 +298,24 @@ async def test_a_job_of_thousands_of_pods_that_nobody_admits_keeps_no_other_tena
 
 
 async def test_a_manager_that_was_deleted_comes_back(served: tuple[ScriptedApi, Api]) -> None:
-    """While workers train: in their life, and off the nodes that they keep off."""
+    """While workers train: in their life, and rather off the nodes that they keep off. What was cordoned when a worker was made
+    may be the only node that takes pods now."""
     scripted, api = served
-    await trained(scripted, affinity={"nodeAffinity": {"note": "kept"}}, generation="third")
+    kept_off = {"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [kept_off]}]}}
+    await trained(scripted, affinity={"nodeAffinity": required}, generation="third")
     async with operating(api):
         await scripted.until(PODS, "sound-manager-0", "status")
         await scripted.remove(PODS, "sound-manager-0")
         again = await scripted.until(PODS, "sound-manager-0", "spec")
     assert again["metadata"]["labels"][keys.GENERATION] == "third"
-    assert again["spec"]["affinity"] == {"nodeAffinity": {"note": "kept"}}
+    of_nodes = again["spec"]["affinity"]["nodeAffinity"]
+    assert kept_off not in of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [{}])[
+        0
+    ].get("matchFields", [])
+    assert [one["preference"] for one in of_nodes["preferredDuringSchedulingIgnoredDuringExecution"]] == [
+        {"matchFields": [kept_off]}
+    ]
 
 
 async def test_a_service_that_was_deleted_comes_back_with_the_next_restart(served: tuple[ScriptedApi, Api]) -> None:

@@ -283,6 +283,17 @@ def _not(nodes: Iterable[str]) -> list[Object]:
     return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(set(nodes))]
 
 
+def avoided_by(pod: Object) -> set[str]:
+    """Nodes that it keeps off, by their names, or takes where there is no other."""
+    of_nodes = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = [
+        *of_nodes.get(REQUIRED, {}).get("nodeSelectorTerms", ()),
+        *(one["preference"] for one in of_nodes.get(PREFERRED, ())),
+    ]
+    fields = [field for term in terms for field in term.get("matchFields", ()) if field["operator"] == "NotIn"]
+    return {name for field in fields for name in field["values"]}
+
+
 def topology_of(job: Workload, pod: Object) -> str:
     """The label of nodes that all pods of the job share; empty: they may be anywhere."""
     annotations = pod["metadata"].get("annotations", {})
