@@ -396,6 +396,7 @@ async def test_a_job_that_asks_for_recoveries_again_has_the_pods_that_there_are(
         body = copy.deepcopy(JOBS[BATCH_JOB]) | {"metadata": {**asks, "labels": {}, "annotations": {}}}
         taking = asyncio.ensure_future(take())
         await tenants.scripted.until_watched(BATCH_JOB.path())
+        await tenants.scripted.until_watched("/api/v1/pods", len(tenants.cluster._reader.pod_labels))
         await tenants.scripted.put(BATCH_JOB.path("victim"), body)
         await taking
         await tenants.scripted.remove(pods, "first")
@@ -415,7 +416,7 @@ async def test_pods_that_nobody_controls_and_that_are_made_again_are_the_only_on
         assert isinstance(snapshot, Snapshot)
         index = ClusterIndex(snapshot.jobs, snapshot.pods, snapshot.nodes)
         following = asyncio.ensure_future(anext(news))
-        await tenants.scripted.until_watched("/api/v1/pods")
+        await tenants.scripted.until_watched("/api/v1/pods", len(tenants.cluster._reader.pod_labels))
         await tenants.scripted.remove(pods, "worker")
         body = pod("victim.loose", "worker")
         more = {"namespace": "victim", "uid": "another", "ownerReferences": []}
