@@ -28,6 +28,7 @@ from tests.kubernetes.test_reports import card, device_info, event, public
 from tests.support.kubernetes import local_kubernetes
 from tests.support.public_fault_peer import fault, request, send
 from tests.support.watching import Peer, watching
+from workers.watcher.reconciler import MANY, QUIET, WHILE
 
 NODE, ROUNDS = "benchmarked", 8
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
@@ -37,6 +38,9 @@ SYSTEM = "/api/v1/namespaces/kube-system/configmaps"
 COMPONENTS = "/api/v1/namespaces/mindx-dl/configmaps"
 CLUSTER = "/api/v1/namespaces/cluster-system/configmaps"
 EVENTS = "/api/v1/namespaces/default/events"
+
+APART = 1.2 * max(QUIET, WHILE / MANY)
+"""Seconds between two changes: what comes at once is gathered, and so is what a job is told more often."""
 
 Change = Callable[[], Awaitable[Any]]
 
@@ -161,7 +165,7 @@ async def measured(peer: Peer, rule: str, comes: Change, goes: Change, rounds: i
     over: list[float] = []
     for number in range(rounds + 1):
         for change, found, shown in ((comes, there, True), (goes, over, False)):
-            await asyncio.sleep(1.2)  # what comes at once is gathered, and so is more than sixty a minute
+            await asyncio.sleep(APART)
             began = time.perf_counter()
             await change()
             await until_told(peer, rule, shown=shown)

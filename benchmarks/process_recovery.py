@@ -23,10 +23,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
+import psutil
 import torch
 from rich.console import Console
 
@@ -40,6 +42,7 @@ LONG = 320
 STRIKE_AT = 26
 CHECKPOINT_EVERY = 10
 LIMIT = 90.0
+TRIES = 10
 """Seconds of one job. One that takes longer has not come back."""
 FAULTS = {"kill": "kill -9", "exception": "an exception", "stop": "SIGSTOP"}
 RESTARTS = ("--max-restarts", "3", "--monitor-interval", "0.1")
@@ -301,31 +304,19 @@ def _finals(folder: Path) -> list[Path]:
 
 
 def _end(folder: Path) -> None:
-    """All processes of the job, in whatever session: they have its folder in their environment."""
-    mark = f"PEERS_FOLDER={folder}\0".encode()
-    found: list[int] = []
-    for _ in range(100):
-        found = [pid for pid in _processes() if mark in _environment(pid)]
-        for pid in found:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+    """All processes of the job, in whatever session: its folder is in their environment. One may start another meanwhile."""
+    found: list[psutil.Process] = []
+    for _ in range(TRIES):
+        found = [
+            one for one in psutil.process_iter(["environ"]) if (one.info["environ"] or {}).get("PEERS_FOLDER") == str(folder)
+        ]
         if not found:
             return
-        time.sleep(0.02)
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
     raise TimeoutError(f"processes of a job do not end, and would be measured with the next one: {found}")
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def _read(folder: Path) -> Recovery:

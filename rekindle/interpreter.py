@@ -18,6 +18,10 @@ FLUSH_FAILED = 120
 """Exit code when what was printed could not be written; the interpreter's own."""
 
 
+PATIENCE = 5.0
+"""Seconds for which the end of a program of others waits at most: an answer takes milliseconds."""
+
+
 def run_and_end(main: Callable[[], object]) -> NoReturn:
     """For our own processes: runs it, and ends the process as the interpreter would, with the same exit code, but without taking
     the interpreter down. A thread may still be about to bring what was cancelled."""
@@ -38,7 +42,9 @@ def let_answers_arrive() -> None:
 
 
 def _wait_for_answers() -> None:
-    while any(_brings_an_answer(thread) for thread in sys._current_frames().values()):  # noqa: SLF001  # no other way to see them
+    """Nobody tells that such a thread has ended: it is none of Python's."""
+    latest = time.monotonic() + PATIENCE
+    while time.monotonic() < latest and any(map(_brings_an_answer, sys._current_frames().values())):  # noqa: SLF001
         time.sleep(0.001)
 
 

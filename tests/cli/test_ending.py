@@ -79,17 +79,30 @@ def _write_to_self():
 Python's, so that it is what the thread is seen in."""
 
 
-def test_a_program_of_others_ends_behind_the_threads_that_bring_it_answers() -> None:
-    """Such a thread is inside asyncio's `_write_to_self`, and no thread that `threading` knows."""
-    lines = (
+def others(*more: str) -> tuple[str, ...]:
+    """The lines of a program that is about to end while somebody brings it an answer."""
+    return (
         "import _thread, asyncio, sys",
+        "from rekindle import interpreter",
         "from rekindle.errors import Unavailable",
         "from rekindle.client import Rekindle",
         "began = _thread.allocate_lock()",
         "here = {'__name__': 'asyncio.selector_events', 'began': began, 'sys': sys}",
         f"exec({BRINGS_AN_ANSWER!r}, here)",
+        *more,
         "try: asyncio.run(Rekindle.connect('127.0.0.1:1'))",
         "except Unavailable: began.acquire(); _thread.start_new_thread(here['_write_to_self'], ()); began.acquire()",
     )
-    process = subprocess.run((sys.executable, "-c", "\n".join(lines)), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_program_of_others_ends_behind_the_threads_that_bring_it_answers() -> None:
+    """Such a thread is inside asyncio's `_write_to_self`, and no thread that `threading` knows."""
+    process = subprocess.run((sys.executable, "-c", "\n".join(others())), capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stdout, process.stderr) == (0, "brought\n", "")
+
+
+def test_an_answer_that_never_arrives_keeps_no_program_of_others_for_ever() -> None:
+    """It has waited, and ends as it would have."""
+    program = "\n".join(others("interpreter.PATIENCE = 0.1", "interpreter._brings_an_answer = lambda _: True"))
+    process = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (0, "")

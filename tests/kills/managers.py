@@ -53,10 +53,6 @@ class Manager(ScriptedPeer):
             self.acknowledged.append((kind, code))
         return code
 
-    async def die(self) -> None:
-        """As the process does: with its stream, its reports, and all that it knew. The ranks stay as they are."""
-        raise NotImplementedError
-
 
 class OurManager(Manager):
     """As `rekindle_training.manager` behaves: it says a report again until there is an answer, carries orders out one after the
@@ -73,6 +69,7 @@ class OurManager(Manager):
         return super().attend(journal, report_behind)
 
     async def die(self) -> None:
+        """As the process does: with its stream, its reports, and all that it knew. The ranks stay as they are."""
         await self.cut()
         self._calm()
         work, self._work = self._work, set()

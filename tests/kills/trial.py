@@ -163,6 +163,7 @@ class Trials:
         async def dies(victims: tuple[str, ...]) -> None:
             await self._world.kill(victim for victim in victims if victim != MANAGER)
             if MANAGER in victims:
+                assert isinstance(peer, OurManager), "only our manager is killed"
                 await peer.die()
 
         trap = Trap(kill.point, kill.victims, dies) if kill else None
