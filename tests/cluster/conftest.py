@@ -8,6 +8,8 @@ from rekindle.cluster_client import ClusterClient
 from rekindle.errors import NotFound
 from rekindle.policy import isolation
 from tests.support.cluster import shared_cluster, until
+from tests.support.scripted_api import scripted_api
+from tests.support.tenants import Tenants
 
 
 @pytest.fixture(scope="module")
@@ -33,3 +35,9 @@ async def client(socket: Path) -> AsyncIterator[ClusterClient]:
             await client.cordon(node.metadata.name, cordoned=False)
             for link in node.status.links:
                 await client.set_link(node.metadata.name, link.name, up=True)
+
+
+@pytest.fixture
+async def tenants(tmp_path: Path) -> AsyncIterator[Tenants]:
+    async with scripted_api(tmp_path) as (scripted, api):
+        yield Tenants(scripted, api)

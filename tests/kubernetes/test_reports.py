@@ -32,8 +32,8 @@ from rekindle.model.rule_file import rules_of
 from rekindle.policy.rules import of_node, over_at
 from rekindle.policy.sighting import sight
 from rekindle.settings import Settings
-from tests.policy.test_rules import written
 from tests.support.job_views import job, node, pod, view
+from tests.support.rules import written
 
 Object = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """What a job's workflow remembers: of incidents, of requests, of its policy, and of what an earlier workflow of the job knew."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import get_type_hints
 
 import pytest
@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rekindle.ids import incident_of, is_recovery_of, recovery_workflow, runs_mode
-from rekindle.model.fault import TRAINING_SIDE, WATCHER, Decided, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
-from rekindle.model.job import Drain, Job, JobId, ManagerLost, SubHealthStrategy, TrainingSide
+from rekindle.model.fault import TRAINING_SIDE, WATCHER, Fault, FaultKind, FaultReport, FaultyRanks, Sighting
+from rekindle.model.job import ManagerLost, SubHealthStrategy, TrainingSide
 from rekindle.model.keys import DOWNGRADED
 from rekindle.model.recovery import (
     Attachment,
-    Incident,
     Mode,
     ModeRequest,
     Outcome,
@@ -24,47 +23,12 @@ from rekindle.model.recovery import (
     VerdictChanges,
 )
 from rekindle.model.state import KEPT_ANSWERS, KEPT_INCIDENTS, JobState, JobStateChanges, Pending, Registration, Remembered
-from rekindle.policy import cases, drains, ladder
+from rekindle.policy import cases, ladder
 from rekindle.policy.cases import Case
 from rekindle.policy.eligibility import MOST_REPAIRS
 from rekindle.policy.modes import MODES
+from tests.support.incidents import ASKED, JOB, NOW, STATE, a_fault, a_verdict, an_incident, concluded, told
 from workflows import attachments, faults, memory
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JOB = Job(id=JobId("job"), name="gpt", pods=3, ranks_per_pod=2, sub_health=SubHealthStrategy.HOT_SWITCH)
-STATE = JobState.of(JOB)
-ASKED = Pending(id="r1", request=ModeRequest(mode=Mode.HOT_SWITCH, pod_rank=1, force=True))
-
-
-def a_fault(name: str = "e", kind: FaultKind = FaultKind.NODE, **fields: object) -> Fault:
-    return Fault.model_validate({"id": name, "kind": kind, "source": "test", **fields})
-
-
-def told(state: JobState, *found: Fault, at: datetime = NOW) -> JobState:
-    return memory.reported(state, FaultReport(faults=found), at)
-
-
-def an_incident(*verdicts: Verdict, at: datetime = NOW, number: int = 1, about: tuple[Fault, ...] = ()) -> Incident:
-    return Incident(
-        number=number,
-        summary="s",
-        started_at=at,
-        seconds=1.0,
-        verdict=verdicts[-1].outcome,
-        ladder=verdicts,
-        policy_after=SubHealthStrategy.HOT_SWITCH,
-        faults=about,
-    )
-
-
-def a_verdict(mode: Mode = Mode.JOB_RESCHEDULING, outcome: Outcome = Outcome.RECOVERED, **fields: object) -> Verdict:
-    return Verdict.model_validate({"mode": mode, "outcome": outcome, "reason": "r", **fields})
-
-
-def concluded(state: JobState, *verdicts: Verdict, number: int = 1, about: tuple[Fault, ...] = ()) -> JobState:
-    case = cases.next_case(state, NOW)
-    assert case
-    return memory.concluded(state, case, an_incident(*verdicts, number=number, about=about))
 
 
 def anything() -> Case:
@@ -471,75 +435,3 @@ def test_a_recovery_that_was_not_noted_is_looked_for_where_an_earlier_workflow_w
     held = Registration(job=JOB, holders=("aaaa", "bbbb", "cccc"))
     found = [memory.registered(STATE, one, NOW).lost_recovery for one in (noted, held, Registration(job=JOB))]
     assert found == [perhaps, recovery_workflow(JOB, 1, MODES[0].mode), ""]
-
-
-# ---- nodes that are to be left
-
-
-def leaving(pod_rank: int) -> Fault:
-    decided = Decided(rule="plain/cordoned", saw="cordoned", maintenance=True)
-    return a_fault(f"c{pod_rank}", FaultKind.SUB_HEALTH, pod_ranks=(pod_rank,), node=f"node-{pod_rank}", decided=decided)
-
-
-def sick(pod_rank: int) -> Fault:
-    """It counts in half a minute."""
-    decided = Decided(rule="plain/node-problem", saw="condition KubeletUnhealthy=True", settle=30)
-    return a_fault(f"s{pod_rank}", FaultKind.SUB_HEALTH, pod_ranks=(pod_rank,), node=f"node-{pod_rank}", decided=decided)
-
-
-def ended(state: JobState, reason: str, outcome: Outcome = Outcome.IGNORED) -> JobState:
-    """A hot switch that was given all that stands, as each is."""
-    case = cases.next_case(state, NOW)
-    assert case
-    verdict = a_verdict(Mode.HOT_SWITCH, outcome, reason=reason)
-    met = [one.fault for one in state.faults]
-    return memory.concluded(state, case, an_incident(verdict), met)
-
-
-def judged(state: JobState) -> dict[str, str]:
-    return {one.fault.id: one.judged for one in state.faults}
-
-
-@pytest.mark.parametrize("drain", list(Drain))
-@pytest.mark.parametrize("outcome", [Outcome.IGNORED, Outcome.CANCELLED])
-def test_a_drain_that_moves_nobody_decides_nothing_about_a_sick_node(drain: Drain, outcome: Outcome) -> None:
-    """The sub-health of another pod was given time when the drain was tried: it has its turn, and its own verdict."""
-    state = told(JobState.of(JOB.model_copy(update={"drain": drain})), leaving(0), leaving(1), sick(2))
-    after = judged(ended(state, "the drain waits: no spare", outcome))
-    waits = drain is not Drain.LET_GO and outcome is Outcome.IGNORED
-    assert (bool(after["c0"]), bool(after["c1"]), after["s2"]) == (True, waits, "")
-
-
-def test_what_a_person_cancels_in_a_drain_is_not_tried_again_for_another_pod() -> None:
-    """Whose drain waits beside it, and is."""
-    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
-    for _ in range(3):
-        state = drains.judged_again(ended(state, "the drain waits: no spare"))
-        assert [bool(judged(state)[name]) for name in ("c0", "c1")] == [True, False]
-
-
-def test_what_a_person_cancels_in_a_drain_stays_so_whoever_comes_back() -> None:
-    """A gateway that is replaced, another fault, other limits of the job: nobody has said that the pod may be moved now."""
-    state = ended(told(STATE, leaving(0), leaving(1)), f"{drains.BY_REQUEST}, before training paused", Outcome.CANCELLED)
-    assert judged(faults.rejudged(state))["c0"]
-    assert judged(faults.rejudged(state, every=True))["c0"]
-    anew = told(memory.reported(state, FaultReport(cleared=("c0",)), NOW), leaving(0))
-    assert not judged(anew)["c0"]
-
-
-def test_each_pod_that_is_to_leave_its_node_has_its_turn() -> None:
-    """One that never can would keep the others on their nodes for ever, though a node is free for them."""
-    state, tried = told(STATE, leaving(0), sick(1), leaving(1), leaving(2)), []
-    for _ in range(6):
-        case = cases.next_case(state, NOW)
-        assert case
-        tried.append(case.pod_rank or 0)
-        state = drains.judged_again(ended(memory.begun(state, case), "the drain waits: no spare"))
-    assert sorted(tried) == [0, 0, 1, 1, 2, 2], tried
-
-
-@pytest.mark.parametrize("outcome", [Outcome.IGNORED, Outcome.REFUSED, Outcome.CANCELLED])
-def test_what_a_person_asks_for_meanwhile_is_no_word_on_a_drain(outcome: Outcome) -> None:
-    """It is tried again as if nobody had asked; a sub-health that was given time is judged by itself."""
-    state = memory.requested(told(STATE, leaving(1), sick(2)), ASKED)
-    assert judged(ended(state, "cancelled by request, before training paused", outcome)) == {"c1": "", "s2": ""}

@@ -16,8 +16,8 @@ from rekindle.model.rules import Rules
 from rekindle.policy.believing import among, doubting
 from rekindle.policy.sighting import sight
 from rekindle.policy.unfit import unfit
-from tests.policy.test_rules import HEAD, shows
 from tests.support.job_views import job, kept, pod, view
+from tests.support.rules import HEAD, shows
 from workers.watcher.cluster_index import ClusterIndex
 
 BROKEN: dict[str, Any] = {"conditions": {"Xid": ("True", "79", "")}}

@@ -12,8 +12,8 @@ from rekindle.model.rule_file import rules_of
 from rekindle.policy.device_names import known, plain
 from rekindle.policy.devices import DeviceOfRank, devices
 from rekindle.policy.sighting import sight
-from tests.policy.test_rules import shows
 from tests.support.job_views import job, manager, pod, view
+from tests.support.rules import shows
 
 
 def told(shown: JobView) -> list[tuple[int, str, str]]:
