@@ -1,12 +1,14 @@
 import itertools
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from activities.clusters.api_server import Api
+from activities.clusters.api_server import Api, Object
 from tests.support.foreign import Setting, a_setting
 from tests.support.kubernetes import Namespace, a_namespace, local_kubernetes
+from tests.support.manifests import OVERLAYS, ROOT, WRITTEN_BY_HAND, rendered
 from workers.local_kubernetes.binaries import control_plane_binaries, kubectl
 
 _numbers = itertools.count(1)
@@ -47,3 +49,24 @@ async def setting(kubeconfig: Path, namespace: Namespace) -> AsyncIterator[Setti
 async def namespace(kubeconfig: Path) -> AsyncIterator[Namespace]:
     async with a_namespace(kubeconfig, f"test-{next(_numbers)}") as namespace:
         yield namespace
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    return str(kubectl(print))
+
+
+@pytest.fixture(scope="module")
+def deploy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `deploy`, with the files that docs/kubernetes.md tells to write."""
+    deploy = tmp_path_factory.mktemp("manifests") / "deploy"
+    shutil.copytree(ROOT / "deploy", deploy)
+    for name, text in WRITTEN_BY_HAND.items():
+        (deploy / "overlays" / name).write_text(text)
+    return deploy
+
+
+@pytest.fixture(scope="module")
+def manifests(program: str, deploy: Path) -> dict[str, list[Object]]:
+    """The objects of each overlay."""
+    return {overlay: rendered(program, deploy / "overlays" / overlay) for overlay in OVERLAYS}

@@ -1,13 +1,8 @@
-"""The manifests of `deploy`: what a real API server says of them, and what must hold whoever changes them."""
+"""The manifests of `deploy`: what must hold whoever changes them."""
 
 import importlib.util
-import json
-import os
 import re
-import shutil
-import subprocess
 from base64 import b64decode
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,110 +19,26 @@ from activities.clusters.kubernetes.kinds import TRAINING_JOB
 from rekindle.model.manifest import parse
 from rekindle.model.rule_file import rules_of
 from rekindle.settings import Settings
-from workers.local_kubernetes.binaries import MODULE, kubectl
-from workers.rivals import NAMESPACE, PART_OF, SERVICE
+from tests.support.manifests import (
+    OURS,
+    OVERLAYS,
+    PAGE,
+    chooses,
+    container,
+    environment,
+    every_overlay,
+    named,
+    of_kind,
+    on_the_page,
+    rendered,
+    settings,
+    template,
+    workloads,
+)
+from workers.local_kubernetes.binaries import MODULE
+from workers.rivals import NAMESPACE, SERVICE
 
 pytestmark = pytest.mark.timeout(600)  # the first one of a machine builds kubectl
-
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "kubernetes.md"
-OVERLAYS = sorted(path.parent.name for path in (ROOT / "deploy" / "overlays").glob("*/kustomization.yaml"))
-WRITTEN_BY_HAND = {
-    "mtls/tls.crt": "certificate",
-    "mtls/tls.key": "key",
-    "mtls/ca.crt": "authority",
-    "api-key/temporal.env": "TEMPORAL_API_KEY=a-key",
-}
-ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-FLOW = ("PriorityLevelConfiguration", "FlowSchema")
-PROCESSES = ("control", "gateway", "watcher", "operator")
-OURS = {PART_OF: "rekindle"}
-
-every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
-
-
-# ---- what the manifests say
-
-
-@pytest.fixture(scope="module")
-def program() -> str:
-    return str(kubectl(print))
-
-
-@pytest.fixture(scope="module")
-def deploy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of `deploy`, with the files that docs/kubernetes.md tells to write."""
-    deploy = tmp_path_factory.mktemp("manifests") / "deploy"
-    shutil.copytree(ROOT / "deploy", deploy)
-    for name, text in WRITTEN_BY_HAND.items():
-        (deploy / "overlays" / name).write_text(text)
-    return deploy
-
-
-@pytest.fixture(scope="module")
-def manifests(program: str, deploy: Path) -> dict[str, list[Object]]:
-    """The objects of each overlay."""
-    return {overlay: rendered(program, deploy / "overlays" / overlay) for overlay in OVERLAYS}
-
-
-def rendered(program: str, overlay: Path) -> list[Object]:
-    done = subprocess.run([program, "kustomize", str(overlay)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
-    return [one for one in objects if one["kind"] in kinds]
-
-
-def workloads(objects: list[Object]) -> list[Object]:
-    found = of_kind(objects, "Deployment", "StatefulSet")
-    assert {one["metadata"]["name"] for one in found} == {f"rekindle-{name}" for name in PROCESSES}
-    return found
-
-
-def template(one: Object) -> Object:
-    found: Object = one["spec"]["template"]
-    return found
-
-
-def container(one: Object) -> Object:
-    found: list[Object] = template(one)["spec"]["containers"]
-    return found[0]
-
-
-def chooses(selector: dict[str, str], one: Object) -> bool:
-    labels: dict[str, str] = template(one)["metadata"]["labels"]
-    return selector.items() <= labels.items()
-
-
-def named(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = [one for one in of_kind(objects, kind) if one["metadata"]["name"] == name]
-    return found
-
-
-def environment(objects: list[Object], one: Object) -> dict[str, str]:
-    """What a kubelet would give to the container, less what its image brings."""
-    found: dict[str, str] = {}
-    for source in container(one)["envFrom"]:
-        if reference := source.get("configMapRef"):
-            found |= named(objects, "ConfigMap", reference["name"])["data"]
-        else:
-            secret = named(objects, "Secret", source["secretRef"]["name"])
-            found |= {key: b64decode(value).decode() for key, value in secret["data"].items()}
-    fields = {"metadata.name": f"{one['metadata']['name']}-0", "status.podIP": "10.0.0.7"}
-    for variable in container(one).get("env", []):
-        found[variable["name"]] = variable.get("value") or fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
-    return found
-
-
-def settings(objects: list[Object], one: Object, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the process of a container reads."""
-    for name in [name for name in os.environ if name.startswith("REKINDLE_")]:
-        monkeypatch.delenv(name)
-    for name, value in environment(objects, one).items():
-        monkeypatch.setenv(name, value)
-    return Settings()
 
 
 @every_overlay
@@ -300,20 +211,6 @@ def test_no_overlay_opens_temporal(overlay: str, manifests: dict[str, list[Objec
     assert not TEMPORAL_PORTS & (served | listened | admitted)
 
 
-def test_the_policy_of_the_page_closes_temporal(cluster: "Kubectl") -> None:
-    """From other namespaces only our own pods come in, and only to its one port; the API server takes the object."""
-    policy = yaml.safe_load(on_the_page("NetworkPolicy"))
-    own, ours = policy["spec"]["ingress"]
-    assert policy["spec"]["podSelector"] == {}
-    assert own == {"from": [{"podSelector": {}}]}
-    (peer,) = ours["from"]
-    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
-    assert peer["podSelector"]["matchLabels"] == OURS
-    assert ours["ports"] == [{"port": 7233, "protocol": "TCP"}]
-    policy["metadata"]["namespace"] = NAMESPACE
-    cluster("create", "--dry-run=server", "-f", "-", objects=[policy])
-
-
 @pytest.mark.parametrize("overlay", ["observe", "take-over"])
 def test_beside_mindcluster_the_namespace_stays_as_it_is(
     overlay: str, manifests: dict[str, list[Object]], monkeypatch: pytest.MonkeyPatch
@@ -369,14 +266,6 @@ def test_the_page_names_every_overlay() -> None:
     assert set(re.findall(r"deploy/overlays/([a-z-]+)", PAGE.read_text())) == set(OVERLAYS)
 
 
-def on_the_page(kind: str) -> str:
-    """The example of an object, as the page has it."""
-    (written,) = [
-        text for text in re.findall(r"```yaml\n(apiVersion:.*?)```", PAGE.read_text(), re.DOTALL) if f"kind: {kind}" in text
-    ]
-    return str(written)
-
-
 async def test_the_job_of_the_page_is_a_job(kubeconfig: Path) -> None:
     """`rekindle submit` reads it, and the API server takes it as it is."""
     job = yaml.safe_load(on_the_page("TrainingJob"))
@@ -405,147 +294,3 @@ def test_kubectl_is_of_the_version_of_the_control_plane() -> None:
     """Both modules pin the same Kubernetes."""
     pinned = [re.findall(r"k8s\.io/kubernetes (v\S+)", (path / "go.mod").read_text()) for path in (MODULE, MODULE / "kubectl")]
     assert pinned[0] == pinned[1] != []
-
-
-# ---- what a real API server says
-
-
-class Kubectl:
-    """As an administrator of the test's API server."""
-
-    def __init__(self, program: str, kubeconfig: Path) -> None:
-        self._command = [program, f"--kubeconfig={kubeconfig}"]
-
-    def __call__(self, *arguments: str, objects: list[Object] | None = None) -> str:
-        """Its output. `objects` are given to `-f -`."""
-        done = self.attempt(*arguments, objects=objects)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def attempt(self, *arguments: str, objects: list[Object] | None = None) -> subprocess.CompletedProcess[str]:
-        given = yaml.safe_dump_all(objects) if objects else None
-        return subprocess.run([*self._command, *arguments], input=given, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def cluster(program: str, kubeconfig: Path, manifests: dict[str, list[Object]]) -> Iterator[Kubectl]:
-    """What must be there before pods can be judged: the namespace, which stays, and the priority and the rules of access."""
-    run, objects = Kubectl(program, kubeconfig), manifests["standalone"]
-    first = of_kind(objects, "Namespace")
-    rest = of_kind(objects, "PriorityClass", *ACCESS)
-    run("apply", "--server-side", "--force-conflicts", "-f", "-", objects=first)
-    run("apply", "--server-side", "--force-conflicts", "-f", "-", objects=rest)
-    yield run
-    run("delete", "--ignore-not-found", "--wait=false", "-f", "-", objects=rest)
-
-
-@every_overlay
-def test_the_server_takes_every_object(overlay: str, cluster: Kubectl, manifests: dict[str, list[Object]]) -> None:
-    """Each object passes the API server's own checks, unknown fields included, as a dry run of what a user does."""
-    said = cluster("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-", objects=manifests[overlay])
-    assert said.count("serverside-applied (server dry run)") == len(manifests[overlay]), said
-
-
-@every_overlay
-def test_pods_are_admitted_where_the_standard_is_restricted(
-    overlay: str, cluster: Kubectl, manifests: dict[str, list[Object]]
-) -> None:
-    """The server's own pod security admission lets every pod of ours into our namespace, and none that may be root."""
-    pods = [bare_pod(one) for one in workloads(manifests[overlay])]
-    assert cluster("create", "--dry-run=server", "-f", "-", objects=pods).count("created (server dry run)") == len(pods)
-    pods[0]["spec"]["securityContext"]["runAsNonRoot"] = False
-    refused = cluster.attempt("create", "--dry-run=server", "-f", "-", objects=pods[:1])
-    assert 'violates PodSecurity "restricted:latest"' in refused.stderr
-
-
-def bare_pod(one: Object) -> Object:
-    metadata = {"name": one["metadata"]["name"], "namespace": NAMESPACE, "labels": template(one)["metadata"]["labels"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template(one)["spec"]}
-
-
-@pytest.mark.parametrize("process", PROCESSES)
-def test_the_server_hears_us_apart_from_all_other_accounts(
-    process: str, cluster: Kubectl, manifests: dict[str, list[Object]]
-) -> None:
-    """What each of our processes asks has a flow and a priority of its own."""
-    objects = of_kind(manifests["standalone"], *FLOW)
-    cluster("apply", "--server-side", "--force-conflicts", "-f", "-", objects=objects)
-    flow = json.loads(cluster("get", "flowschema", "rekindle", "-o", "json"))["metadata"]["uid"]
-    account = f"--as=system:serviceaccount:{NAMESPACE}:rekindle-{process}"
-    tries = (cluster.attempt("get", "--raw", "/api/v1/pods?limit=1", account, "-v=8").stderr.lower() for _ in range(100))
-    assert any(f"x-kubernetes-pf-flowschema-uid: {flow}" in said for said in tries)  # the server takes a moment to heed it
-
-
-MAY = (
-    ("control", "delete", "", "pods", True),
-    ("control", "delete", "", "nodes", False),
-    ("watcher", "watch", "", "nodes", True),
-    ("watcher", "delete", "", "pods", False),
-    ("watcher", "patch", "batch", "jobs", False),
-    ("gateway", "list", "", "pods", True),
-    ("gateway", "delete", "", "pods", False),
-    ("gateway", "create", "authentication.k8s.io", "tokenreviews", True),
-    ("gateway", "create", "", "serviceaccounts/token", False),
-    ("watcher", "create", "authentication.k8s.io", "tokenreviews", False),
-    ("operator", "patch", "rekindle.io", "trainingjobs/status", True),
-    ("operator", "delete", "rekindle.io", "trainingjobs", False),
-    ("control", "get", "", "secrets", False),
-    ("operator", "get", "", "secrets", False),
-)
-
-
-@pytest.mark.parametrize(("account", "verb", "group", "resource", "allowed"), MAY)
-async def test_accounts_may_do_their_work_and_no_more(
-    account: str, verb: str, group: str, resource: str, allowed: bool, cluster: Kubectl, kubeconfig: Path
-) -> None:
-    """In any namespace, as the server's own authorizer says."""
-    assert (
-        await may(kubeconfig, account, {"verb": verb, "group": group, "resource": resource, "namespace": "training"}) is allowed
-    )
-
-
-async def test_a_clusterd_is_looked_for_in_one_place_only(cluster: Kubectl, kubeconfig: Path) -> None:
-    """Who starts may read that one Service, and no other."""
-    for account in ("control", "watcher"):
-        question = {"verb": "get", "resource": "services", "name": SERVICE, "namespace": NAMESPACE}
-        assert await may(kubeconfig, account, question)
-        assert not await may(kubeconfig, account, {**question, "namespace": "training"})
-        assert not await may(kubeconfig, account, {**question, "name": "another"})
-
-
-async def may(kubeconfig: Path, account: str, question: Object) -> bool:
-    resource, _, part = question["resource"].partition("/")
-    asked = {**question, "resource": resource, "subresource": part}
-    spec = {"user": f"system:serviceaccount:{NAMESPACE}:rekindle-{account}", "resourceAttributes": asked}
-    async with Api(kubeconfig) as api:
-        answer = await api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
-    return bool(answer["status"]["allowed"])
-
-
-def test_taking_over_keeps_the_address_of_the_service(cluster: Kubectl, manifests: dict[str, list[Object]]) -> None:
-    """Jobs that run know it as a number. However ClusterD's Service was made, ours has none of its selector; and back again."""
-    metadata = {"name": SERVICE, "namespace": NAMESPACE, "labels": {"app": "clusterd"}}
-    spec = {"selector": {"app": "clusterd"}, "ports": [{"port": 8899, "targetPort": 8899}]}
-    theirs: Object = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
-    ours = of_kind(manifests["take-over"], "Service")
-
-    def service() -> Object:
-        found: Object = json.loads(cluster("get", "-n", NAMESPACE, "service", SERVICE, "-o", "json"))
-        return found
-
-    cluster("create", "-f", "-", objects=[theirs])
-    try:
-        before = service()
-        cluster("apply", "--server-side", "--force-conflicts", "-f", "-", objects=ours)
-        after = service()
-        assert after["spec"]["clusterIP"] == before["spec"]["clusterIP"]
-        assert after["spec"]["selector"] == ours[0]["spec"]["selector"]
-        assert [port["targetPort"] for port in after["spec"]["ports"]] == ["grpc"]
-        cluster("apply", "--server-side", "--force-conflicts", "-f", "-", objects=[theirs])
-        cluster("label", "-n", NAMESPACE, "service", SERVICE, f"{PART_OF}-")
-        back = service()
-        assert back["spec"]["clusterIP"] == before["spec"]["clusterIP"]
-        assert back["spec"]["selector"] == spec["selector"]
-        assert PART_OF not in back["metadata"]["labels"]
-    finally:
-        cluster("delete", "-n", NAMESPACE, "service", SERVICE)

@@ -1,0 +1,485 @@
+"""The largest examples of what crosses Temporal, for the largest jobs that the product serves."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.testing import ActivityEnvironment
+
+from activities.pods import PodActivities
+from rekindle.model import activity_values, explained, recovery
+from rekindle.model import stress as stress_values
+from rekindle.model.cluster import ClusterEvent, JobPhase, JobView, PodPhase
+from rekindle.model.explained import FactNow, Mark, NodeNow, NodesNow, NodesRequest, PodThere, There
+from rekindle.model.fault import (
+    EXPECTED_HOLDER,
+    HOLDER_LENGTH,
+    TRAINING_SIDE,
+    Fault,
+    FaultKind,
+    FaultReport,
+    FaultsNow,
+    FaultType,
+    FaultyRanks,
+    ManagerGone,
+    Sighting,
+)
+from rekindle.model.job import Job, JobId, SubHealthStrategy
+from rekindle.model.limits import Limits
+from rekindle.model.links import MOST_NODES, MOST_ON_BACKUP, LinksReset, NodeLinks, OnBackup, Placed
+from rekindle.model.maintenance import KEPT_MOVES, FailoverRequest, Maintenance, Move, SwitchBack
+from rekindle.model.plan import (
+    KEPT_ROWS,
+    MOST_ENTRIES,
+    MOST_JOBS,
+    MOST_LEAVES,
+    MOST_LEFT,
+    MOST_LINKS,
+    Control,
+    FailOver,
+    Forecast,
+    ForecastRow,
+    JobMove,
+    JobOnLeaf,
+    Leaf,
+    LeafDone,
+    LeafView,
+    MoveBack,
+    Moved,
+    SurveyLeafRequest,
+    SwitchPlan,
+    Upgrade,
+    UpgradeRequest,
+    Where,
+    Word,
+)
+from rekindle.model.recovery import Incident, Mode, ModeRequest, Outcome, PodRef
+from rekindle.model.sizes import LONGEST_NAME, LONGEST_NOTE, LONGEST_TEXT, MOST_PODS, MOST_RANKS, MOST_STANDBYS
+from rekindle.model.state import KEPT_INCIDENTS, Contact, JobState, JobStatus, Registration, Remembered, Standing
+from rekindle.model.stress import MOST_TESTED_NODES, OpResult, RankOps, StressRequest, StressResults, StressTargets
+from rekindle.policy import cases, nodes, stress
+from rekindle.policy.cases import Case
+from rekindle.policy.devices import DeviceOfRank
+from rekindle.policy.eligibility import MOST_REPLACED
+from rekindle.policy.plans import TOLD
+from rekindle.policy.pod_ranks import TOLD_PROBLEMS
+from rekindle.policy.requests import MOST_OPS
+from rekindle.policy.sighting import sight
+from tests.support.job_views import job as a_job_object
+from tests.support.job_views import node as a_node
+from tests.support.job_views import pod as a_pod
+from tests.support.scripted_cluster import ScriptedCluster
+from workflows import faults, memory
+from workflows.incident import LOOKED_AT, IncidentRun, Memory
+
+NOW = datetime(2026, 7, 27, 12, 0, tzinfo=UTC)
+
+
+TEXT = "x" * LONGEST_TEXT
+
+
+NOTE = "x" * LONGEST_NOTE
+
+
+MOST_MOVES = MOST_JOBS + MOST_LEFT
+"""Of the jobs of one leaf, and of those that were left on their backup links before."""
+
+
+FAILED_PODS = 1_250
+
+
+NAME = "a-training-job-with-a-name-of-the-usual-length-of-large-ones"
+
+
+def a_name(number: int) -> str:
+    """As long as Kubernetes allows."""
+    return f"{NAME}-worker-{number:05}".ljust(LONGEST_NAME, "x")
+
+
+JOBS = {
+    "10,000 ranks, 2 a pod": Job(id=JobId("u" * 36), name=a_name(0), pods=MOST_PODS, ranks_per_pod=2),
+    "10,000 ranks, 8 a pod": Job(id=JobId("u" * 36), name=a_name(0), pods=MOST_RANKS // 8, ranks_per_pod=8),
+    "5,000 pods": Job(id=JobId("u" * 36), name=a_name(0), pods=MOST_PODS),
+}
+
+
+LINKS = tuple(
+    NodeLinks(node=a_name(number), devices=tuple(f"{device:016}" for device in range(MOST_ON_BACKUP // MOST_NODES)), backup=True)
+    for number in range(MOST_NODES)
+)
+
+
+PLACED = tuple(
+    Placed(
+        node=one.node,
+        devices=one.devices,
+        backup=True,
+        ranks=tuple((2 * rank,) for rank in range(place, place + len(one.devices))),
+    )
+    for place, one in enumerate(LINKS)
+)
+
+
+EVERY_SECOND = tuple(range(0, 2 * MOST_ON_BACKUP, 2))
+
+
+def leaves(count: int) -> tuple[Leaf, ...]:
+    """A plan's, with as many nodes and links as it may have."""
+    each = MOST_LINKS // MOST_ENTRIES
+    nodes = [
+        NodeLinks(node=a_name(number), devices=tuple(f"{device:016}" for device in range(each)), backup=False)
+        for number in range(MOST_ENTRIES)
+    ]
+    size = MOST_ENTRIES // count
+    return tuple(Leaf(name=NOTE, links=tuple(nodes[number * size : (number + 1) * size])) for number in range(count))
+
+
+def upgrades(request: FailoverRequest) -> list[Any]:
+    """What the upgrade of a switch takes and answers, as large as it may be."""
+    one_leaf = leaves(2)[0]
+    entries = sum((leaf.links for leaf in leaves(MOST_LEAVES)), ())
+    move = JobMove(job_id="u" * 36, job=a_name(0), leaf=0, maintenance=TEXT[:800], where=Where.LEFT, what=NOTE, reason=NOTE)
+    note = Move(at=NOW, what=NOTE)
+    done = LeafDone(name=NOTE, returned=MOST_JOBS, skipped=MOST_JOBS, left=MOST_JOBS)
+    known = Upgrade(
+        switch="s" * 63,
+        leaves=(NOTE,) * MOST_LEAVES,
+        moves=(move,) * MOST_MOVES,
+        done=(done,) * MOST_LEAVES,
+        notes=(note,) * KEPT_MOVES,
+    )
+    plan = SwitchPlan(switch="s" * 63, carries=entries, leaves=leaves(MOST_LEAVES), jobs=(NOTE,) * MOST_JOBS)
+    places = [Placed(**dict(one), ranks=tuple((9_999,) for _ in one.devices)) for one in entries]
+    each = MOST_ENTRIES // MOST_JOBS
+    jobs = tuple(
+        JobOnLeaf(
+            job_id="u" * 36,
+            job=a_name(number),
+            maintenance=TEXT[:800],
+            move=tuple(places[number * each : (number + 1) * each]),
+            busy=NOTE,
+            problem=NOTE,
+        )
+        for number in range(MOST_JOBS)
+    )
+    row = ForecastRow(leaf=NOTE, job=a_name(0), devices=NOTE, ranks=NOTE, problem=NOTE, info=NOTE)
+    return [
+        UpgradeRequest(plan=plan, requested_by=NOTE),
+        UpgradeRequest(plan=plan.model_copy(update={"carries": ()}), requested_by=NOTE, known=known),
+        known,
+        Control(word=Word.PROCEED, requested_by=NOTE),
+        SurveyLeafRequest(leaf=one_leaf, jobs=(NOTE,) * MOST_JOBS),
+        LeafView(jobs=jobs, problems=(NOTE,) * TOLD),
+        Forecast(leaves=(NOTE,) * MOST_LEAVES, rows=(row,) * KEPT_ROWS, refused=(NOTE,) * TOLD),
+        FailOver(maintenance=TEXT, request=request, whose=NOTE),
+        MoveBack(maintenance=TEXT, requested_by=NOTE),
+        Moved(problem=NOTE, info=NOTE),
+    ]
+
+
+def long_fault(job: Job, number: int, kind: FaultKind, source: str = "test") -> Fault:
+    """With everything in it that a fault may have."""
+    return Fault(
+        id=f"{'u' * 36}/{number}/{'c' * 80}/2026-01-01T00:00:00+00:00",
+        kind=kind,
+        pod_ranks=(number,),
+        ranks=tuple(job.ranks_of(number)),
+        node=a_name(number),
+        pod=a_name(number),
+        pod_uids=("u" * 36,),
+        generation="g" * 36,
+        code="c" * 80,
+        message=TEXT,
+        seen_at=NOW,
+        source=source,
+    )
+
+
+def process_fault(ranks: Sequence[int]) -> Fault:
+    """As the training side tells it."""
+    details = (FaultyRanks(ranks=tuple(ranks), device="d" * 64, code="c" * 80),)
+    return Fault(id="processes", kind=FaultKind.PROCESS, ranks=tuple(ranks), details=details, message=TEXT, source=TRAINING_SIDE)
+
+
+def worst_view(job: Job) -> JobView:
+    """A quarter of the pods failed, the nodes of all others are lost and sub-healthy at once, and no standby lives."""
+    failed = dict.fromkeys(range(0, job.pods, 4), PodPhase.FAILED)
+    pods = [
+        a_pod(
+            number,
+            f"{number:08x}".ljust(36, "u"),
+            name=a_name(number),
+            node=a_name(number),
+            phase=failed.get(number, PodPhase.RUNNING),
+            message=TEXT,
+        )
+        for number in range(job.pods)
+    ]
+    ended = {"node": a_name(0), "phase": PodPhase.FAILED, "message": TEXT}
+    standbys = [a_pod(None, "u" * 36, name=a_name(number), standby=True, **ended) for number in range(MOST_STANDBYS)]
+    nodes = [a_node(a_name(number), sick="c" * 80, ready="False", words=TEXT) for number in range(1, job.pods, 4)]
+    return JobView(job=a_job_object(pods=job.pods, each=job.ranks_per_pod), pods=(*pods, *standbys), nodes=tuple(nodes))
+
+
+STRESS = StressRequest(nodes={a_name(number): tuple(range(MOST_OPS)) for number in range(MOST_TESTED_NODES)})
+
+
+def asked_of(job: Job) -> tuple[RankOps, ...]:
+    """Every second rank makes other checks than its neighbour."""
+    return tuple(RankOps(ops=(0, 1, 2)[: 3 - half], ranks=tuple(range(half, job.ranks, 2))) for half in (0, 1))
+
+
+def results_of(job: Job) -> StressResults:
+    """Every second rank has a fault, all of them say a lot."""
+    codes = {0: "2", 1: "0"}
+    said = {
+        str(rank): dict.fromkeys(("aic", "hccs", "memory"), OpResult(code=codes[rank % 2], result=TEXT))
+        for rank in range(job.ranks)
+    }
+    return stress.told(said, job.ranks)
+
+
+def findings_of(job: Job) -> stress_values.Tested:
+    devices = [
+        DeviceOfRank(rank, rank // job.ranks_per_pod, a_name(rank // job.ranks_per_pod), "0", "u") for rank in range(job.ranks)
+    ]
+    found = stress.tested(results_of(job), dict.fromkeys(range(job.ranks), (0, 1, 2)), devices)
+    return found.model_copy(update={"failed": TEXT})
+
+
+def ended(outcome: Outcome) -> recovery.Verdict:
+    """Without what was heard of each rank."""
+    return recovery.Verdict(
+        mode=Mode.JOB_RESCHEDULING,
+        outcome=outcome,
+        reason=TEXT * 3,
+        phases=tuple(recovery.Phase(name="p" * 60, seconds=1.0, note=TEXT) for _ in range(8)),
+        look_at=TEXT,
+        restarted_at=NOW,
+        switched=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),),
+    )
+
+
+def verdict(job: Job) -> recovery.Verdict:
+    found = (long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
+    return ended(Outcome.RECOVERED).with_(tested=findings_of(job), found=found, unread=reports(job)[:1], situation=situation(job))
+
+
+def situation(job: Job) -> recovery.Situation:
+    """Every second rank is faulty, by turns of memory and of the network, which are the longest texts; all pods but one leave."""
+    faulty = tuple(recovery.FaultRank(rank=rank, type=FaultType(f"{rank % 4}")) for rank in range(0, job.ranks, 2))
+    announced = tuple(recovery.FaultRank(rank=rank) for rank in range(0, job.ranks, 2))
+    return recovery.Situation(
+        attempt="u" * 60,
+        faulty=faulty,
+        reported=faulty,
+        announced=announced,
+        leaving=tuple(range(1, job.pods)),
+        offered=True,
+        offers=tuple("s" * 64 for _ in range(32)),
+        answer_by=NOW,
+        told_on="u" * 36,
+        unread=reports(job)[:1],
+        heard=tuple(recovery.Heard(id="u" * 32, mark="m" * 16) for _ in range(20)),
+    )
+
+
+def pod_ref(number: int) -> PodRef:
+    return PodRef(name=a_name(number), uid="u" * 36, node=a_name(number), rank=number)
+
+
+def reports(job: Job) -> tuple[recovery.Report, ...]:
+    """Every rank is faulty, or isolated."""
+    everyone = tuple(recovery.FaultRank(rank=rank) for rank in range(job.ranks))
+    strategies = tuple("s" * 64 for _ in range(32))
+    return (
+        recovery.Report(kind=recovery.ReportKind.STOP_COMPLETE, info="i" * 1000, fault_ranks=everyone),
+        recovery.Report(kind=recovery.ReportKind.STRATEGIES, strategies=strategies, fault_ranks=everyone),
+        recovery.Report(kind=recovery.ReportKind.STRESS, info="i" * 1000, results=results_of(job)),
+        recovery.Report(kind=recovery.ReportKind.STATUS, info="i" * 1000, isolate_ranks=tuple(range(job.ranks))),
+    )
+
+
+def incident_of(number: int, case: Case, policy: SubHealthStrategy) -> Incident:
+    """Escalated, and recovered by a restart."""
+    ladder = (ended(Outcome.ESCALATE), ended(Outcome.RECOVERED))
+    return Incident(
+        number=number,
+        summary=case.summary,
+        started_at=NOW,
+        seconds=1.0,
+        verdict=Outcome.RECOVERED,
+        ladder=ladder,
+        policy_after=policy,
+        faults=case.faults,
+    )
+
+
+def worn(job: Job, sighting: Sighting) -> JobState:
+    """The state of a job that had twenty bad incidents and as many requests, and that is as bad as it can be again."""
+    found = JobState.of(job.model_copy(update={"sub_health": SubHealthStrategy.HOT_SWITCH}))
+    answer = verdict(job)
+    for number in range(KEPT_INCIDENTS + 1):
+        found = bad(found, sighting)
+        case = cases.next_case(found.with_(problems=()), NOW)
+        assert case
+        found = memory.concluded(memory.begun(found, case), case, incident_of(number, case, found.policy))
+        found = memory.answered(found, "r" * 36, answer)
+    found = bad(found, sighting).with_(links=(OnBackup(ranks=EVERY_SECOND, maintenance=TEXT),))
+    case = cases.next_case(found.with_(problems=()), NOW)
+    assert case
+    return memory.judged(found, case, f"given_up: {TEXT}")
+
+
+def bad(found: JobState, sighting: Sighting) -> JobState:
+    """As the watcher, the training side and people see it."""
+    job = found.job
+    problems = tuple(f"pod {a_name(number)} carries no rank" for number in range(TOLD_PROBLEMS + 1))
+    found = memory.sighted(found, sighting.model_copy(update={"problems": problems}), NOW, restarting=False)
+    of_failed_pods = [rank for pod_rank in range(0, job.pods, 4) for rank in job.ranks_of(pod_rank)]
+    found = memory.reported(found, FaultReport(faults=(process_fault(of_failed_pods),)), NOW)
+    for number in range(40):
+        for kind in (FaultKind.NODE, FaultKind.SUB_HEALTH):
+            report = FaultReport(faults=(long_fault(job, number, kind),))
+            if not faults.room_problem(found, report):
+                found = memory.reported(found, report, NOW)
+    return found
+
+
+def of_a_recovery(job: Job, found: JobState) -> list[Any]:
+    """What the entity gives to a mode, and tells it while it runs."""
+    case = cases.next_case(found.with_(problems=(), faults=tuple(Standing(fault=one.fault) for one in found.faults)), NOW)
+    assert case
+    run = IncidentRun.__new__(IncidentRun)
+    run.case, run._known, run._number = case, Memory(found), 1  # without a workflow around it
+    run._situation = situation(job).with_(faults=case.faults)
+    gone = ManagerGone(how=f"manager {'u' * LONGEST_NAME}/{NOW.isoformat()} is another process")
+    return [run._context(NOW), FaultsNow(faults=case.faults), gone]
+
+
+async def answers(job: Job, phase: PodPhase) -> list[Any]:
+    """What the activities answer for all pods of a job in one phase."""
+    cluster = ScriptedCluster(job, nodes=job.pods)
+    for pod in list(cluster.pods_by_name.values()):
+        cluster._put(pod.model_copy(update={"status": pod.status.model_copy(update={"phase": phase, "message": TEXT})}))
+    pods = PodActivities(cluster)
+    restart = activity_values.Restart(job_id=job.id, generation="g" * 36)
+    old = restart.model_copy(update={"youngest": datetime.now(UTC)})
+    new = activity_values.NewPodsRequest(restart=restart, pods=job.pods)
+    calls: list[tuple[Callable[..., Any], Any]] = [
+        (pods.await_new_running, new),
+        (pods.look_at_new_pods, new),
+        (pods.await_old_gone, activity_values.OldPodsRequest(restart=old, within=timedelta(0))),
+        (pods.ensure_pods, activity_values.StartRequest(job_id=job.id, generation="g", avoid_nodes=())),
+        (pods.delete_pods, activity_values.StopRequest(job_id=job.id, grace_seconds=0)),
+    ]
+    return [await ActivityEnvironment().run(call, request) for call, request in calls]
+
+
+async def examples(job: Job) -> list[Any]:
+    """The largest of everything."""
+    event = ClusterEvent(name=job.name, kind=job.kind, reason="RecoveryGivenUp", message=TEXT * 2)
+    everywhere = [long_fault(job, number, FaultKind.NODE) for number in range(job.pods)]
+    avoided = nodes.to_avoid(everywhere, SubHealthStrategy.IGNORE)
+    restart = activity_values.Restart(job_id=job.id, generation="g" * 36, youngest=NOW)
+    sighting = sight(worst_view(job))
+    request = ModeRequest(mode=Mode.LINK_SWITCH, pod_rank=1, links=LINKS, stress=STRESS, requested_by=TEXT, front=TEXT)
+    moves = (Move(at=NOW, what=TEXT * 9, outcome=Outcome.RECOVERED, reason=TEXT * 9),) * KEPT_MOVES
+    maintenance = Maintenance(job_id=job.id, job=TEXT, on_backup=PLACED, moves=moves)
+    found = worn(job, sighting)
+    failover = FailoverRequest(job=TEXT, name=TEXT, links=LINKS, requested_by=TEXT, known=maintenance)
+    remembered = Remembered(recovery=TEXT, downgrade=TEXT, restarts=(NOW,) * 5)
+    looked_at = tuple(fault.node for fault in everywhere[:LOOKED_AT])
+    largest = [await answers(job, phase) for phase in (PodPhase.PENDING, PodPhase.FAILED)]
+    return [
+        *of_a_recovery(job, found),
+        *(answer for some in largest for answer in some),
+        *reports(job),
+        FaultReport(faults=(process_fault(range(0, job.ranks, 2)),)),  # every second rank is the longest text
+        sighting,
+        found,
+        JobStatus(state=found, running=Mode.JOB_RESCHEDULING, recovery=TEXT, request=TEXT, front=TEXT),
+        Contact(ended=TEXT, progress=recovery.Progress(incarnation=TEXT, step=1)),
+        Registration(job=job, sighting=sighting, remembered=remembered, holders=(EXPECTED_HOLDER * HOLDER_LENGTH,) * job.pods),
+        activity_values.ResolveLinksRequest(job_id=job.id, links=LINKS),
+        activity_values.LinkTargets(links=PLACED, problem=TEXT),
+        activity_values.TargetsRequest(job_id=job.id, stress=STRESS, accepted=(0, 1, 2)),
+        StressTargets(asked=asked_of(job), problem=TEXT),
+        activity_values.FindingsRequest(job_id=job.id, asked=asked_of(job), results=results_of(job), why=TEXT),
+        activity_values.Found(
+            tested=findings_of(job), faults=(long_fault(job, 1, FaultKind.POD), process_fault(range(0, job.ranks, 2)))
+        ),
+        recovery.Order(job_id=job.id, uuid="u" * 50, signal_type="s", stress=asked_of(job)),
+        maintenance,
+        failover,
+        *upgrades(failover.model_copy(update={"known": None})),
+        SwitchBack(links=LINKS, requested_by=TEXT),
+        LinksReset(ranks=EVERY_SECOND, why=TEXT),
+        activity_values.StandbysRequest(job_id=job.id, count=MOST_STANDBYS, avoid_nodes=avoided),
+        activity_values.StandbysNow(standbys=sighting.standbys),
+        activity_values.SweepRequest(job_id=job.id, pods=tuple(pod_ref(rank) for rank in range(memory.KEPT_PODS))),
+        activity_values.Survey(exists=True, sighting=sighting, nodes=looked_at),
+        activity_values.SurveyRequest(job_id=job.id, nodes=looked_at),
+        activity_values.RecoveryEnd(settled=True, words=TEXT, verdict=verdict(job)),
+        activity_values.RememberRequest(job_id=job.id, memory=remembered),
+        activity_values.WithdrawRequest(job_id=job.id, request_id=TEXT),
+        NodesRequest(names=tuple(a_name(number) for number in range(explained.MOST_NODES)), mark=Mark.BROKEN, reason=TEXT[:300]),
+        nodes_seen(),
+        NodesNow(nodes=nodes_seen().nodes[:1], there=pods_there()),
+        verdict(job),
+        request,
+        recovery.Order(
+            job_id=job.id, uuid="u" * 50, signal_type="s", fault_ranks=tuple(recovery.FaultRank(rank=r) for r in range(job.ranks))
+        ),
+        recovery.Receipt(info=TEXT),
+        recovery.Attachment(queue=TEXT, session=TEXT, since=NOW),
+        recovery.Progress(incarnation=TEXT, step=1),
+        activity_values.AskRequest(job_id=job.id, request=request, request_id=TEXT),
+        activity_values.Backup(old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.Replacement(old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.MadeAnewRequest(
+            job_id=job.id,
+            held=tuple(
+                activity_values.Held(pod_rank=rank, holder="u" * HOLDER_LENGTH, told=True) for rank in range(MOST_REPLACED)
+            ),
+            lost_nodes=avoided,
+            within=Limits().replacement_scheduled,
+        ),
+        activity_values.MadeAnew(
+            moved=(recovery.Switched(pod_rank=1, before=pod_ref(1), after=pod_ref(2)),) * MOST_REPLACED, missing=TEXT * 5
+        ),
+        activity_values.BackupRequest(job_id=job.id, pod_rank=1, name_suffix="1", avoid_nodes=avoided),
+        activity_values.EndSession(job_id=job.id, session=TEXT, reason=TEXT),
+        activity_values.EventRequest(job_id=job.id, event=event),
+        activity_values.JobRequest(job_id=job.id),
+        activity_values.JobLook(phase=JobPhase.RUNNING),
+        activity_values.NewPodsRequest(restart=restart, pods=job.pods),
+        activity_values.OldPodsRequest(restart=restart, within=Limits().pods_stopped),
+        activity_values.PodsRequest(job_id=job.id, pods=(pod_ref(1), pod_ref(2)), within=Limits().pause),
+        activity_values.PolicyRequest(job_id=job.id, strategy="ignore", reason=TEXT),
+        activity_values.Scheduled(node=a_name(1), message=TEXT * 5),
+        activity_values.StartRequest(job_id=job.id, generation="g" * 36, avoid_nodes=avoided),
+        activity_values.StopRequest(job_id=job.id, grace_seconds=5, lost_nodes=avoided),
+        activity_values.Swap(old_deleted=False, message=TEXT * 5),
+        activity_values.SwapRequest(job_id=job.id, old=pod_ref(1), backup=pod_ref(2)),
+        activity_values.TerminateRequest(workflow_id=TEXT, reason=TEXT),
+        (pod_ref(1), pod_ref(2)),
+        TEXT,
+    ]
+
+
+def pods_there() -> There:
+    """As many pods of jobs as are shown of one node."""
+    pod = PodThere(job_id=f"{'n' * 63}.{'j' * 63}", name="p" * 253, uid="u" * 36, pod_rank=9_999)
+    return There(cordoned=True, rule="r" * 60, refused="w" * LONGEST_NOTE, pods=(pod,) * explained.MOST_THERE)
+
+
+def nodes_seen() -> NodesNow:
+    """As many nodes as a list has, each with all that is shown of it."""
+    long = "n" * LONGEST_NOTE
+    fact = FactNow(saw="s" * 120, message="m" * 160, since=NOW, devices=("0",) * 8, rule="r" * 60, then="sub-health")
+    seen = [
+        NodeNow(name=a_name(number), lost=long, silenced=long, isolated=long, facts=(fact,) * explained.FEW_FACTS, more=9)
+        for number in range(explained.MOST_NODES)
+    ]
+    return NodesNow(nodes=tuple(seen), count=5000, more=4900)
