@@ -364,6 +364,7 @@ class Standing(google.protobuf.message.Message):
     REPLICAS_FIELD_NUMBER: builtins.int
     FAULT_FIELD_NUMBER: builtins.int
     KEPT_FIELD_NUMBER: builtins.int
+    FINAL_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     place: Global___Standing.Place.ValueType
@@ -371,6 +372,10 @@ class Standing(google.protobuf.message.Message):
     """What failed here; empty: nothing but the communicator."""
     fault: Global___Standing.Fault.ValueType
     """Of what kind `reason` is."""
+    final: builtins.bool
+    """No repair helps: what ranks hold in common differs, or the script breaks a rule. `reason` says which. Training begins again at
+    its last checkpoint, or ends.
+    """
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """As in `Paused`."""
@@ -388,8 +393,9 @@ class Standing(google.protobuf.message.Message):
         replicas: collections.abc.Iterable[builtins.int] | None = ...,
         fault: Global___Standing.Fault.ValueType = ...,
         kept: collections.abc.Iterable[Global___Kept] | None = ...,
+        final: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fault", b"fault", "kept", b"kept", "place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fault", b"fault", "final", b"final", "kept", b"kept", "place", b"place", "reason", b"reason", "replicas", b"replicas", "step", b"step"]) -> None: ...
 
 Global___Standing: typing_extensions.TypeAlias = Standing
 

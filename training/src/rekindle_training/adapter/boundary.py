@@ -3,7 +3,7 @@
 Random numbers, the data position, buffers (which a forward pass changes), extra state, which modules train, gradients that are
 being gathered, the options of optimizers and what small objects such as a scheduler keep. Parameters and large averages change in
 an update only, and are watched by one element of each: where they did not, a rank cannot go back, and says so. Moments are not
-watched.
+watched. Parameters that no optimizer updates are copied once they were seen to move.
 """
 
 import copy
@@ -17,7 +17,9 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as torch_modules
 
-from rekindle_training.adapter.data_parallel import DataParallel
+from rekindle_training.adapter.copies import Moving, Updated
+from rekindle_training.adapter.data_parallel import DataParallel, Flags
+from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
@@ -62,11 +64,14 @@ class _Moment:
     trains: list[bool]
     extra: list[tuple[torch.nn.Module, Any]]
     sample: list[torch.Tensor]
+    flags: list[list[Flags]]
 
 
 @dataclass
 class Boundary:
     trained: Trained
+    repeats_updates: bool = False
+    """Parameters and the state of optimizers are copied, too."""
     _moment: _Moment | None = None
     _modules: list[torch.nn.Module] = field(default_factory=list)
     _parameters: list[torch.nn.Parameter] = field(default_factory=list)
@@ -90,10 +95,14 @@ class Boundary:
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
         self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        self._wrappers = [thing for thing in objects.values() if isinstance(thing, DataParallel | FullySharded)]
         self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
         others = {name: thing for name, thing in objects.items() if not _is_known(thing)}
-        self._small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL}
-        self._large = {name: thing for name, thing in others.items() if name not in self._small}
+        self._updated = Updated(self._optimizers) if self.repeats_updates else None
+        knows_all = isinstance(self.trained.optimizer, torch.optim.Optimizer) and self._updated is None
+        self._moving = Moving(self._optimizers) if knows_all else None
+        self.small = {name: thing for name, thing in others.items() if _size(thing) <= SMALL or self.repeats_updates}
+        self._large = {name: thing for name, thing in others.items() if name not in self.small}
         for register in (
             torch_modules.register_module_module_registration_hook,
             torch_modules.register_module_parameter_registration_hook,
@@ -106,16 +115,21 @@ class Boundary:
         if self._has_grown:
             self._look_again()
         before = self._moment
+        if self._updated is not None:
+            self._updated.take(self._parameters)
+        if self._moving is not None:
+            self._moving.remember(self._parameters)
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
             gradients=[_gradient(parameter.grad, copied=self._gathers is not False) for parameter in self._parameters],
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
-            small={name: copy.deepcopy(thing.state_dict()) for name, thing in self._small.items()},
+            small={name: copy.deepcopy(thing.state_dict()) for name, thing in self.small.items()},
             modes=[module.training for module in self._modules],
             trains=[parameter.requires_grad for parameter in self._parameters],
             extra=[(module, copy.deepcopy(module.get_extra_state())) for module in self._keep_extra],
             sample=self._sample(),
+            flags=[wrappers.flags() for wrappers in self._wrappers],
         )
         return self._moment.own
 
@@ -128,6 +142,9 @@ class Boundary:
         moment = self._moment
         assert moment is not None
         self._find_parameters()
+        for copied in (self._updated, self._moving):
+            if copied is not None:
+                copied.put_back()
         now = self._sample()
         if len(now) != len(moment.sample) or not all(map(torch.equal, now, moment.sample)):
             raise CannotGoBack("parameters or a large object of `state` changed before the update")
@@ -137,8 +154,10 @@ class Boundary:
             for group, options in zip(optimizer.param_groups, groups, strict=True):
                 _put_options(group, options)
         for name, content in moment.small.items():
-            self._small[name].load_state_dict(copy.deepcopy(content))
+            self.small[name].load_state_dict(copy.deepcopy(content))
         self._reset_scalers()
+        for wrappers, flags in zip(self._wrappers, moment.flags, strict=True):
+            wrappers.put_flags(flags)
         self.trained.put_own(moment.own)
 
     @property
@@ -166,7 +185,8 @@ class Boundary:
     def _reset_scalers(self) -> None:
         """Which part of a step each optimizer was in is no part of a scaler's state."""
         for scaler in self._scalers:
-            scaler._per_optimizer_states.clear()
+            if scaler.is_enabled():  # otherwise it has none
+                scaler._per_optimizer_states.clear()
 
     # ---- buffers
 
@@ -212,14 +232,36 @@ class Boundary:
         self._is_spread = any(isinstance(parameter, DTensor) for parameter in self._parameters)
         self._with_buffers = [module for module in self._modules if module._buffers]
         self._keep_extra = [module for module in self._modules if has_extra_state(module)]
+        self.trained.own_buffers.look_again()
         self._has_grown = False
 
     def _find_parameters(self) -> None:
         owned = (parameter for module in self._modules for parameter in module._parameters.values())
         self._parameters = [parameter for parameter in owned if parameter is not None]
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a step adds to the gradients of the step before."""
+        return bool(self._gathers)
+
+    def held_gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients to which this step adds, as they were when it began."""
+        then = self._moment.gradients if self._moment and self._gathers else []
+        held = zip(self.parameter_names(), then, strict=False)
+        return {name: old.content for name, old in held if old is not None and old.content is not None}
+
+    def parameter_names(self) -> list[str]:
+        """Name of each parameter, in the order in which they are kept here."""
+        names: dict[int, str] = {}
+        for root, module in self.trained.own_buffers.roots.items():
+            for name, parameter in module.named_parameters():
+                names.setdefault(id(parameter), name if root == "model" else f"{root} {name}")
+        return [names.get(id(parameter), "?") for parameter in self._parameters]
+
     def notice_gradients(self) -> None:
         """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
+        if self._moving is not None:
+            self._moving.notice()
         then = self._moment.gradients if self._moment else []
         held = [(old.tensor(), parameter.grad) for old, parameter in zip(then, self._parameters, strict=False) if old]
         if held:
@@ -257,7 +299,7 @@ def _middle(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_known(thing: Stateful) -> bool:
-    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel)
+    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel | FullySharded)
 
 
 def _size(thing: Stateful) -> int:

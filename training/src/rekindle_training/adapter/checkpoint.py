@@ -23,7 +23,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
-from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 from rekindle_training.adapter.words import FAILURES, in_words
 
 KEEP = 2
@@ -137,7 +137,7 @@ class Checkpoints:
     def _kinds(self) -> dict[str, str]:
         """What the session was given, by its name there."""
         given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
-        return {name: type(thing).__name__ for name, thing in given.items()}
+        return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
 
     def _together(self, folder: Path, work: Callable[[], T]) -> T:
         """What it returns here, once it has succeeded on all ranks."""

@@ -19,12 +19,10 @@ from torch.distributed import distributed_c10d
 
 from rekindle_training.adapter import sockets
 from rekindle_training.adapter.links import Links
+from rekindle_training.adapter.places import Places
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
-
-AGREED = 1 + 2**-10
-"""What each rank adds; the sum is exact for 8,192 of them, and no sum of a rank's loss or count."""
 
 _OWN_GROUPS = "own groups"
 """Where the ranks that stay say how many they have made."""
@@ -53,6 +51,10 @@ def refuse_another() -> None:
             "session(): the default process group is there already; leave `init_process_group` out: the session makes the group, "
             "and makes it anew in each recovery"
         )
+
+
+class Disagreement(RuntimeError):
+    """Ranks came to an agreement about different things. Raised on all ranks."""
 
 
 class GivenUp(RuntimeError):
@@ -125,9 +127,11 @@ class Communicator:
         self._handed_out: list[_OwnGroup] = []
         """Those that the script has not asked for again yet."""
         self._excepthook = sys.excepthook
+        self.places = Places()
 
     def watch(self) -> None:
         """From here on it knows the connections of every group that is made, also of the script's own."""
+        self.places.watch()
         make = distributed_c10d._new_process_group_helper  # called for every group, also those of device meshes
 
         @wraps(make)
@@ -234,6 +238,10 @@ class Communicator:
             store.wait([what])
 
     def _make_own(self, make: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        with self.places.ours():
+            return self._make_together(make, args, keywords)
+
+    def _make_together(self, make: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if not keywords.get("use_local_synchronization"):
             store: dist.Store = distributed_c10d._get_default_store()
             self._gather(store, f"own group {distributed_c10d._world.group_count}", dist.get_world_size())
@@ -269,18 +277,19 @@ class Communicator:
             if device in group._device_types:
                 group._get_backend(device).abort()
 
-    def agree(self) -> None:
-        """Returns when every rank has called it.
+    def agree(self, word: int) -> None:
+        """Returns when every rank has called it with the same word.
 
         Raises:
+            Disagreement: ranks said different words.
             RuntimeError: not every rank could be reached; some may have returned all the same.
         """
         if self._accelerator is not None:
-            getattr(torch, self._accelerator).synchronize()  # what was computed has to be there, not only ordered
-        said = torch.full((1,), AGREED, device="cpu")
-        dist.all_reduce(said)
-        if said.item() != AGREED * dist.get_world_size():
-            raise RuntimeError("another rank is not in this step's agreement, but in a collective of its own")
+            getattr(torch, self._accelerator).current_stream().synchronize()  # what was computed is there, not only ordered
+        said = torch.tensor([word, -word], device="cpu")
+        dist.all_reduce(said, dist.ReduceOp.MAX)
+        if said[0] != word or said[1] != -word:
+            raise Disagreement(f"some rank said {said[0]}, and another one {-said[1]}")
 
     def begun(self) -> int:
         """Collectives that this rank has begun in this generation, in all its groups; from any thread."""

@@ -21,6 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 Layout = str
 """Indices of the parameters that need gradients, as DDP writes them: "2 1, 0" are two buckets, in the order of reduction."""
 
+Flags = dict[str, bool]
+FLAGS = ("require_forward_param_sync", "require_backward_grad_sync")
+"""Attributes by which DDP decides about the collectives of its next passes."""
+
 SAMPLE_RATE = 100
 """DDP writes its statistics down in each of so many iterations."""
 
@@ -43,6 +47,7 @@ class DataParallel:
         self._wrappers: list[_Wrapper] = []
         self._awaited: list[Layout] = []
         """Of wrappers that are still to be made here."""
+        self._awaited_flags: list[Flags] = []
         self.alone = False
         """Nobody else wraps a model at this moment: the other ranks are in their loops, and have the state that this one has."""
 
@@ -59,8 +64,18 @@ class DataParallel:
             if used and ddp.process_group is dist.group.WORLD:
                 self._awaited = self._awaited[1:]
                 self._wrappers.append(_Wrapper(ref(ddp), used[0]))
+                if self._awaited_flags:
+                    vars(ddp).update(self._awaited_flags.pop(0))
 
         DistributedDataParallel.__init__ = watched  # type: ignore[method-assign,assignment]
+        register = DistributedDataParallel.register_comm_hook
+
+        @wraps(register)
+        def registered(ddp: DistributedDataParallel, *args: Any, **options: Any) -> None:
+            register(ddp, *args, **options)
+            _refuse_state(ddp)
+
+        DistributedDataParallel.register_comm_hook = registered  # type: ignore[method-assign,assignment]
 
     def settle(self) -> None:
         """Called by all ranks when a step has its gradients. Buckets become those that the first backward pass has found.
@@ -71,6 +86,11 @@ class DataParallel:
         for _, ddp in self._unfound():
             if ddp.reducer._rebuild_buckets():
                 ddp._has_rebuilt_buckets = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all wrappers have found their buckets."""
+        return not any(True for _ in self._unfound())
 
     def agreed(self) -> None:
         """All ranks have come through `settle`."""
@@ -88,16 +108,20 @@ class DataParallel:
     @contextmanager
     def wrapped_again(self) -> Iterator[None]:
         """The script may wrap its models anew inside, as all ranks do at this moment that had wrapped them."""
-        before = self.alone, self._awaited
-        self.alone, self._awaited = True, self.state_dict()["layouts"]
+        before = self.alone, self._awaited, self._awaited_flags
+        state = self.state_dict()
+        self.alone, self._awaited, self._awaited_flags = True, state["layouts"], state["flags"]
         try:
             yield
         finally:
-            self.alone, self._awaited = before
+            self.alone, self._awaited, self._awaited_flags = before
 
     def begin_loop(self) -> None:
-        """Raises RuntimeError where the script has wrapped fewer models than the ranks whose state this one has taken."""
+        """Raises RuntimeError where the script has wrapped fewer models than the ranks whose state this one has taken.
+        Raises TypeError where a wrapper has a state that no replacement can be given."""
         self.alone = False
+        for ddp in self._living():
+            _refuse_state(ddp)
         if self._awaited:
             raise RuntimeError(
                 f"{len(self._awaited)} models more are wrapped in DistributedDataParallel on the ranks that train; a replacement "
@@ -106,7 +130,18 @@ class DataParallel:
 
     def state_dict(self) -> dict[str, Any]:
         living = [wrapper.layout for wrapper in self._wrappers if wrapper.ddp() is not None]
-        return {"layouts": [*living, *self._awaited]}
+        return {"layouts": [*living, *self._awaited], "flags": [*self.flags(), *self._awaited_flags]}
+
+    def flags(self) -> list[Flags]:
+        """Flags of each wrapper."""
+        return [{name: getattr(ddp, name) for name in FLAGS} for ddp in self._living()]
+
+    def put_flags(self, flags: list[Flags]) -> None:
+        for ddp, then in zip(self._living(), flags, strict=False):
+            vars(ddp).update(then)
+
+    def _living(self) -> list[DistributedDataParallel]:
+        return [ddp for wrapper in self._wrappers if (ddp := wrapper.ddp()) is not None]
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         layouts: list[Layout] = state["layouts"]
@@ -114,6 +149,9 @@ class DataParallel:
         for wrapper, layout in zip(self._wrappers, layouts, strict=False):
             wrapper.layout = layout
         self._awaited = layouts[len(self._wrappers) :]
+        flags: list[Flags] = state.get("flags", [])  # a checkpoint of an earlier release has none
+        self.put_flags(flags)
+        self._awaited_flags = flags[len(self._wrappers) :]
 
     def _unfound(self) -> Iterator[tuple[_Wrapper, DistributedDataParallel]]:
         for wrapper in self._wrappers:
@@ -163,8 +201,27 @@ def _begin_again(ddp: Any, layout: Layout) -> None:
     with _layout(layout):
         ddp._ddp_init_helper(parameters, sparse, ddp._build_debug_param_to_name_mapping(parameters), ddp.static_graph)
     ddp._has_rebuilt_buckets = False
+    ddp._comm_hooks = [(hook, dist.group.WORLD if state is not None else None) for hook, state in ddp._comm_hooks]
     for hook, state in ddp._comm_hooks:
         dist._register_comm_hook(ddp.reducer, state, hook)
     if ddp.static_graph:
         ddp.static_graph = False
         ddp._set_static_graph()
+
+
+def _refuse_state(ddp: Any) -> None:
+    """Raises TypeError where a wrapper keeps what this session cannot hand over."""
+    for hook, state in ddp._comm_hooks:
+        if state is not None and state is not dist.group.WORLD:
+            raise TypeError(
+                f"DistributedDataParallel: the communication hook {getattr(hook, '__name__', hook)} has a state "
+                f"({type(state).__name__}), which a replacement could not be given; accepted are hooks whose state is None or "
+                "the default process group"
+            )
+    if not ddp._comm_hooks and (builtin := ddp._get_ddp_logging_data().get("comm_hook")):
+        raise TypeError(
+            f"DistributedDataParallel: the built-in communication hook {builtin} is not registered again after a recovery; "
+            "register the hook of torch.distributed.algorithms.ddp_comm_hooks that does the same"
+        )
+    if ddp._join_config.enable:
+        raise TypeError("DistributedDataParallel.join is not accepted: all ranks do the same number of steps")

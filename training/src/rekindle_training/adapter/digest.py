@@ -45,6 +45,14 @@ def digest(state: Any, known: Hashes = MappingProxyType({})) -> bytes:
     return sha.digest()
 
 
+def leaf_digest(leaf: Any) -> bytes:
+    """Digest of one tensor or value, with its type and shape; of a DTensor, of what this rank holds."""
+    if not isinstance(leaf, torch.Tensor):
+        return xxhash.xxh3_128_digest(type(leaf).__qualname__.encode() + _bytes_of(leaf))
+    held = local(leaf)
+    return xxhash.xxh3_128_digest(f"{tuple(held.shape)} {held.dtype}".encode() + content_hash(held))
+
+
 def moment_of(tensor: torch.Tensor) -> object:
     """The same for the same memory, read in the same way, as long as nothing has written to it through torch."""
     held = local(tensor)

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rekindle_training.adapter.places import Refused
 from rekindle_training.adapter.state import has_extra_state
+
+
+class Forgotten(Refused, TypeError):
+    """Something that trains was not given to the session."""
 
 
 def refuse_wrapped(things: Iterable[tuple[str, object]]) -> None:
@@ -69,10 +76,63 @@ class Optimizers:
         if not step or any(optimizer is one for one in self._given) or self._strange.setdefault(optimizer, step) == step:
             return
         if any(optimizer.state.values()) or any(id(one) in self._trained for one in _updated(optimizer)):
-            raise TypeError(
+            raise Forgotten(
                 f"{type(optimizer).__name__} updates, and was not given to the session: a replacement would not have its state; "
                 "add it to session(state=[...])"
             )
+
+
+class Schedulers:
+    """Schedulers of torch that the session was given. Where all that it was given is torch's, another one that sets the options of
+    a given optimizer was forgotten: a replacement would begin its schedule again."""
+
+    def __init__(self, given: Iterable[object]) -> None:
+        self._given = list(given)
+        self._inside = False
+        """A scheduler steps, which may have others in it."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, a step of one that was forgotten raises TypeError."""
+        if not all(map(_is_plain, self._given)):
+            yield
+            return
+        steps = {kind: vars(kind)["step"] for kind in _kinds(LRScheduler) if "step" in vars(kind)}
+        for kind, step in steps.items():
+            kind.step = self._watched(step)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for kind, step in steps.items():
+                kind.step = step  # type: ignore[method-assign]
+
+    def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
+        @wraps(step)
+        def watched(scheduler: LRScheduler, *args: object, **keywords: object) -> None:
+            outermost, self._inside = not self._inside, True
+            try:
+                if outermost:
+                    self._refuse(scheduler)
+                step(scheduler, *args, **keywords)
+            finally:
+                self._inside = not outermost
+
+        return watched
+
+    def _refuse(self, scheduler: LRScheduler) -> None:
+        optimizer = getattr(scheduler, "optimizer", None)
+        known = any(scheduler is one for one in self._given)
+        if not known and any(optimizer is one for one in self._given):
+            raise Forgotten(
+                f"{type(scheduler).__name__} sets the options of an optimizer, and was not given to the session: "
+                "a replacement would begin its schedule again; add it to session(state=[...])"
+            )
+
+
+def _kinds(kind: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _kinds(derived)
 
 
 def _is_plain(thing: object) -> bool:

@@ -10,12 +10,35 @@ from typing import Any
 
 import torch
 
+Flags = dict[str, bool]
+FLAGS = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
+
 
 class FullySharded:
-    """Those of one model."""
+    """Modules of one model. A `Stateful`, of which all ranks have the same state."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"flags": self.flags()}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.put_flags(state["flags"])
+
+    def flags(self) -> list[Flags]:
+        """Flags of each group of parameters, by which it decides about the collectives of the next pass."""
+        return [{name: getattr(group, name) for name in FLAGS} for group in self._all_groups]
+
+    def put_flags(self, flags: list[Flags]) -> None:
+        for group, then in zip(self._all_groups, flags, strict=False):
+            vars(group).update(then)
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients are held that were not reduced over the ranks yet."""
+        apart = (group for group in self._all_groups if not (group.reduce_grads and group.all_reduce_grads))
+        return any(group._partial_reduce_output is not None or any(map(_holds_gradient, group.fsdp_params)) for group in apart)
 
     def reshard(self) -> None:
         """An evaluation leaves the outermost module's parameters gathered."""
@@ -27,6 +50,7 @@ class FullySharded:
         for module in self._modules:
             for group in _groups(module):
                 group._all_gather_result = None  # torch would wait for it
+                group._partial_reduce_output = None
         for module in self._modules:
             if module._get_fsdp_state()._is_root:
                 module.reset_iter_state()
@@ -39,6 +63,10 @@ class FullySharded:
                         info.__post_init__()
 
     @cached_property
+    def _all_groups(self) -> list[Any]:
+        return [group for module in self._modules for group in _groups(module)]
+
+    @cached_property
     def _modules(self) -> list[Any]:
         """Known when training begins: the session has been given their shards."""
         if (fsdp := sys.modules.get("torch.distributed.fsdp")) is None:
@@ -48,3 +76,8 @@ class FullySharded:
 
 def _groups(module: Any) -> Any:
     return module._get_fsdp_state()._fsdp_param_groups
+
+
+def _holds_gradient(parameter: Any) -> bool:
+    unsharded = getattr(parameter, "_unsharded_param", None)
+    return parameter.unsharded_accumulated_grad is not None or (unsharded is not None and unsharded.grad is not None)

@@ -27,16 +27,22 @@ class Own:
     accelerator: bytes | None
     data: bytes | None
     """What `state_dict` gives may be the object's own, which moves on."""
+    described: bytes = b""
+    """The buffers that ranks have each for itself, see `OwnBuffers.take`."""
+    buffers: bytes = b""
 
 
-def take(data: Stateful | None, module: str | None) -> Own:
+def take(data: Stateful | None, module: str | None, buffers: tuple[bytes, bytes] = (b"", b"")) -> Own:
     """`module` is the accelerator's (`cuda`, `npu`), if there is one."""
+    described, content = buffers
     return Own(
         python=_python(),
         torch=_bytes(torch.get_rng_state()),
         numpy=_numpy() if "numpy" in sys.modules else None,
         accelerator=None if module is None else _bytes(getattr(torch, module).get_rng_state()),
         data=None if data is None else pickle.dumps(data.state_dict()),
+        described=described,
+        buffers=content,
     )
 
 

@@ -30,11 +30,12 @@ class Rank:
     after_update: Callable[[], None] | None
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913  # its parts
         cls,
         entry: Entry,
         trained: Trained,
         wrappers: DataParallel,
+        sharded: FullySharded,
         declared: Ranks | None,
         after_update: Callable[[], None] | None,
     ) -> "Rank":
@@ -45,7 +46,7 @@ class Rank:
         replicas = () if len(held) == everybody else tuple(sorted(held))
         legacy = Legacy(entry.environment.own_state)
         buddy = Buddy(entry.environment.rank, everybody, entry.environment.ranks_per_pod)
-        return cls(entry, trained, wrappers, FullySharded(trained.model), legacy, buddy, replicas, after_update)
+        return cls(entry, trained, wrappers, sharded, legacy, buddy, replicas, after_update)
 
     def tell_update(self) -> None:
         """What the script has to say to other ranks of an update."""

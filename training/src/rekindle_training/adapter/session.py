@@ -9,24 +9,28 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, Self, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from rekindle_training import environment, names
-from rekindle_training.adapter import communicator, forgotten, injected, own, sharding
+from rekindle_training.adapter import communicator, forgotten, injected, own, places, sharding
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
+from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
+from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.places import Place, Refused
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
-from rekindle_training.adapter.trained import Trained
+from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
@@ -51,6 +55,8 @@ def session(  # noqa: PLR0913  # what is trained, and how
     replicas: Collection[int] | None = None,
     after_update: Callable[[], None] | None = None,
     switch_link: Callable[[bool], None] | None = None,
+    repeat_updates: bool = False,
+    accept: Collection[str] = (),
 ) -> Iterator["Training"]:
     """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
 
@@ -71,6 +77,10 @@ def session(  # noqa: PLR0913  # what is trained, and how
             backup link, with False for the first one, on the ranks that are to move, at a step boundary; behind each rebuild too,
             on a rank that is on its backup link. It raises where that cannot be; a second call changes nothing. Without it the
             groups are made anew on another interface.
+        repeat_updates: Copies of parameters and of the optimizers' state are kept, so that a step is repeated whatever
+            failed in it: for steps with several updates, or with collectives after one. They take memory, and time in each step.
+        accept: Rules that the script breaks on its own account, where a recovery then is not exact or not possible:
+            `early-collectives`, `late-collectives`, `late-draws`, `unrepeatable`.
 
     Raises:
         EnvironmentIncomplete: the process was not started by `rekindle-train`.
@@ -86,23 +96,31 @@ def session(  # noqa: PLR0913  # what is trained, and how
         communicator.refuse_another()
     if not isinstance(state, Sequence):
         raise TypeError(f"session(state): {type(state).__name__} is not accepted; give a list, as in state=[scheduler]")
+    places.check_accepted(accept)
     forgotten.refuse_wrapped([("model", model), *((f"state[{index}]", thing) for index, thing in enumerate(state))])
-    wrappers = DataParallel()
-    shared = {"DistributedDataParallel": wrappers, **{f"state[{index}]": thing for index, thing in enumerate(state)}}
+    wrappers, sharded = DataParallel(), FullySharded(model)
+    shared: dict[str, Stateful] = {
+        "DistributedDataParallel": wrappers,
+        FULLY_SHARDED: sharded,
+        **{f"state[{index}]": thing for index, thing in enumerate(state)},
+    }
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())
     forgotten.refuse_strange_parameters((model, optimizer, *state))
     entry = _take_entry() or Entry.make()
     entry.communicator.links.function = switch_link
+    entry.communicator.places.accept(accept)
     here = entry.environment
     if not unique_shards:
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
     declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
-    rank = Rank.of(entry, trained, wrappers, declared, after_update)
+    rank = Rank.of(entry, trained, wrappers, sharded, declared, after_update)
     if checkpoints is not None:
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
         checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.legacy)
-    training = Training(rank, checkpoints, every)
+    training = Training(
+        rank, checkpoints, every, Comparison(trained, here.rank, here.world_size, declared), repeats_updates=repeat_updates
+    )
     training.begin()
     with training.refusing_others((model, optimizer, *state)):
         yield training
@@ -151,19 +169,30 @@ def _interval(checkpoint_every: int | None) -> int:
 class Training:
     """One rank of a running job. Made by `session` only."""
 
-    def __init__(self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int) -> None:
+    def __init__(
+        self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int, comparison: Comparison, *, repeats_updates: bool
+    ) -> None:
         self._rank = rank
         self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
         self._checkpoints = checkpoints
         self._checkpoint_every = checkpoint_every
         self._step_log = StepLog(rank.environment)
-        self._attempts = Attempts(rank)
+        self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
         self._on_pause: list[Callable[[], None]] = []
         self._trains = self._loops = False
         self._checkpoint_due = False
+        self._comparison = comparison
+        self._proof_due, self._has_recovered = True, False
+        """Ranks are to be compared; one of them has taken another one's state since then."""
+        self._called: list[tuple[int, Callable[[int], object]]] = []
+        self._calls_due = self._calls_unsure = False
+        """What is registered is to be called; some ranks may have done so before a recovery."""
+        self._called_at = 0
+        """Step after which this rank called it last."""
+        self._places = rank.communicator.places
         self._random_numbers: Own | None = None
         """With which a loop begins that goes on in the middle."""
 
@@ -199,6 +228,32 @@ class Training:
         """Calls back each time that training is going to stand still behind a step, as for a hot switch. Other ranks are not to
         be reached in it; what comes next is a rebuild, or the next step."""
         self._on_pause.append(callback)
+
+    def every(self, steps: int, function: Callable[[int], object]) -> None:
+        """Calls a function after each so many steps, on all ranks together: an evaluation, or an average for the log.
+
+        It may speak to other ranks; where that fails, it is called again on all of them. It changes nothing of what is trained.
+        Random numbers that it draws are nothing to training.
+
+        Args:
+            steps: 1 is after each step.
+            function: is given the number of the step that was completed. It is registered before the loop.
+
+        Raises:
+            ValueError: less than one step.
+        """
+        if steps < 1:
+            raise ValueError(f"training.every({steps}): accepted are whole numbers from 1")
+        self._called.append((steps, function))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, random numbers that are drawn are nothing to training: an evaluation, a sample of the output."""
+        numbers = self._trained.take_random_numbers()
+        try:
+            yield
+        finally:
+            own.put(numbers, None, self._trained.accelerator)
 
     def agree(self) -> None:
         """All ranks have what they need for the update of this step: to be called by every rank inside `with step:` before the
@@ -265,6 +320,7 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
+        self._places.now = Place.ELSEWHERE
         self._loops = True
         self._gate.expect(total)
         self._wrappers.begin_loop()
@@ -273,14 +329,21 @@ class Training:
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
             own.put(self._random_numbers, None, self._trained.accelerator)
             self._random_numbers = None
+        self._attempts.rehearsal.begin(self.step + 1, total)
         self._cross(end)
         while self.step < end:
             number, start = self.step + 1, time.time()
             self._trains = True
-            yield self._attempts.begin(number)
+            turn = self._attempts.begin(number)
+            self._places.now = Place.BETWEEN
+            yield turn
+            self._places.now = Place.ELSEWHERE
             if not self._attempts.failed:
-                self._complete(number, start)
-            self._cross(end)
+                self._complete(number, start, is_last=number == end < total)
+            if self.step < end or end == total:  # what comes between two epochs belongs to the one before
+                self._cross(end)
+        if end < total:
+            self._places.now = Place.BETWEEN
 
     def _refuse_groups(self) -> None:
         """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
@@ -309,18 +372,25 @@ class Training:
         while self.generation == 0:
             self._obey(self._gate.wait())
         self._wrappers.alone = self._membership.renewed
+        self._places.now = Place.ALONE if self._membership.renewed else Place.BEFORE
         if self.step or self._membership.took_own:
             self._random_numbers = self._trained.take_random_numbers()
             self._attempts.leave_own(self.step)
 
-    def refusing_others(self, given: Iterable[object]) -> AbstractContextManager[None]:
-        """Inside, an optimizer that is not given may not train. Called by `session`."""
-        return forgotten.Optimizers(given, lambda: self._attempts.inside).watched()
+    @contextmanager
+    def refusing_others(self, given: Iterable[object]) -> Iterator[None]:
+        """Inside, an optimizer or a scheduler that is not given may not train. Called by `session`."""
+        things = list(given)
+        optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
+        with optimizers.watched(), schedulers.watched():
+            yield
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""
+        self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        self._do_what_is_due()
         while not self._has_left():
             self._cross(self.step)
         if not self._loops:
@@ -345,7 +415,7 @@ class Training:
     def _cross(self, end: int) -> None:
         """Does what the manager asks for until the next step may begin, or all are done."""
         while True:
-            self._write_if_due()
+            self._do_what_is_due()
             if self.step >= end and not self._gate.broken:
                 return
             wish = self._gate.wait()
@@ -372,6 +442,10 @@ class Training:
             case Join():
                 joined = self._membership.join(wish)
                 self._checkpoint_due = joined and self._is_checkpoint(self.step)
+                self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
+                self._proof_due = True
+                self._has_recovered = self._has_recovered or not wish.rebuild.begins
+                self._attempts.rehearsal.is_over = self._attempts.rehearsal.is_over or not wish.rebuild.begins
                 if joined and wish.rebuild.stands:
                     self._gate.hold()
                     self._say_paused()
@@ -379,32 +453,79 @@ class Training:
     def _say_paused(self) -> None:
         self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
 
-    def _complete(self, step: int, start: float) -> None:
+    def _complete(self, step: int, start: float, *, is_last: bool) -> None:
+        """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""
         if not self._attempts.guarded:  # `with step:` has done so
             self._wrappers.settle()
             self._wrappers.agreed()
             self._rank.tell_update()
         self._gate.complete(step)
-        self._checkpoint_due = self._is_checkpoint(step)
-        self._write_if_due()
+        self._checkpoint_due, self._calls_due = self._is_checkpoint(step), True
+        proved = self._at_boundary(self._prove) if self._proof_due else True
+        if not is_last:
+            self._do_what_is_due()
         self._step_log.record(step, start, time.time(), self.generation)
-        self._processor.stepped(step)
+        if proved:
+            self._processor.stepped(step)
+
+    def _prove(self) -> None:
+        """Compares ranks.
+
+        Raises:
+            Refused: what they have in common differs, on all of them.
+        """
+        try:
+            self._comparison.run(gradients=self._attempts.gathers, recovered=self._has_recovered)
+        except ReplicasDiffer as error:
+            self._attempts.refuse(str(error))
+        self._proof_due = self._has_recovered = False
+
+    def _at_boundary(self, work: Callable[[], None]) -> bool:
+        """Whether it was done. What fails is repeated, unless it is refused."""
+        if self._gate.broken:
+            return False
+        try:
+            work()
+        except FAILURES as error:
+            if not self._attempts.guarded or isinstance(error, Refused):
+                raise
+            self._attempts.failed_behind_step(error)
+            return False
+        return True
 
     def _is_checkpoint(self, step: int) -> bool:
         return step > 0 and self._checkpoint_every > 0 and step % self._checkpoint_every == 0
 
-    def _write_if_due(self) -> None:
-        if not self._checkpoint_due or self._gate.broken:
-            return
-        try:
-            if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
-                self._checkpoints.write(self.step)
-        except FAILURES as error:
-            if not self._attempts.guarded:
-                raise
-            self._attempts.failed_behind_step(error)
-        else:
+    def _do_what_is_due(self) -> None:
+        """A checkpoint, and what the script has registered."""
+        if self._checkpoint_due and self._at_boundary(self._write):
             self._checkpoint_due = False
+        if self._calls_due and self._at_boundary(self._call):
+            self._calls_due = False
+
+    def _write(self) -> None:
+        if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
+            self._prove()
+            self._checkpoints.write(self.step)
+
+    def _call(self) -> None:
+        due = [function for steps, function in self._called if self.step % steps == 0]
+        if due and (not self._calls_unsure or self._is_undone()):
+            modes = [(module, module.training) for module in self._trained.model.modules()]
+            with self.apart():
+                try:
+                    for function in due:
+                        function(self.step)
+                finally:
+                    for module, mode in modes:
+                        module.training = mode
+        self._called_at, self._calls_unsure = self.step, False
+
+    def _is_undone(self) -> bool:
+        """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
+        undone = torch.tensor([not self._membership.renewed and self._called_at != self.step], dtype=torch.int64)
+        dist.all_reduce(undone)
+        return bool(undone.item())
 
 
 class Epoch(int):

@@ -63,7 +63,7 @@ def replicas(state: Any, world_size: int) -> Ranks:
     """All ranks that hold what this one holds of a state, itself among them."""
     held = frozenset(range(world_size))
     for tensor in _spread(state):
-        held &= _holders(tensor)
+        held &= holders(tensor)
     return held
 
 
@@ -71,7 +71,7 @@ def refuse_unique(model: Mapping[str, torch.Tensor], world_size: int) -> None:
     """Raises ValueError where no other rank holds what this one holds of a tensor of the model, which the message names."""
     if world_size > 1 and len(replicas(model, world_size)) == 1:
         spread = {name: tensor for name, tensor in model.items() if isinstance(tensor, DTensor)}
-        name, tensor = min(spread.items(), key=lambda item: len(_holders(item[1])))
+        name, tensor = min(spread.items(), key=lambda item: len(holders(item[1])))
         raise ValueError(
             f"session(model): {name} is sharded over ranks {sorted(tensor.device_mesh.mesh.flatten().tolist())}, and no other "
             "rank has the same shard, so a rank that is lost takes it along; shard over a mesh with a dimension of replicas "
@@ -121,8 +121,9 @@ def _spread(state: Any) -> Iterator[DTensor]:
     return (leaf for _, leaf in leaves(state, "") if isinstance(leaf, DTensor))
 
 
-def _holders(tensor: DTensor) -> Ranks:
-    """Along each dimension of the mesh that replicates all ranks, along one that shards those that stand where this one does."""
+def holders(tensor: DTensor) -> Ranks:
+    """Ranks that hold the same as this one: along each dimension of the mesh that replicates all ranks, along one that shards
+    those that stand where this one does."""
     at = tensor.device_mesh.get_coordinate()
     assert at is not None  # of a mesh that this rank is no part of it has no tensor
     where = tuple(slice(None) if place.is_replicate() else at[dim] for dim, place in enumerate(tensor.placements))

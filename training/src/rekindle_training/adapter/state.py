@@ -127,7 +127,8 @@ def place(state: State, model: torch.nn.Module, optimizer: Stateful, shared: Map
     if "optimizer" in state:
         _place_optimizer(state["optimizer"], optimizer)
     for name, thing in shared.items():
-        _place_content(state[name], thing)
+        if name in state:  # a checkpoint of an earlier release has not all that the session adds by itself
+            _place_content(state[name], thing)
 
 
 def _place_content(content: dict[str, Any], thing: Stateful) -> None:

@@ -8,6 +8,7 @@ asks, and waits: if one has updated, all had their gradients, so this rank goes 
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Self, cast
@@ -16,14 +17,25 @@ import torch
 
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.boundary import Boundary, CannotGoBack
+from rekindle_training.adapter.communicator import Disagreement
+from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.places import DRAWS, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import StateMismatch
 from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
+
+UPDATE, SCOPE, GATHERS, KINDS = 1, 2, 4, 8
+"""On what ranks agree: before an update, or at the end of a step without one; and that this step, unlike those before it, has
+added to gradients."""
+
+
+ONE_SCOPE = "put all backward passes of one update into one `with step:`"
 
 
 class StepRepeated(RuntimeError):
@@ -62,6 +74,8 @@ class _Attempt:
     given_up: bool = False
     failed: bool = False
     interrupted: bool = False
+    rehearsed: bool = False
+    """This was the first of its two passes."""
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
@@ -71,14 +85,24 @@ class _Attempt:
 class Attempts:
     """Of one rank: at most one is going on."""
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._boundary = Boundary(rank.trained)
+    def __init__(self, rank: Rank, comparison: Comparison, *, repeats_updates: bool) -> None:
+        self._rank, self._comparison = rank, comparison
+        self._boundary = Boundary(rank.trained, repeats_updates)
+        self._repeats_updates = repeats_updates
         self._now = _Attempt(0)
+        self.rehearsal = Rehearsal(rank.trained, self._boundary)
+        self._places = rank.communicator.places
+        self._places.refuse = self.refuse
+        self._tried: tuple[int, Own] | None = None
+        """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
+        self._updated: tuple[int, Own] | None = None
+        """The same of the step that was updated last."""
+        self.refusal = ""
+        """Why training cannot go on here."""
         self.on_repeat: list[Callable[[], None]] = []
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
-                thing.register_step_pre_hook(self.before_update)
+                thing.register_step_pre_hook(self._before_torchs)
             elif isinstance(thing, torch.amp.GradScaler):  # which may leave the optimizer's step out
                 _call_before(thing, "step", self.before_update)
 
@@ -89,6 +113,9 @@ class Attempts:
         self._now = _Attempt(number)
         if scoped:
             self._remember()
+            self._refuse_draws(number)
+            if self._rank.sharded.keeps_gradients:
+                self.refuse(f"gradients are held after step {number - 1} that were not reduced: {ONE_SCOPE}")
         return Step(number, self)
 
     @property
@@ -100,6 +127,11 @@ class Attempts:
     def inside(self) -> int:
         """The step in whose scope the script is; 0: in none."""
         return self._now.number if self._now.inside else 0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether steps add to the gradients of the step before."""
+        return self._boundary.gathers
 
     @property
     def guarded(self) -> bool:
@@ -121,8 +153,9 @@ class Attempts:
         gate = self._rank.gate
         standing = Standing(
             step=gate.completed,
-            place=place,
-            reason=self._now.reason,
+            place=Standing.LOST if self.refusal else place,
+            reason=self.refusal or self._now.reason,
+            final=bool(self.refusal),
             fault=self._now.fault,
             replicas=self._rank.replicas,
             kept=self._rank.buddy.kept(),
@@ -139,6 +172,8 @@ class Attempts:
             if self._now.agreed:
                 raise CannotGoBack("the update had begun")
             self._boundary.go_back()
+            if moved := self._not_put_back():
+                self.refuse(moved)
         self._now.failed = False
 
     def own_behind(self, step: int) -> Own | None:
@@ -163,6 +198,7 @@ class Attempts:
         """The state has become a replica's."""
         self._boundary.forget()
         self._now.failed = False
+        self._tried = self._updated = None
 
     def failed_behind_step(self, error: BaseException) -> None:
         """What all ranks do at the boundary, such as a checkpoint, has failed here."""
@@ -177,15 +213,30 @@ class Attempts:
         if not self._now.remembered:
             self._remember()
         self._now.entered = self._now.inside = True
+        self._places.enter_step()
 
     def leave(self, error: BaseException | None) -> bool:
         """Whether the error ends here."""
         if error is not None and not isinstance(error, FAILURES):
             self._interrupt(error)
             return False
-        done = error is None and (self._now.agreed or self._agree())
+        if isinstance(error, Refused):
+            self.refusal = self.refusal or str(error)
+        if self._now.rehearsed or (error is None and not self._now.agreed and self._rehearses()):
+            self._go_back_on_purpose()
+            return error is not None
+        done = error is None and (self._now.agreed or self._agree(SCOPE))
         self._now.inside = False
+        with self._places.ours():
+            self._end(error, done=done)
+        if self.refusal:
+            raise Refused(self.refusal) from None
+        self._places.now = Place.BETWEEN
+        return error is not None
+
+    def _end(self, error: BaseException | None, *, done: bool) -> None:
         if done:
+            self._rank.trained.own_buffers.leave_late()
             self._tell_update()
         else:
             self._now.failed = True
@@ -197,7 +248,6 @@ class Attempts:
             self._break_off()
             self.say(self.place)
             self._rank.communicator.cut(self._rank.processor.generation)  # nothing of what follows the scope reaches other ranks
-        return error is not None
 
     def _interrupt(self, error: BaseException) -> None:
         """As a rule the process ends now, which is told soon enough. Where the script catches it, this step is not done."""
@@ -215,37 +265,183 @@ class Attempts:
         """Of a rank that begins behind this step, for the process that follows it before the next one."""
         self._rank.legacy.leave(step, pickle.dumps(self._rank.trained.take_own()))
 
+    # Rehearsal.
+
+    def _rehearses(self) -> bool:
+        """Whether the step is to be done once more although nothing failed."""
+        number = self._now.number
+        if not self.rehearsal.is_first_pass(number) or self._rank.gate.broken:
+            return False
+        if not self._rank.wrappers.is_settled and self.rehearsal.postpone(number):
+            return False
+        self.rehearsal.remember()
+        self._now.rehearsed = True
+        return True
+
+    def _go_back_on_purpose(self) -> None:
+        self._now.inside, self._now.failed, self._places.now = False, True, Place.BETWEEN
+        self._rank.sharded.give_up_step()
+        for callback in self.on_repeat:
+            callback()
+        try:
+            self._boundary.go_back()
+        except CannotGoBack as error:
+            self._differs(f"{error}; only an update changes what the session does not copy")
+        else:
+            self._differs(self._not_put_back())
+
+    def _differs(self, words: str) -> None:
+        """Called where a rehearsal has found this, if it is not empty."""
+        if not words:
+            return
+        text = f"step {self._now.number} cannot be repeated: {words}"
+        if self._places.accepts(UNREPEATABLE):
+            log.warning("a repair of training would not be exact", extra={"reason": text})
+        else:
+            self.refuse(f'{text}. session(accept=["{UNREPEATABLE}"]) accepts repairs that are not exact')
+
+    def _not_put_back(self) -> str:
+        """What did not become what it was when the step began, in words; empty: nothing."""
+        then = self._boundary.own
+        now = self._rank.trained.take_own()
+        if then is None or then == now or not (moved := differing(own_parts(then), own_parts(now))):
+            return ""
+        return (
+            f"{moved[0]} ({type(self._rank.trained.data).__name__}) is not put back by `load_state_dict`; use "
+            "data=rekindle_training.batches(loader), or an object whose next batch follows the state that was loaded"
+        )
+
+    # Refusals.
+
+    def refuse(self, words: str) -> None:
+        """Ends training: no repair helps.
+
+        Raises:
+            Refused: always.
+        """
+        self.refusal = words
+        if not self._now.inside:
+            self._break_off()
+            self.say(self.place)
+        raise Refused(words)
+
+    def _refuse_draws(self, number: int) -> None:
+        """Where random numbers or data moved between the update of the last step and this one: whoever replaces a rank that was
+        lost there would not know."""
+        if self._updated is None or self._updated[0] != number - 1 or self._places.accepts(DRAWS):
+            return
+        before, now = self._updated[1], self._boundary.own
+        if now is None or before == now or not (moved := differing(own_parts(before), own_parts(now))):
+            return
+        self.refuse(
+            f"{moved[0]} moved between the update of step {number - 1} and the beginning of step {number}, so a rank that is "
+            "lost there could not be replaced exactly; draw before `optimizer.step()`, and put what is no part of training, such "
+            f'as an evaluation, into `with training.apart():`. session(accept=["{DRAWS}"]) accepts it'
+        )
+
+    def _refuse_outside(self) -> None:
+        if self._places.now is Place.BETWEEN and self._places.guarded:
+            self.refuse(
+                f"optimizer.step() at {line_of_script()} is outside `with step:`; put it inside, so that all ranks agree on it"
+            )
+
     # Before the update.
 
-    def before_update(self, *_: object) -> None:
+    def _before_torchs(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Hook of torch's optimizers. Ranks agree when the closure has made the gradients, if there is one."""
+        closure = keywords.get("closure", next(iter(args[1:]), None))
+        if closure is None or not self._now.inside or self._now.agreed:
+            self.before_update()
+            return None
+        if self._repeats_updates:
+            return None
+        if isinstance(optimizer, torch.optim.LBFGS):
+            self.refuse("LBFGS evaluates its closure several times in one update; session(repeat_updates=True) repeats its steps")
+
+        @wraps(closure)
+        def closed() -> Any:
+            result = closure()
+            self.before_update()
+            return result
+
+        return args[:1], {**keywords, "closure": closed}
+
+    def before_update(self) -> None:
         """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
-        if self._now.inside and not self._now.agreed and not self._agree():
+        if not self._now.inside:
+            self._refuse_outside()
+        elif not (self._now.agreed or self._repeats_updates) and (self._rehearses() or not self._agree()):
             raise StepRepeated(f"step {self._now.number} is repeated")
 
-    def _agree(self) -> bool:
+    def _agree(self, kind: int = UPDATE) -> bool:
         """Whether all ranks have all gradients of this step; waits for the manager's word where this rank cannot tell."""
-        if not self._now.given_up:
-            self._boundary.notice_gradients()
-            self._now.own_before_update = self._rank.trained.take_own()
-            left = pickle.dumps(self._now.own_before_update)
-            self._rank.legacy.leave(self._now.number, left)
-            self._now.agreed = self._all_say_so(left) or self._manager_says_so()
-            self._now.given_up = not self._now.agreed
+        if not (self._now.given_up or self._now.rehearsed):
+            with self._places.ours():
+                self._take_part(kind)
             if self._now.agreed:
-                self._rank.wrappers.agreed()
+                self._places.now = Place.UPDATED
         return self._now.agreed
 
-    def _all_say_so(self, own: bytes) -> bool:
+    def _take_part(self, kind: int) -> None:
+        gathered = self._boundary.gathers
+        self._boundary.notice_gradients()
+        if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
+            kind |= GATHERS
+        own = self._now.own_before_update = self._rank.trained.take_own()
+        left = pickle.dumps(own)
+        self._rank.legacy.leave(self._now.number, left)
+        said = self._all_say_so(left, kind)
+        self._now.agreed = said or (not self.refusal and self._manager_says_so())
+        self._now.given_up = not self._now.agreed
+        if self._now.agreed:
+            self._rank.wrappers.agreed()
+            self._updated = self._now.number, own
+        else:
+            self._tried = self._now.number, own
+
+    def _all_say_so(self, own: bytes, kind: int) -> bool:
         if self._rank.gate.broken:
             return False
         try:
             self._rank.wrappers.settle()
+            self._prove_repetition()
             self._rank.buddy.exchange(self._now.number, own)
-            self._rank.communicator.agree()
+            self._rank.communicator.agree(self._now.number * KINDS + kind)
+            if kind & GATHERS:
+                self._compare_gradients()
+        except Disagreement as error:
+            self._refuse_disagreement(error)
+            return False
+        except Refused:
+            return False
         except RuntimeError as error:
             self._note(f"step {self._now.number}", error)
             return False
         return True
+
+    def _prove_repetition(self) -> None:
+        """Raises Refused where a step that is done again has come to another state than in its first try."""
+        number, own = self._now.number, self._now.own_before_update
+        if self.rehearsal.is_second_pass(number):
+            self._differs(self.rehearsal.conclude())
+            self._compare_gradients()
+        if self._tried is None or self._tried[0] != number or own is None or self._places.accepts(UNREPEATABLE):
+            return
+        if own != self._tried[1] and (moved := differing(own_parts(self._tried[1]), own_parts(own))):
+            self.refuse(f"{moved[0]} came to another state when step {number} was repeated than in its first try")
+
+    def _compare_gradients(self) -> None:
+        try:
+            self._comparison.gradients(self._boundary.held_gradients())
+        except ReplicasDiffer as error:
+            self.refuse(str(error))
+
+    def _refuse_disagreement(self, error: Disagreement) -> None:
+        with suppress(Refused):
+            self.refuse(
+                f"ranks disagree at the end of step {self._now.number}: {error}; every rank calls `optimizer.step()` in a "
+                "step, or none does"
+            )
 
     def _manager_says_so(self) -> bool:
         self._break_off()
@@ -275,6 +471,8 @@ class Attempts:
 
     def _note(self, where: str, error: BaseException) -> None:
         """What other ranks' failures lead to here is no failure of this one."""
+        if isinstance(error, Refused):
+            return
         if self._rank.gate.broken or communicator.is_loss(error):
             log.info("lost the other ranks in %s", where)
         else:

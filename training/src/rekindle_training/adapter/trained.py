@@ -9,10 +9,13 @@ import torch
 from rekindle_training import wire
 from rekindle_training.adapter import own, state
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.own_buffers import OwnBuffers
 from rekindle_training.adapter.state import State, Stateful
 
 LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
 """Bytes of what a rank has for itself, which goes through the manager in one message."""
+OWN_BUFFERS, FULLY_SHARDED = "own buffers", "fully_shard"
+"""Parts of a state that the session adds by itself."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,12 @@ class Trained:
     """What else data parallel ranks have in common, such as a scheduler, by the name that the session has for it."""
     accelerator: str | None = None
     """`torch.<accelerator>` has random number generators of its own."""
+    own_buffers: OwnBuffers = field(init=False)
+    """Buffers that each rank has for itself."""
 
     def __post_init__(self) -> None:
+        modules = {name: thing for name, thing in self.shared.items() if isinstance(thing, torch.nn.Module)}
+        object.__setattr__(self, "own_buffers", OwnBuffers({"model": self.model, **modules}))
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         state.refuse_content(self.collect())
@@ -39,16 +46,20 @@ class Trained:
 
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
-        return state.collect(self.model, self.optimizer, self.shared)
+        common = state.collect(self.model, self.optimizer, self.shared)
+        return {**common, OWN_BUFFERS: self.own_buffers.state_dict()}
 
     def place(self, common: State) -> None:
         state.place(common, self.model, self.optimizer, self.shared)
+        if OWN_BUFFERS in common:  # a checkpoint of an earlier release has none
+            self.own_buffers.load_state_dict(common[OWN_BUFFERS])
 
     def take_own(self) -> Own:
-        return own.take(self.data, self.accelerator)
+        return own.take(self.data, self.accelerator, self.own_buffers.take())
 
     def put_own(self, then: Own, *, random_numbers: bool = True) -> None:
         own.put(then, self.data, self.accelerator, random_numbers=random_numbers)
+        self.own_buffers.put(then.described, then.buffers)
 
     def take_random_numbers(self) -> Own:
         return own.take(None, self.accelerator)

@@ -35,8 +35,10 @@ def plan(standing: Mapping[int, Standing]) -> Plan:
         standing: of each rank.
 
     Raises:
-        CannotRepair: no rank has the state of the step at which training would go on.
+        CannotRepair: a rank says that no repair helps, or no rank has the state of the step at which training would go on.
     """
+    if (reason := next((at.reason for at in standing.values() if at.final), None)) is not None:
+        raise CannotRepair(reason)
     step = max((at.step + (at.place == Standing.SPOILT) for at in standing.values() if at.place != Standing.LOST), default=0)
     whole = sorted(rank for rank, at in standing.items() if _reaches(at, step))
     broken = sorted(standing.keys() - whole)

@@ -75,9 +75,15 @@ class Standalone:
                 if gone or roster.torn or roster.vacant:
                     self._repair()
             elif failed := next((process for process in gone if process.ended), None):
-                self.give_up(f"rank {failed.rank} ended with {failed.ended}, and no other one trains")
+                self.give_up(self._refusal or f"rank {failed.rank} ended with {failed.ended}, and no other one trains")
         finally:
             self._considering = None
+
+    @property
+    def _refusal(self) -> str:
+        """Why a rank could not go on, whatever others do."""
+        said = (member.standing for member in self._roster.members.values() if member.standing is not None)
+        return next((standing.reason for standing in said if standing.final), "")
 
     def _knows_all_that_live(self) -> bool:
         living = [process.process for process in self._pods.processes if not process.HasField("ended")]

@@ -1,0 +1,145 @@
+"""A training script that does what `WISH` names: something that a recovery could not repeat, or that ranks do not have in common.
+`FAULT` (`RANK:STEP`) kills a rank when the step has its gradients."""
+
+import hashlib
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import rekindle_training
+
+STEPS = int(os.environ.get("STEPS", "8"))
+WISH = os.environ.get("WISH", "")
+ACCEPT = os.environ.get("ACCEPT", "").split()
+KIND = os.environ.get("KIND", "kill")
+FAULT = os.environ.get("FAULT", "")
+
+
+def wishes(*names: str) -> bool:
+    return WISH in names
+
+
+def fault(step: int) -> None:
+    marker = Path(os.environ["REKINDLE_JOB_DIR"]) / f"struck-{FAULT}"
+    if f"{rank}:{step}" == FAULT and not marker.exists():
+        marker.touch()
+        if KIND == "raise":
+            raise ValueError("struck")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Momentum(nn.Module):
+    """A layer with a copy of itself, which each forward pass moves a little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.slow = nn.Linear(16, 16), nn.Linear(16, 16).requires_grad_(False)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for slow, fast in zip(self.slow.parameters(), self.layer.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+        result: torch.Tensor = self.layer(data) + self.slow(data)
+        return result
+
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.manual_seed(rank if wishes("own parameters") else 0)
+model: nn.Module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
+if wishes("momentum encoder"):
+    model = nn.Sequential(Momentum(), model)
+optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+state: list[Any] = [scaler]
+if not wishes("forgotten scheduler"):
+    state.append(scheduler)
+own_numbers = np.random.default_rng(rank)
+drawn = 0
+
+
+def batch(number: int) -> torch.Tensor:
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(1000 * rank + number))
+
+
+def closure(wrapped: nn.Module, data: torch.Tensor) -> Any:
+    optimizer.zero_grad()
+    loss = wrapped(data).pow(2).mean()
+    loss.backward()
+    return loss
+
+
+torch.manual_seed(1000 + rank)
+carried = batch(0)
+arguments: dict[str, Any] = {"accept": ACCEPT} if ACCEPT else {}
+with rekindle_training.session(
+    model, optimizer, state=state, checkpoint_every=int(os.environ.get("EVERY", "0")), **arguments
+) as training:
+    if wishes("early collective"):
+        dist.all_reduce(torch.ones(1))
+    if wishes("lonely collective") and training.generation > 1:
+        dist.barrier()
+    wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model)
+    if wishes("stateful hook"):
+        wrapped.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    if wishes("compressing hook"):
+        wrapped.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    if wishes("every"):
+
+        def evaluate(step: int) -> None:
+            model.eval()
+            loss = wrapped(torch.ones(2, 16) * torch.rand(1)).mean().detach()
+            fault(-step)
+            dist.all_reduce(loss)
+            os.write(1, f"evaluated {rank} {step}\n".encode())
+
+        training.every(2, evaluate)
+    for step in training.steps(STEPS):
+        with step if not wishes("no scope") else nullcontext():
+            if wishes("evaluates through the wrapper"):
+                with torch.no_grad():
+                    wrapped(torch.ones(2, 16))
+            data = batch(step)
+            if wishes("carries a batch"):
+                data, carried = carried, batch(step)
+            if wishes("numbers of its own"):
+                data = torch.from_numpy(own_numbers.normal(size=(8, 16))).float()
+            gathers = wishes("gathers") and step % 4
+            with wrapped.no_sync() if gathers else nullcontext():
+                loss = scaler.scale(wrapped(data).pow(2).mean())
+                if not wishes("closure"):
+                    loss.backward()
+            fault(step)
+            if gathers:
+                continue
+
+            if wishes("closure"):
+                optimizer.step(partial(closure, wrapped, data))
+            elif not (wishes("leaves out an update") and rank == 1 and step == 3):
+                scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scheduler.step()
+            if wishes("late collective"):
+                dist.all_reduce(loss.detach())
+            if wishes("late draw"):
+                torch.rand(1)
+        if wishes("outside"):
+            dist.all_reduce(loss.detach())
+        if wishes("updates outside"):
+            optimizer.step()
+    tensors = [*model.parameters(), *model.buffers(), *(held for entry in optimizer.state.values() for held in entry.values())]
+    digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    os.write(1, f"final {rank} {digest} {scheduler.get_last_lr()[0]!r} {torch.rand(1).item()!r}\n".encode())
+sys.exit(0)

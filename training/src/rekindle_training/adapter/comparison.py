@@ -1,0 +1,177 @@
+"""Comparison of what ranks hold in common: after the first step, after the first step of each recovery, before each checkpoint.
+
+Each rank tells one digest for each set of ranks that hold the same. Where two of a set differ, its ranks tell the digest of each
+tensor and value, and all ranks raise the same error, which names the first difference. Buffers are compared apart: those that
+differ are each rank's own from then on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch.distributed.tensor import DTensor
+
+from rekindle_training.adapter.digest import leaf_digest
+from rekindle_training.adapter.leaves import leaves
+from rekindle_training.adapter.own_buffers import LARGEST, Name
+from rekindle_training.adapter.sharding import Ranks, holders
+from rekindle_training.adapter.trained import OWN_BUFFERS, Trained
+
+Digests = Mapping[str, bytes]
+"""Digest of each tensor or value, by its path."""
+_Group = tuple[tuple[int, ...], bool]
+"""Ranks that hold the same, and whether it is their buffers."""
+
+
+class ReplicasDiffer(RuntimeError):
+    """Ranks that are said to hold the same do not. Raised on all ranks."""
+
+
+class Comparison:
+    """Comparison of one rank's state with that of the others. `run` is called by all ranks together."""
+
+    def __init__(self, trained: Trained, rank: int, world_size: int, declared: Ranks | None) -> None:
+        self._trained, self._rank = trained, rank
+        self._everybody = declared or frozenset(range(world_size))
+
+    def run(self, *, gradients: bool, recovered: bool) -> None:
+        """Args:
+            gradients: those that are held now are part of the next step.
+            recovered: a rank has taken another one's state since the last comparison.
+
+        Raises:
+            ReplicasDiffer: on all ranks, where one of them differs.
+            RuntimeError: another rank could not be reached.
+        """
+        state = self._trained.collect()
+        del state[OWN_BUFFERS]
+        if not gradients:
+            del state["gradients"]
+        mine = self._digests(state)
+        differing = _differing(mine)
+        self._refuse_state([group for group in differing if not group[1]], mine, recovered=recovered)
+        self._settle_buffers([group for group in differing if group[1]], mine, recovered=recovered)
+
+    def gradients(self, held: Mapping[str, torch.Tensor]) -> None:
+        """Compares gradients to which steps add. Raises as `run`."""
+        mine = self._digests({"gradients": held})
+        self._refuse_state(_differing(mine), mine, recovered=False)
+
+    def _digests(self, state: Mapping[str, Any]) -> dict[_Group, Digests]:
+        buffers = _buffer_paths(self._trained)
+        found: defaultdict[_Group, dict[str, bytes]] = defaultdict(dict)
+        for path, leaf in leaves(state, ""):
+            ranks = self._everybody & holders(leaf) if isinstance(leaf, DTensor) else self._everybody
+            found[tuple(sorted(ranks)), path in buffers][path] = leaf_digest(leaf)
+        return dict(found)
+
+    def _refuse_state(self, differing: list[_Group], mine: Mapping[_Group, Digests], *, recovered: bool) -> None:
+        if not differing:
+            return
+        (ranks, _), *_ = differing
+        everyone = _told(mine.get((ranks, False)) if self._rank in ranks else None)
+        one, other, path = _first_difference([(rank, everyone[rank]) for rank in ranks])
+        words = f"{_label(path)} differs between rank {one} and rank {other}"
+        if recovered:
+            raise ReplicasDiffer(
+                f"{words} after a recovery: the state of this training is not proved any more; something that the step "
+                "depends on was not given to the session"
+            )
+        raise ReplicasDiffer(f"{words}, which the session takes for the same on ranks {_ranks(ranks)}; {_advice(path)}")
+
+    def _settle_buffers(self, differing: list[_Group], mine: Mapping[_Group, Digests], *, recovered: bool) -> None:
+        """Raises ReplicasDiffer where a replacement may have been given another rank's."""
+        buffers = self._trained.own_buffers
+        found: set[Name] = set()
+        for ranks, of_buffers in differing:
+            everyone = [held for held in _told(mine.get((ranks, of_buffers)) if self._rank in ranks else None) if held]
+            paths = _buffer_paths(self._trained)
+            found |= {paths[path] for path in everyone[0] if len({held.get(path) for held in everyone}) > 1}
+        if not (buffers.settled and recovered):
+            self._adopt(found)
+        elif strange := sorted(found - set(buffers.names) - buffers.late):
+            raise ReplicasDiffer(
+                f"buffer {strange[0][1]} of {strange[0][0]} differs between ranks after a recovery, and did not before"
+            )
+
+    def _adopt(self, found: set[Name]) -> None:
+        buffers = self._trained.own_buffers
+        found -= buffers.late
+        buffers.keep(found | set(buffers.names) if buffers.settled else found)
+        buffers.settled = True
+        if buffers.size > LARGEST:
+            raise ReplicasDiffer(
+                f"session(model): {len(buffers.names)} buffers differ from rank to rank and have {buffers.size / 1e6:.1f} MB, of "
+                f"which {LARGEST / 1e6:.1f} MB are carried for each rank; make them the same on all ranks, as SyncBatchNorm does"
+            )
+
+
+def _differing(mine: Mapping[_Group, Digests]) -> list[_Group]:
+    """Called by all ranks together."""
+    everyone: list[dict[_Group, bytes]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, {group: _combined(digests) for group, digests in mine.items()})
+    return [group for group in sorted(set().union(*everyone)) if _differs(group, everyone)]
+
+
+def _told(mine: Digests | None) -> list[Digests | None]:
+    everyone: list[Digests | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _differs(group: _Group, everyone: list[dict[_Group, bytes]]) -> bool:
+    return len({everyone[rank].get(group) for rank in group[0]}) > 1
+
+
+def _first_difference(held: Iterable[tuple[int, Digests | None]]) -> tuple[int, int, str]:
+    (one, first), *others = held
+    for other, digests in others:
+        theirs, ours = digests or {}, first or {}
+        for path in dict.fromkeys([*ours, *theirs]):
+            if ours.get(path) != theirs.get(path):
+                return one, other, path
+    raise AssertionError("no difference")
+
+
+def _combined(digests: Digests) -> bytes:
+    together = xxhash.xxh3_128()
+    for path, content in sorted(digests.items()):
+        together.update(path.encode() + b"\0" + content)
+    return together.digest()
+
+
+def _buffer_paths(trained: Trained) -> dict[str, Name]:
+    """Paths in the state at which buffers of modules are, with their names."""
+    paths: dict[str, Name] = {}
+    for root, module in trained.own_buffers.roots.items():
+        parents = ["/'model'"] if root == "model" else [f"/{root!r}/'state'", f"/{root!r}/'buffers'"]
+        for name, _ in module.named_buffers(remove_duplicate=False):
+            paths |= dict.fromkeys((f"{parent}/{name!r}" for parent in parents), (root, name))
+    return paths
+
+
+def _label(path: str) -> str:
+    return path.strip("/").replace("'", "").replace("/", " ")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 3 and ranks[-1] - ranks[0] == len(ranks) - 1 else str(list(ranks))
+
+
+def _advice(path: str) -> str:
+    part: Any = path.split("/")[1].strip("'")
+    if part == "gradients":
+        return (
+            "each rank gathers gradients for itself over several turns of the loop: put all backward passes of one update into "
+            "one `with step:`"
+        )
+    if part in ("model", "optimizer"):
+        return (
+            "where ranks hold different parts, as with tensor or expert parallel layers, say which ranks hold the same: "
+            "session(replicas=[...]); where they are to be the same, make them so before the first step, as "
+            "DistributedDataParallel does, and update them with the same gradients, options and schedule"
+        )
+    return "keep in `state` what all ranks have in common; what each rank has for itself is given as `data`"

@@ -1,0 +1,89 @@
+"""Copies of what a step changes, besides what is copied at every boundary: parameters that a forward pass moves, and, where the
+script asks for it, all parameters with the state of their optimizers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rekindle_training.adapter.sharding import local
+
+
+@dataclass
+class Copies:
+    """Copies of tensors, in the same memory each time."""
+
+    _tensors: list[torch.Tensor] = field(default_factory=list)
+    _copies: list[torch.Tensor] = field(default_factory=list)
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> None:
+        held = [local(tensor).detach() for tensor in tensors]
+        if not _alike(held, self._copies):
+            self._copies = []  # before there are others: both would not fit
+            self._copies = [torch.empty_like(tensor) for tensor in held]
+        self._tensors = held
+        if held:
+            with torch.no_grad():
+                torch._foreach_copy_(self._copies, held)
+
+    def put_back(self) -> None:
+        if self._tensors:
+            with torch.no_grad():
+                torch._foreach_copy_(self._tensors, self._copies)
+
+
+class Moving:
+    """Parameters that no given optimizer updates and that a forward pass moves, as in momentum encoders."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._still: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Parameters that were not seen to move, with one element of each as it was when the step began."""
+        self._moving: set[torch.nn.Parameter] = set()
+        self._copies = Copies()
+
+    def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        updated = {one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]}
+        frozen = [parameter for parameter in parameters if parameter not in updated]
+        self._still = {parameter: _element(parameter) for parameter in frozen if parameter not in self._moving}
+        self._copies.take([parameter for parameter in frozen if parameter in self._moving])
+
+    def notice(self) -> None:
+        """Called before the update: what has moved is copied from the next step on."""
+        self._moving |= {parameter for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
+
+    def put_back(self) -> None:
+        self._copies.put_back()
+
+
+class Updated:
+    """Parameters and the state of optimizers, for steps that are repeated although their update has begun."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._entries: list[dict[Any, Mapping[str, Any]]] = []
+        self._copies = Copies()
+
+    def take(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._entries = [{parameter: dict(entry) for parameter, entry in one.state.items()} for one in self._optimizers]
+        values = (value for entries in self._entries for entry in entries.values() for value in entry.values())
+        self._copies.take([*parameters, *(value for value in values if isinstance(value, torch.Tensor))])
+
+    def put_back(self) -> None:
+        self._copies.put_back()
+        for optimizer, entries in zip(self._optimizers, self._entries, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update({parameter: dict(entry) for parameter, entry in entries.items()})
+
+
+def _element(parameter: torch.nn.Parameter) -> torch.Tensor:
+    held = local(parameter).detach()
+    return held[tuple(size // 2 for size in held.shape)].clone() if held.numel() else held
+
+
+def _alike(held: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> bool:
+    return len(held) == len(copies) and all(
+        (one.shape, one.dtype, one.device, one.stride()) == (copy.shape, copy.dtype, copy.device, copy.stride())
+        for one, copy in zip(held, copies, strict=True)
+    )

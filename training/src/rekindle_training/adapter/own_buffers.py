@@ -1,0 +1,169 @@
+"""Buffers that differ from rank to rank, such as running statistics without SyncBatchNorm: each rank carries its own.
+
+The session begins with all small buffers. A buffer that changes after the update of a step is left to the replicas, since what a
+rank keeps for its successor is written before the update. The first comparison of ranks leaves those that differ.
+"""
+
+import pickle
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+LARGEST = 1024 * 1024
+"""Bytes of all such buffers of a rank, which are written down twice in each step."""
+ALIGNMENT = 16
+
+_NOTHING = torch.empty(0)
+"""Stands for a buffer that a forward pass has left out."""
+
+Name = tuple[str, str]
+"""Name that the session has for a module, and the name of a buffer in it."""
+
+
+@dataclass
+class OwnBuffers:
+    """Names and content of a rank's own buffers. The names are state that ranks have in common, the content is not."""
+
+    roots: Mapping[str, torch.nn.Module]
+    names: tuple[Name, ...] = ()
+    late: frozenset[Name] = frozenset()
+    """Names of the buffers that change after the update: a replacement takes them from a replica."""
+    settled: bool = False
+    """Ranks have been compared."""
+    _slots: list[tuple[torch.nn.Module, str]] = field(default_factory=list)
+    """Where each buffer is; empty: not looked up yet."""
+    _found: list[torch.Tensor] = field(default_factory=list)
+    _views: list[torch.Tensor] = field(default_factory=list)
+    """Copies of the buffers in `_found`, inside `_memory`."""
+    _memory: list[torch.Tensor] = field(default_factory=list)
+    _header: bytes = b""
+
+    def __post_init__(self) -> None:
+        small, size = [], 0
+        for name, tensor in self._all():
+            if size + tensor.nbytes <= LARGEST:
+                small.append(name)
+                size += tensor.nbytes
+        self.names = tuple(small)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"names": self.names, "late": sorted(self.late), "settled": self.settled}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.late, self.settled = frozenset(state["late"]), state["settled"]
+        self.keep(state["names"])
+
+    def leave_late(self) -> None:
+        """Called at the end of a step: buffers that changed since the latest `take`, before its update, are left to replicas."""
+        if changed := self.changed():
+            self.late |= changed
+            self.keep(set(self.names) - changed)
+
+    def keep(self, names: Collection[Name]) -> None:
+        self.names = tuple(sorted(names))
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Called when a module has become another one."""
+        self._slots, self._found = [], []
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(tensor.nbytes for name, tensor in self._all() if name in self.names)
+
+    def take(self) -> tuple[bytes, bytes]:
+        """The description of the buffers, and their content."""
+        if not self.names:
+            return b"", b""
+        if not self._refresh():
+            self._lay_out()
+        return self._header, b"".join(memory.cpu().numpy().tobytes() for memory in self._memory)
+
+    def put(self, header: bytes, content: bytes) -> None:
+        """Fills the buffers that are still this rank's own."""
+        at = 0
+        for name, dtype, shape in pickle.loads(header) if header else ():
+            size = dtype.itemsize * shape.numel()
+            if name in self.names:
+                flat = torch.frombuffer(bytearray(content[at : at + size]), dtype=torch.uint8) if size else torch.empty(0)
+                self._fill(name, flat.view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype))
+            at += _aligned(size)
+
+    def changed(self) -> set[Name]:
+        """Names of the buffers that changed since the latest `take`."""
+        now = self._tensors()
+        if len(now) != len(self._views):
+            return set(self.names)
+        pairs = zip(self.names, now, self._views, strict=True)
+        return {name for name, tensor, then in pairs if tensor.shape != then.shape or not torch.equal(tensor, then)}
+
+    def _refresh(self) -> bool:
+        found = self._tensors()
+        if len(found) != len(self._found) or not all(map(is_, found, self._found)):
+            return False
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(self._views, found)
+        except RuntimeError:  # one has another shape now
+            return False
+        return True
+
+    def _lay_out(self) -> None:
+        """Buffers of one device lie in one piece of memory, in the order of the devices' first buffers."""
+        found = dict(zip(self.names, self._tensors(), strict=True))
+        by_device: dict[torch.device, list[Name]] = {}
+        for name, tensor in found.items():
+            by_device.setdefault(tensor.device, []).append(name)
+        self.names = tuple(name for names in by_device.values() for name in names)
+        self._slots = []
+        self._found = [found[name] for name in self.names]
+        self._memory, self._views = [], []
+        for device, names in by_device.items():
+            memory = torch.zeros(sum(_aligned(found[name].nbytes) for name in names), dtype=torch.uint8, device=device)
+            self._memory.append(memory)
+            self._views += _parts(memory, [found[name] for name in names])
+        self._header = pickle.dumps([(name, found[name].dtype, found[name].shape) for name in self.names])
+        with torch.no_grad():
+            torch._foreach_copy_(self._views, self._found)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        if not self._slots:
+            self._slots = [_slot(self.roots[root], name) for root, name in self.names]
+        present = [module._buffers.get(slot) for module, slot in self._slots]
+        return [_NOTHING if tensor is None else tensor for tensor in present]
+
+    def _all(self) -> Iterator[tuple[Name, torch.Tensor]]:
+        for root, module in self.roots.items():
+            for name, tensor in module.named_buffers():
+                if not isinstance(tensor, DTensor):
+                    yield (root, name), tensor
+
+    def _fill(self, name: Name, content: torch.Tensor) -> None:
+        module, slot = _slot(self.roots[name[0]], name[1])
+        here = module._buffers.get(slot)
+        if here is None or here.shape != content.shape or here.is_inference() or 0 in here.stride():
+            module._buffers[slot] = content if here is None else content.to(here.device)
+            return
+        with torch.no_grad():
+            here.copy_(content)
+
+
+def _slot(root: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    path, _, slot = name.rpartition(".")
+    return (root.get_submodule(path) if path else root), slot
+
+
+def _parts(memory: torch.Tensor, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    at = 0
+    for tensor in tensors:
+        yield memory[at : at + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+        at += _aligned(tensor.nbytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

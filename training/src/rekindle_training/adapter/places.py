@@ -1,0 +1,170 @@
+"""Where the script is, seen from the session: which collectives of its own may be made there.
+
+A collective that a recovery cannot repeat is refused when the script first makes it, with its line, and not at the first fault.
+Collectives are noticed where torch's functions hand them to a process group; wrappers such as DistributedDataParallel make theirs
+in C++ and are not noticed.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import rekindle_training
+
+COLLECTIVES = (
+    *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "gather", "barrier", "monitored_barrier"),
+    *("allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base"),
+    *("send", "recv", "recv_anysource"),
+)
+"""Methods of a process group that speak to other ranks."""
+
+EARLY, LATE = "early-collectives", "late-collectives"
+DRAWS, UNREPEATABLE = "late-draws", "unrepeatable"
+ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE)
+"""What a script may do on its own account."""
+
+
+class Refused(RuntimeError):
+    """The script breaks a rule, so that a recovery would not be right. No repair helps."""
+
+
+class Place(Enum):
+    """Part of the script that is being executed."""
+
+    ELSEWHERE = "elsewhere"
+    """In the session's own code, or before and after it: nothing is refused."""
+    ALONE = "alone"
+    """Between the session and its loop, in a process that replaces another one."""
+    BEFORE = "before the loop"
+    BETWEEN = "between two steps"
+    IN_STEP = "in a step"
+    UPDATED = "after the update"
+
+
+class Places:
+    """Place of one rank's training loop. Other threads of the process are not looked at."""
+
+    def __init__(self) -> None:
+        self.now = Place.ELSEWHERE
+        self._accepted: Collection[str] | None = None
+        """Not known before the session."""
+        self._early = ""
+        """A collective before the session."""
+        self.guarded = False
+        """The loop has a `with step:`."""
+        self._unguarded = ""
+        """A collective between two steps, when it was not known whether the loop has a `with step:`."""
+        self.refuse: Callable[[str], None] = _raise
+        self._loop = threading.get_ident()
+
+    def watch(self) -> None:
+        """Wraps what hands collectives to a process group."""
+        for name in COLLECTIVES:
+            if (method := getattr(dist.ProcessGroup, name, None)) is not None:
+                setattr(dist.ProcessGroup, name, self._watched(name.strip("_"), method))
+
+    def accept(self, accepted: Collection[str]) -> None:
+        self._accepted = accepted
+        if self._early and EARLY not in accepted:
+            self.refuse(self._early)
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Inside, the session speaks to other ranks."""
+        before, self.now = self.now, Place.ELSEWHERE
+        try:
+            yield
+        finally:
+            self.now = before
+
+    def enter_step(self) -> None:
+        self.guarded, self.now = True, Place.IN_STEP
+        if self._unguarded:
+            self.refuse(self._unguarded)
+
+    def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def watched(*args: Any, **keywords: Any) -> Any:
+            if self.now not in (Place.ELSEWHERE, Place.IN_STEP) and threading.get_ident() == self._loop:
+                self._notice(name)
+            return method(*args, **keywords)
+
+        return watched
+
+    def _notice(self, name: str) -> None:
+        where = f"{name} at {line_of_script()}"
+        match self.now:
+            case Place.ALONE:
+                raise Refused(
+                    f"{where}: this process replaces another one and is alone before its loop, so nobody answers; make "
+                    "collectives inside `with step:`"
+                )
+            case Place.BEFORE if not self.accepts(EARLY):
+                self._before(
+                    f"{where} speaks to other ranks before the loop, where a replacement is alone; compute it on each rank, or "
+                    f'make the collective inside `with step:`. session(accept=["{EARLY}"]) accepts that the script leaves it out '
+                    "where `training.generation` is not 1"
+                )
+            case Place.UPDATED if not self.accepts(LATE):
+                self.refuse(
+                    f"{where} speaks to other ranks after the update, where a step cannot be repeated; make it before "
+                    "`optimizer.step()`, register it by training.every(steps, function), or keep copies: "
+                    f'session(repeat_updates=True). session(accept=["{LATE}"]) accepts a restart from the checkpoint'
+                )
+            case Place.BETWEEN if not self.accepts(LATE):
+                self._between(
+                    f"{where} speaks to other ranks outside `with step:`, where a failure ends the process; make it inside, or "
+                    f'register it by training.every(steps, function). session(accept=["{LATE}"]) accepts that the process ends'
+                )
+
+    def accepts(self, what: str) -> bool:
+        return what in (self._accepted or ())
+
+    def _before(self, words: str) -> None:
+        if self._accepted is not None:
+            self.refuse(words)
+        self._early = self._early or words
+
+    def _between(self, words: str) -> None:
+        if self.guarded:
+            self.refuse(words)
+        self._unguarded = self._unguarded or words
+
+
+def check_accepted(accept: Collection[str]) -> None:
+    """Raises ValueError or TypeError where something else is to be accepted than what there is."""
+    if isinstance(accept, str) or not all(isinstance(word, str) for word in accept):
+        raise TypeError(f"session(accept): {accept!r} is not accepted; give a list of {', '.join(ACCEPTABLE)}")
+    if unknown := sorted(set(accept) - set(ACCEPTABLE)):
+        raise ValueError(f"session(accept): {', '.join(unknown)} is not known; accepted are {', '.join(ACCEPTABLE)}")
+
+
+_NOT_THE_SCRIPT = tuple(str(Path(module.__file__).parent) for module in (torch, rekindle_training) if module.__file__)
+_EXAMPLES = str(Path(rekindle_training.__file__ or "").parent / "examples")
+
+
+def line_of_script() -> str:
+    """`train.py:31` of the innermost frame that belongs to neither torch nor this package."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if file.startswith(_EXAMPLES) or not (file.startswith((*_NOT_THE_SCRIPT, "<")) or file == _CONTEXTLIB):
+            return f"{Path(file).name}:{frame.f_lineno}"
+    return "an unknown line"
+
+
+_CONTEXTLIB = contextmanager.__code__.co_filename
+
+
+def _raise(words: str) -> None:
+    raise Refused(words)

@@ -1,0 +1,151 @@
+"""Rehearsal of a repair: an early step is done twice on purpose, before its update, and has to come to the same state twice.
+
+A script that carries something from turn to turn which the session was not given is found in its first minute this way, and not
+at its first fault. The second step of each life of a job is rehearsed: in the first one libraries and wrappers set themselves up.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from rekindle_training.adapter.boundary import Boundary
+from rekindle_training.adapter.digest import digest, leaf_digest
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.trained import Trained
+
+REHEARSED = 2
+"""Which of the steps of a job's life."""
+POSTPONED = 3
+"""How often the next step is rehearsed in its place, at most."""
+TOLERANCE = 1e-2
+"""Of a gradient's norm, and of a sum of its elements with random signs: an accelerator's kernels may add in another order.
+Another batch or another mask changes both by more."""
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a step had come to before its update."""
+
+    gradients: Mapping[str, bytes | tuple[float, float]]
+    state: Mapping[str, bytes]
+
+
+class Rehearsal:
+    """Rehearsal of one rank. `is_due` and `first` belong to the first pass of a step, `difference` to the second one."""
+
+    def __init__(self, trained: Trained, boundary: Boundary) -> None:
+        self._trained, self._boundary = trained, boundary
+        self._number = 0
+        """Step that is rehearsed; 0: not known yet."""
+        self._put_off = 0
+        self._first: _Pass | None = None
+        self.is_over = False
+
+    def begin(self, number: int, total: int) -> None:
+        """Called when the first loop begins, whose first step is `number`."""
+        if not self._number:
+            self._number = number + REHEARSED - 1
+            self.is_over = self.is_over or self._number > total
+
+    def postpone(self, number: int) -> bool:
+        """Whether the next step is rehearsed in place of this one, since wrappers set themselves up."""
+        if self._put_off == POSTPONED:
+            return False
+        self._put_off, self._number = self._put_off + 1, number + 1
+        return True
+
+    def is_first_pass(self, number: int) -> bool:
+        return not self.is_over and number == self._number and self._first is None
+
+    def is_second_pass(self, number: int) -> bool:
+        return not self.is_over and number == self._number and self._first is not None
+
+    def remember(self) -> None:
+        self._first = self._now()
+
+    def conclude(self) -> str:
+        """What differs on some rank between the two passes, in words; empty: nothing. Called by all ranks together."""
+        assert self._first is not None
+        first, second = self._first, self._now()
+        self._first, self.is_over = None, True
+        found: list[str] = [""] * dist.get_world_size()
+        dist.all_gather_object(found, _difference(first, second))
+        return next((f"on rank {rank}, {words}" for rank, words in enumerate(found) if words), "")
+
+    def _now(self) -> _Pass:
+        gradients = {name: _fingerprint(gradient) for name, gradient in self._gradients()}
+        return _Pass(gradients, {**own_parts(self._trained.take_own()), **self._small()})
+
+    def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        modules = {"model": self._trained.model, **self._trained.shared}
+        for root, module in modules.items():
+            if isinstance(module, torch.nn.Module):
+                for name, parameter in module.named_parameters():
+                    if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                        yield (name if root == "model" else f"{root} {name}"), parameter.grad
+
+    def _small(self) -> dict[str, bytes]:
+        """Small objects of `state`, and buffers."""
+        found = {name: digest(thing.state_dict()) for name, thing in self._boundary.small.items()}
+        for root, module in self._trained.own_buffers.roots.items():
+            found |= {f"buffer {name} of {root}": leaf_digest(buffer) for name, buffer in module.named_buffers()}
+        return found
+
+
+def own_parts(own: Own) -> dict[str, bytes]:
+    """Digests of what a rank has for itself, by what it is. Pickled values are compared by their content."""
+    numbers = {"Python's": own.python, "torch's": own.torch, "numpy's": own.numpy, "the accelerator's": own.accelerator}
+    parts = {f"{whose} random numbers": content for whose, content in numbers.items() if content is not None}
+    if own.numpy is not None:
+        parts["numpy's random numbers"] = digest(pickle.loads(own.numpy))
+    if own.data is not None:
+        parts["the position of `data`"] = digest(pickle.loads(own.data))
+    return parts
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Names of what differs."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
+def _difference(first: _Pass, second: _Pass) -> str:
+    states = differing(first.state, second.state)
+    names = {**first.gradients, **second.gradients}
+    gradients = [name for name in names if not _alike(first.gradients.get(name), second.gradients.get(name))]
+    if not (states or gradients):
+        return ""
+    found = " and ".join([*states[:2], *(f"the gradient of {name}" for name in gradients[:1])])
+    return f"{found} differ from the first try. {_advice(states)}"
+
+
+def _advice(states: list[str]) -> str:
+    if not all(name.startswith("buffer ") for name in states):
+        return "What moves in a step is given to the session: as `state`, or as `data` where each rank has its own"
+    return (
+        "The step uses something that the session was not given: a batch that was drawn in an earlier turn, a generator, "
+        "a counter or an average in a variable. Draw the batch inside the step, and give what is left to the session"
+    )
+
+
+def _fingerprint(gradient: torch.Tensor) -> bytes | tuple[float, float]:
+    """Of one that kernels of the host computed, all of it; otherwise its norm and a sum with random signs."""
+    held = local(gradient) if isinstance(gradient, DTensor) else gradient
+    if held.device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
+        return leaf_digest(held)
+    flat = held.detach().float().reshape(-1)
+    generator = torch.Generator(held.device).manual_seed(1)
+    signs = torch.randint(0, 2, flat.shape, generator=generator, device=held.device).mul_(2).sub_(1)
+    return float(flat.norm()), float((flat * signs).sum())
+
+
+def _alike(first: bytes | tuple[float, float] | None, second: bytes | tuple[float, float] | None) -> bool:
+    if not (isinstance(first, tuple) and isinstance(second, tuple)):
+        return first == second
+    scale = max(first[0], second[0])
+    return all(abs(one - other) <= TOLERANCE * scale or one == other for one, other in zip(first, second, strict=True))
