@@ -19,8 +19,8 @@ training: list[session.Training] = []
 
 
 class Watched(session.Training):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         training.append(self)
 
 

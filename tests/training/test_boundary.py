@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from rekindle_training.adapter.boundary import Boundary, CannotGoBack
+from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.digest import digest
+from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.state import Stateful
 from rekindle_training.adapter.trained import Trained
 
@@ -145,10 +146,10 @@ def test_gradients_of_the_step_before_are_there_again(gathers: bool) -> None:
         if not gathers:
             rank.optimizer.zero_grad()
         rank.begin()
-        rank.boundary.notice_gradients()
+        rank.boundary.has_gradients()
     rank.boundary.remember()
     before = [gradient.clone() for gradient in rank.gradients()]
-    assert rank.boundary._gathers is gathers
+    assert rank.boundary.gathers is gathers
     if not gathers:
         rank.optimizer.zero_grad()
     rank.begin()
@@ -166,7 +167,7 @@ def test_a_loop_that_begins_to_gather_cannot_go_back_in_that_step() -> None:
         rank.boundary.remember()
         rank.optimizer.zero_grad()
         rank.begin()
-        rank.boundary.notice_gradients()
+        rank.boundary.has_gradients()
     rank.boundary.remember()
     rank.begin()
     with pytest.raises(CannotGoBack, match="gradients"):

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
-from weakref import ReferenceType, ref
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -20,6 +19,7 @@ from torch.nn.modules import module as torch_modules
 from rekindle_training.adapter.copies import Moving, Updated
 from rekindle_training.adapter.data_parallel import DataParallel, Flags
 from rekindle_training.adapter.fully_sharded import FullySharded
+from rekindle_training.adapter.gradients import CannotGoBack, Gradients
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import local
@@ -33,10 +33,6 @@ Slots = dict[str, torch.Tensor | None]
 """Parameters or buffers of one module, as it keeps them."""
 
 
-class CannotGoBack(Exception):
-    """Something has changed that only an update changes."""
-
-
 @dataclass(frozen=True)
 class _Buffer:
     tensor: torch.Tensor
@@ -45,19 +41,10 @@ class _Buffer:
     content: torch.Tensor
 
 
-@dataclass(frozen=True)
-class _Gradient:
-    tensor: "ReferenceType[torch.Tensor]"
-    version: int
-    content: torch.Tensor | None
-    """None: until now this loop has dropped each gradient before the next one."""
-
-
 @dataclass
 class _Moment:
     own: Own
     buffers: list[dict[str, _Buffer | None]]
-    gradients: list[_Gradient | None]
     options: list[list[dict[str, Any]]]
     small: dict[str, dict[str, Any]]
     modes: list[bool]
@@ -89,12 +76,11 @@ class Boundary:
     """Where each parameter was in memory when `_middles` were found."""
     _middles: list[torch.Tensor] = field(default_factory=list)
     """Of parameters, as views."""
-    _gathers: bool | None = None
-    """A step adds to the gradients of the step before; None: no step has shown it yet."""
 
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
         self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
+        self._gradients = Gradients()
         self._wrappers = [thing for thing in objects.values() if isinstance(thing, DataParallel | FullySharded)]
         self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
         others = {name: thing for name, thing in objects.items() if not _is_known(thing)}
@@ -119,10 +105,10 @@ class Boundary:
             self._updated.take(self._parameters)
         if self._moving is not None:
             self._moving.remember(self._parameters)
+        self._gradients.remember(self._parameters)
         self._moment = _Moment(
             own=self.trained.take_own(),
             buffers=self._copy_buffers(before.buffers if before else []),
-            gradients=[_gradient(parameter.grad, copied=self._gathers is not False) for parameter in self._parameters],
             options=[[_options(group) for group in optimizer.param_groups] for optimizer in self._optimizers],
             small={name: copy.deepcopy(thing.state_dict()) for name, thing in self.small.items()},
             modes=[module.training for module in self._modules],
@@ -165,9 +151,8 @@ class Boundary:
         return self._moment.own if self._moment else None
 
     def _put_parameters(self, then: _Moment) -> None:
-        gradients = self._old_gradients(then.gradients)
-        for parameter, gradient, trains in zip(self._parameters, gradients, then.trains, strict=True):
-            parameter.grad = gradient
+        self._gradients.put_back(self._parameters)
+        for parameter, trains in zip(self._parameters, then.trains, strict=True):
             parameter.requires_grad_(trains)
 
     def _put_modules(self, then: _Moment) -> None:
@@ -242,13 +227,21 @@ class Boundary:
     @property
     def gathers(self) -> bool:
         """Whether a step adds to the gradients of the step before."""
-        return bool(self._gathers)
+        return self._gradients.are_added
 
-    def held_gradients(self) -> dict[str, torch.Tensor]:
+    def held_gradients(self) -> Mapping[str, torch.Tensor]:
         """Gradients to which this step adds, as they were when it began."""
-        then = self._moment.gradients if self._moment and self._gathers else []
-        held = zip(self.parameter_names(), then, strict=False)
-        return {name: old.content for name, old in held if old is not None and old.content is not None}
+        return self._gradients.copied(self.parameter_names()) if self.gathers else {}
+
+    def drops_gradients(self) -> None:
+        """Called before the script drops gradients."""
+        self._gradients.dropped(self._parameters)
+
+    def has_gradients(self) -> None:
+        """Called when a step has all its gradients, before its update: what it has changed by then is noticed."""
+        if self._moving is not None:
+            self._moving.notice()
+        self._gradients.notice(self._parameters)
 
     def parameter_names(self) -> list[str]:
         """Name of each parameter, in the order in which they are kept here."""
@@ -257,20 +250,6 @@ class Boundary:
             for name, parameter in module.named_parameters():
                 names.setdefault(id(parameter), name if root == "model" else f"{root} {name}")
         return [names.get(id(parameter), "?") for parameter in self._parameters]
-
-    def notice_gradients(self) -> None:
-        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
-        if self._moving is not None:
-            self._moving.notice()
-        then = self._moment.gradients if self._moment else []
-        held = [(old.tensor(), parameter.grad) for old, parameter in zip(then, self._parameters, strict=False) if old]
-        if held:
-            self._gathers = bool(self._gathers) or any(now is not None and now is old for old, now in held)
-
-    def _old_gradients(self, then: list[_Gradient | None]) -> list[torch.Tensor | None]:
-        if len(self._parameters) != len(then):
-            raise CannotGoBack("parameters were added in the step")
-        return [_old_gradient(gradient, parameter.grad) for gradient, parameter in zip(then, self._parameters, strict=True)]
 
     # ---- what only an update changes
 
@@ -339,21 +318,3 @@ def _filled(buffer: _Buffer) -> torch.Tensor:
     with torch.no_grad():
         buffer.tensor.copy_(buffer.content)
     return buffer.tensor
-
-
-def _gradient(tensor: torch.Tensor | None, *, copied: bool) -> _Gradient | None:
-    if tensor is None:
-        return None
-    return _Gradient(ref(tensor), tensor._version, tensor.detach().clone() if copied else None)
-
-
-def _old_gradient(then: _Gradient | None, now: torch.Tensor | None) -> torch.Tensor | None:
-    if then is None:
-        return None
-    if then.content is not None:
-        return then.content.clone()
-    if then.tensor() is now and now is not None:
-        if now._version != then.version:
-            raise CannotGoBack("gradients of the step before were added to, for the first time")
-        return now
-    return None  # dropped by the loop, which drops it again

@@ -17,6 +17,11 @@ class Copies:
     _tensors: list[torch.Tensor] = field(default_factory=list)
     _copies: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def content(self) -> Sequence[torch.Tensor]:
+        """The copies, in the order in which tensors were given."""
+        return self._copies
+
     def take(self, tensors: Sequence[torch.Tensor]) -> None:
         held = [local(tensor).detach() for tensor in tensors]
         if not _alike(held, self._copies):

@@ -83,8 +83,8 @@ class Optimizers:
 
 
 class Schedulers:
-    """Schedulers of torch that the session was given. Where all that it was given is torch's, another one that sets the options of
-    a given optimizer was forgotten: a replacement would begin its schedule again."""
+    """Schedulers of torch that the session was given. Where all that it was given is torch's, another one that sets the options
+    of a given optimizer was forgotten: a replacement would begin its schedule again."""
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = list(given)

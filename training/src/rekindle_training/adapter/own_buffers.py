@@ -127,7 +127,8 @@ class OwnBuffers:
             memory = torch.zeros(sum(_aligned(found[name].nbytes) for name in names), dtype=torch.uint8, device=device)
             self._memory.append(memory)
             self._views += _parts(memory, [found[name] for name in names])
-        self._header = pickle.dumps([(name, found[name].dtype, found[name].shape) for name in self.names])
+        described = {name: (tensor.dtype, tensor.shape) for name, tensor in found.items() if tensor is not _NOTHING}
+        self._header = pickle.dumps([(name, *described[name]) for name in self.names if name in described])
         with torch.no_grad():
             torch._foreach_copy_(self._views, self._found)
 

@@ -16,9 +16,10 @@ from typing import Any, Self, cast
 import torch
 
 from rekindle_training.adapter import communicator
-from rekindle_training.adapter.boundary import Boundary, CannotGoBack
+from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.communicator import Disagreement
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.places import DRAWS, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
@@ -100,6 +101,8 @@ class Attempts:
         self.refusal = ""
         """Why training cannot go on here."""
         self.on_repeat: list[Callable[[], None]] = []
+        for kind in (torch.optim.Optimizer, torch.nn.Module):
+            _call_before(kind, "zero_grad", self._boundary.drops_gradients)
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
                 thing.register_step_pre_hook(self._before_torchs)
@@ -384,7 +387,7 @@ class Attempts:
 
     def _take_part(self, kind: int) -> None:
         gathered = self._boundary.gathers
-        self._boundary.notice_gradients()
+        self._boundary.has_gradients()
         if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
             kind |= GATHERS
         own = self._now.own_before_update = self._rank.trained.take_own()

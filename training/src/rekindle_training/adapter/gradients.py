@@ -1,0 +1,124 @@
+"""Gradients that are held when a step begins, as they were then.
+
+They are copied where steps add to them, into the memory of the copies of the step before. Where each step drops them before its
+first backward pass nothing is copied, and where they are zero only that is kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from weakref import ReferenceType, ref
+
+import torch
+
+from rekindle_training.adapter.copies import Copies
+from rekindle_training.adapter.sharding import local
+
+
+class CannotGoBack(Exception):
+    """Something has changed that only an update changes."""
+
+
+class Use(Enum):
+    """What a step does with the gradients of the step before."""
+
+    UNKNOWN = "unknown"
+    DROPPED = "dropped"
+    ADDED = "added"
+    ZERO = "zero"
+    """Steps add to them, and they are zero."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    tensor: "ReferenceType[torch.Tensor]"
+    version: int
+    copied: int = -1
+    """Number of its copy; -1: there is none."""
+
+
+class Gradients:
+    """Gradients of the parameters of one rank."""
+
+    def __init__(self) -> None:
+        self._use = Use.UNKNOWN
+        self._are_dropped_first = False
+        self._held: list[_Held | None] = []
+        self._copies = Copies()
+        self._largest: torch.Tensor | None = None
+        """Largest element of all of them, not read from its device yet."""
+
+    @property
+    def are_added(self) -> bool:
+        """Whether a step adds to the gradients of the step before."""
+        return self._use is Use.ADDED
+
+    def dropped(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Called before the script drops gradients: one that does so when there are none does so at the beginning of steps."""
+        if self._use is Use.UNKNOWN and all(parameter.grad is None for parameter in parameters):
+            self._are_dropped_first = True
+
+    def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        found = [parameter.grad for parameter in parameters]
+        held = [gradient for gradient in found if gradient is not None]
+        copied = self._use is Use.ADDED or (self._use is Use.UNKNOWN and not self._are_dropped_first)
+        self._copies.take(held if copied else [])
+        self._largest = _largest(held) if self._use is Use.ZERO and held else None
+        numbers = iter(range(len(held)))
+        self._held = [
+            None if gradient is None else _Held(ref(gradient), gradient._version, next(numbers) if copied else -1)
+            for gradient in found
+        ]
+
+    def notice(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Called when a step has all its gradients: now it can be told whether it has added to those that it began with."""
+        pairs = [(old, parameter.grad) for old, parameter in zip(self._held, parameters, strict=False) if old is not None]
+        if not pairs or self._use is Use.ADDED:
+            return
+        added = any(now is not None and now is old.tensor() for old, now in pairs)
+        if not added:
+            self._use = Use.DROPPED if self._use is Use.UNKNOWN else self._use
+        elif self._use is Use.ZERO:
+            self._use = Use.ADDED if self._are_not_zero else Use.ZERO
+        else:
+            copies = self._copies.content
+            self._use = Use.ZERO if copies and not _largest(copies).item() else Use.ADDED
+
+    def put_back(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Raises CannotGoBack where they were changed and not copied."""
+        if len(parameters) != len(self._held):
+            raise CannotGoBack("parameters were added in the step")
+        if self._are_not_zero:
+            raise CannotGoBack("gradients were held between two steps, for the first time")
+        for parameter, old in zip(parameters, self._held, strict=True):
+            parameter.grad = None if old is None else self._old(old, parameter)
+
+    def copied(self, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        """Copies of those to which steps add, by the names of their parameters."""
+        content = self._copies.content if self.are_added else []
+        held = zip(names, self._held, strict=False)
+        return {name: content[old.copied] for name, old in held if old is not None and content and old.copied >= 0}
+
+    @property
+    def _are_not_zero(self) -> bool:
+        return self._largest is not None and bool(self._largest.item())
+
+    def _old(self, old: _Held, parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        then, now = old.tensor(), parameter.grad
+        if old.copied >= 0 or self._largest is not None:
+            content = self._copies.content[old.copied] if old.copied >= 0 else None
+            into = then if then is not None and then is now else torch.empty_like(parameter)
+            held = local(into)
+            with torch.no_grad():
+                held.zero_() if content is None else held.copy_(content)
+            return into
+        if then is None or then is not now:
+            return None  # dropped by the loop, which drops it again
+        if then._version != old.version:
+            raise CannotGoBack("gradients of the step before were added to, for the first time")
+        return then
+
+
+def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    norms = torch._foreach_norm([local(tensor).detach() for tensor in tensors], float("inf"))
+    return torch.stack([norm.float().to(norms[0].device) for norm in norms]).max()
