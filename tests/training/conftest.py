@@ -99,3 +99,20 @@ def group() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+LAUNCHED = {
+    "REKINDLE_LAUNCHER": "rekindle-train",
+    "REKINDLE_PROCESS": "a-process",
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REKINDLE_CHECKPOINT_EVERY", raising=False)
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)

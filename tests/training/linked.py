@@ -56,5 +56,5 @@ def with_links(*args: Any, **keywords: Any) -> Iterator[Any]:
         yield training
 
 
-rekindle_training.session = with_links
+rekindle_training.session = with_links  # type: ignore[assignment]
 runpy.run_path(str(Path(__file__).with_name("repaired.py")), run_name="__main__")

@@ -53,6 +53,6 @@ for method, place in (("reduce", "behind"), ("step", "reducing"), ("gather", "te
     setattr(Struck, method, strikes(getattr(DistributedOptimizer, method), place))
 
 sys.argv[1:] = ["--steps=12", "--checkpoint-every=5"]
-session.Training = Watched  # type: ignore[misc,assignment]
+session.Training = Watched  # type: ignore[misc]
 megatron_trainer.DistributedOptimizer = Struck  # type: ignore[misc]
 runpy.run_path(str(Path(megatron_trainer.__file__).with_name("megatron.py")))

@@ -1,12 +1,9 @@
 """What a script trains and its session was not given: refused with words, before a replacement would lack it."""
 
-import re
-
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
-from rekindle_training.adapter.forgotten import Optimizers, refuse_strange_parameters, refuse_wrapped
+from rekindle_training.adapter.forgotten import Optimizers, refuse_strange_parameters
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -86,12 +83,3 @@ def test_an_optimizer_of_other_tensors_than_the_model_s_is_refused() -> None:
     with pytest.raises(ValueError, match=r"session\(optimizer\): SGD updates 2 tensors that are no parameters of the model"):
         refuse_strange_parameters([other, optimizer])
     refuse_strange_parameters([other, optimizer, model])
-
-
-@pytest.mark.usefixtures("group")
-def test_a_wrapped_model_is_refused() -> None:
-    """It would be bound to the first process group."""
-    model, _ = trained()
-    wrapped = DistributedDataParallel(model)
-    with pytest.raises(TypeError, match=re.escape("session(model): give the bare module and wrap it in DistributedDataParallel")):
-        refuse_wrapped([("model", wrapped)])

@@ -7,7 +7,6 @@ from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -17,18 +16,6 @@ from rekindle_training.adapter.state import has_extra_state
 
 class Forgotten(Refused, TypeError):
     """Something that trains was not given to the session."""
-
-
-def refuse_wrapped(things: Iterable[tuple[str, object]]) -> None:
-    """Args:
-        things: what is given, with its name.
-
-    Raises:
-        TypeError: one is wrapped, and would be bound to the first process group.
-    """
-    for name, thing in things:
-        if isinstance(thing, DistributedDataParallel):
-            raise TypeError(f"session({name}): give the bare module and wrap it in DistributedDataParallel inside the session")
 
 
 def refuse_strange_parameters(given: Iterable[object]) -> None:

@@ -9,15 +9,15 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from typing import ParamSpec, Self, TypeVar
+from typing import Never, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from rekindle_training import environment, names
-from rekindle_training.adapter import communicator, forgotten, injected, own, places, sharding
+from rekindle_training import environment
+from rekindle_training.adapter import communicator, forgotten, given, injected, own, sharding
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.data_parallel import DataParallel
@@ -42,7 +42,6 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-@contextmanager
 def session(  # noqa: PLR0913  # what is trained, and how
     model: torch.nn.Module,
     optimizer: Stateful,
@@ -57,7 +56,8 @@ def session(  # noqa: PLR0913  # what is trained, and how
     switch_link: Callable[[bool], None] | None = None,
     repeat_updates: bool = False,
     accept: Collection[str] = (),
-) -> Iterator["Training"]:
+    **unknown: Never,
+) -> "Session":
     """Makes this process a rank of the job: the default process group is there inside, and the state is where training is.
 
     Args:
@@ -90,14 +90,60 @@ def session(  # noqa: PLR0913  # what is trained, and how
             by one rank alone, or `replicas` names ranks that there are not.
         RuntimeError: there is a default process group already.
     """
+    given.refuse_unknown(unknown)
+    options = {
+        "state": state,
+        "unique_shards": unique_shards,
+        "repeat_updates": repeat_updates,
+        "after_update": after_update,
+        "switch_link": switch_link,
+        "replicas": replicas,
+        "accept": accept,
+    }
+    given.check(model, optimizer, options)
+    if checkpoint_every is not None:
+        given.interval(checkpoint_every)
     environment.require_launcher()
-    every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
+    every = given.interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
+    return Session(_opened(model, optimizer, data, checkpoints, every, **options))
+
+
+class Session(AbstractContextManager["Training"]):
+    """A session that is entered by `with`."""
+
+    def __init__(self, opened: AbstractContextManager["Training"]) -> None:
+        self._opened = opened
+
+    def __enter__(self) -> "Training":
+        return self._opened.__enter__()
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._opened.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Never:
+        raise AttributeError(
+            f"session(...).{name}: a session is entered by `with`, as in: with rekindle_training.session(...) as training:"
+        )
+
+
+@contextmanager
+def _opened(  # noqa: PLR0913  # what a session is given
+    model: torch.nn.Module,
+    optimizer: Stateful,
+    data: Stateful | None,
+    checkpoints: CheckpointStore | None,
+    every: int,
+    *,
+    state: Sequence[Stateful],
+    unique_shards: bool,
+    replicas: Collection[int] | None,
+    after_update: Callable[[], None] | None,
+    switch_link: Callable[[bool], None] | None,
+    repeat_updates: bool,
+    accept: Collection[str],
+) -> Iterator["Training"]:
     if _entry is None:
         communicator.refuse_another()
-    if not isinstance(state, Sequence):
-        raise TypeError(f"session(state): {type(state).__name__} is not accepted; give a list, as in state=[scheduler]")
-    places.check_accepted(accept)
-    forgotten.refuse_wrapped([("model", model), *((f"state[{index}]", thing) for index, thing in enumerate(state))])
     wrappers, sharded = DataParallel(), FullySharded(model)
     shared: dict[str, Stateful] = {
         "DistributedDataParallel": wrappers,
@@ -154,16 +200,6 @@ def init_process_group() -> None:
     _entry = Entry.make()
     _entry.begin()
     _entry.meet()
-
-
-def _interval(checkpoint_every: int | None) -> int:
-    if checkpoint_every is None or checkpoint_every < 0:
-        said = "missing" if checkpoint_every is None else f"{checkpoint_every} is not accepted"
-        raise ValueError(
-            f"session(checkpoint_every): {said}; give the steps between two checkpoints, or 0 for none: a restart of the job "
-            f"begins from the first step then ({names.CHECKPOINT_EVERY} says it for scripts that do not)"
-        )
-    return checkpoint_every
 
 
 class Training:
@@ -242,8 +278,7 @@ class Training:
         Raises:
             ValueError: less than one step.
         """
-        if steps < 1:
-            raise ValueError(f"training.every({steps}): accepted are whole numbers from 1")
+        given.count("training.every(steps)", steps)
         self._called.append((steps, function))
 
     @contextmanager
@@ -271,6 +306,7 @@ class Training:
         Raises:
             RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
         """
+        given.count("training.steps(total)", total)
         if self._trains and self.step >= total:
             raise RuntimeError(
                 f"training.steps({total}): {self.step} steps are done; `steps` counts over the whole training and not over an "
@@ -289,8 +325,8 @@ class Training:
         Raises:
             ValueError: less than one of either.
         """
-        if count < 1 or steps < 1:
-            raise ValueError(f"training.epochs({count}, {steps}): accepted are whole numbers from 1")
+        given.count("training.epochs(count)", count)
+        given.count("training.epochs(steps)", steps)
         for number in range(self.step // steps, count):
             yield Epoch(number, self._turns((number + 1) * steps, count * steps))
 
@@ -378,9 +414,9 @@ class Training:
             self._attempts.leave_own(self.step)
 
     @contextmanager
-    def refusing_others(self, given: Iterable[object]) -> Iterator[None]:
+    def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
         """Inside, an optimizer or a scheduler that is not given may not train. Called by `session`."""
-        things = list(given)
+        things = list(trained)
         optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
         with optimizers.watched(), schedulers.watched():
             yield

@@ -1,0 +1,75 @@
+"""Arguments of a session, of the wrong kind: each error names the argument, what was wrong, and what is accepted."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+import rekindle_training
+
+MODEL = torch.nn.Linear(2, 2)
+OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": OPTIMIZER}, r"session\(model\): this is an optimizer; the model comes first"),
+        ({"model": "gpt"}, r"session\(model\): str is not accepted; give a torch.nn.Module"),
+        ({"model": torch.nn.DataParallel(MODEL)}, "torch.nn.DataParallel is not accepted; use DistributedDataParallel"),
+        ({"optimizer": MODEL}, r"session\(optimizer\): this is a module; give the optimizer"),
+        (
+            {"optimizer": [OPTIMIZER]},
+            r"session\(optimizer\): a list is not accepted; give one optimizer, and the others in `state`",
+        ),
+        ({"checkpoint_every": "5"}, r"session\(checkpoint_every\): '5' is not accepted; give the steps between two checkpoints"),
+        ({"checkpoint_every": True}, r"session\(checkpoint_every\): True is not accepted"),
+        ({"checkpoint_every": 2.5}, r"session\(checkpoint_every\): 2.5 is not accepted"),
+        ({"state": OPTIMIZER}, r"session\(state\): SGD is not accepted; give a list, as in state=\[scheduler\]"),
+        ({"replicas": "0,1"}, r"session\(replicas\): '0,1' is not accepted; give a list of ranks"),
+        ({"replicas": 3}, r"session\(replicas\): 3 is not accepted"),
+        ({"unique_shards": "yes"}, r"session\(unique_shards\): 'yes' is not accepted; give True or False"),
+        ({"after_update": MODEL.weight}, r"(?s)session\(after_update\): .* is not accepted; give a function"),
+        ({"accept": "late-draws"}, r"session\(accept\): 'late-draws' is not accepted; give a list of early-collectives"),
+        ({"checkpoints_every": 5}, "there is no such argument; did you mean checkpoint_every"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused(given: dict[str, Any], words: str) -> None:
+    """Before anything of the job is touched, also outside of a job."""
+    with pytest.raises(TypeError, match=words):
+        rekindle_training.session(**{"model": MODEL, "optimizer": OPTIMIZER, "checkpoint_every": 0, **given})
+
+
+def test_a_word_to_accept_that_there_is_not_is_refused() -> None:
+    """The error lists those that there are."""
+    with pytest.raises(ValueError, match="anything is not known; accepted are early-collectives, late-collectives"):
+        rekindle_training.session(MODEL, OPTIMIZER, checkpoint_every=0, accept=["anything"])
+
+
+@pytest.mark.usefixtures("group")
+def test_wrappers_that_hide_state_are_refused() -> None:
+    """They are bound to one process group, or keep for each rank what another one does not have."""
+    wrapped, sharded = DistributedDataParallel(MODEL), torch.nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"session\(model\): give the bare module and wrap it in DistributedDataParallel"):
+        rekindle_training.session(wrapped, OPTIMIZER, checkpoint_every=0)
+    spread = ZeroRedundancyOptimizer(sharded.parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(TypeError, match=r"session\(optimizer\): ZeroRedundancyOptimizer is not accepted"):
+        rekindle_training.session(sharded, spread, checkpoint_every=0)
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one rank shards nothing
+        fsdp1 = FullyShardedDataParallel(torch.nn.Linear(2, 2), device_id=torch.device("cpu"))
+    with pytest.raises(TypeError, match=r"FullyShardedDataParallel \(FSDP1\) is not accepted; use .*fully_shard"):
+        rekindle_training.session(fsdp1, OPTIMIZER, checkpoint_every=0)
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_session_without_with_says_so() -> None:
+    """Its methods are those of what `with` gives."""
+    opened: Any = rekindle_training.session(MODEL, OPTIMIZER, checkpoint_every=0)
+    with pytest.raises(AttributeError, match="a session is entered by `with`"):
+        opened.steps(3)
