@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from typing import Never, ParamSpec, Self, TypeVar
+from typing import Any, Never, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -91,7 +91,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         RuntimeError: there is a default process group already.
     """
     given.refuse_unknown(unknown)
-    options = {
+    options: dict[str, Any] = {
         "state": state,
         "unique_shards": unique_shards,
         "repeat_updates": repeat_updates,
@@ -111,14 +111,16 @@ def session(  # noqa: PLR0913  # what is trained, and how
 class Session(AbstractContextManager["Training"]):
     """A session that is entered by `with`."""
 
-    def __init__(self, opened: AbstractContextManager["Training"]) -> None:
+    def __init__(self, opened: Any) -> None:
         self._opened = opened
 
     def __enter__(self) -> "Training":
-        return self._opened.__enter__()
+        training: Training = self._opened.__enter__()
+        return training
 
     def __exit__(self, *error: object) -> bool | None:
-        return self._opened.__exit__(*error)
+        ended: bool | None = self._opened.__exit__(*error)
+        return ended
 
     def __getattr__(self, name: str) -> Never:
         raise AttributeError(
@@ -218,11 +220,12 @@ class Training:
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
         self._on_pause: list[Callable[[], None]] = []
-        self._trains = self._loops = False
+        self._trains = self._loops = self._is_finished = self._has_warned = False
         self._checkpoint_due = False
         self._comparison = comparison
         self._proof_due, self._has_recovered = True, False
         """Ranks are to be compared; one of them has taken another one's state since then."""
+        self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
         """What is registered is to be called; some ranks may have done so before a recovery."""
@@ -280,6 +283,10 @@ class Training:
         """
         given.count("training.every(steps)", steps)
         self._called.append((steps, function))
+
+    def finish(self) -> None:
+        """Says that the loop ends here on purpose, before its last step, on all ranks."""
+        self._is_finished = True
 
     @contextmanager
     def apart(self) -> Iterator[None]:
@@ -357,7 +364,7 @@ class Training:
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
         self._places.now = Place.ELSEWHERE
-        self._loops = True
+        self._loops, self._total = True, total
         self._gate.expect(total)
         self._wrappers.begin_loop()
         if not self._trains:
@@ -426,6 +433,7 @@ class Training:
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        self._refuse_early_end()
         self._do_what_is_due()
         while not self._has_left():
             self._cross(self.step)
@@ -435,6 +443,13 @@ class Training:
             )
         self._processor.end()
         self._step_log.close()
+
+    def _refuse_early_end(self) -> None:
+        if self._loops and self.step < self._total and not self._is_finished:
+            raise RuntimeError(
+                f"the loop ended after step {self.step} of {self._total}; say training.finish() before a `break` that is meant, "
+                "and give `total` as many steps as there are batches"
+            )
 
     def _has_left(self) -> bool:
         try:
@@ -492,6 +507,7 @@ class Training:
     def _complete(self, step: int, start: float, *, is_last: bool) -> None:
         """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""
         if not self._attempts.guarded:  # `with step:` has done so
+            self._warn_once()
             self._wrappers.settle()
             self._wrappers.agreed()
             self._rank.tell_update()
@@ -503,6 +519,11 @@ class Training:
         self._step_log.record(step, start, time.time(), self.generation)
         if proved:
             self._processor.stepped(step)
+
+    def _warn_once(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("the loop has no `with step:`, so a step that fails or a rank that is lost ends training")
 
     def _prove(self) -> None:
         """Compares ranks.
