@@ -59,10 +59,15 @@ torch.manual_seed(rank if wishes("own parameters") else 0)
 model: nn.Module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
 if wishes("momentum encoder"):
     model = nn.Sequential(Momentum(), model)
-optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.01)
+trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=0.01)
+if wishes("lbfgs"):
+    optimizer = torch.optim.LBFGS(trained, lr=0.01, max_iter=3)
+critic = nn.Linear(4, 1)
+critics = torch.optim.SGD(critic.parameters(), lr=0.01, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
-state: list[Any] = [scaler]
+state: list[Any] = [scaler, critic, critics]
 if not wishes("forgotten scheduler"):
     state.append(scheduler)
 own_numbers = np.random.default_rng(rank)
@@ -77,6 +82,9 @@ def closure(wrapped: nn.Module, data: torch.Tensor) -> Any:
     optimizer.zero_grad()
     loss = wrapped(data).pow(2).mean()
     loss.backward()
+    if wishes("lbfgs"):  # decides by it how far it goes
+        loss = loss.detach()
+        dist.all_reduce(loss)
     return loss
 
 
@@ -84,13 +92,19 @@ torch.manual_seed(1000 + rank)
 carried = batch(0)
 arguments: dict[str, Any] = {"accept": ACCEPT} if ACCEPT else {}
 with rekindle_training.session(
-    model, optimizer, state=state, checkpoint_every=int(os.environ.get("EVERY", "0")), **arguments
+    model,
+    optimizer,
+    state=state,
+    checkpoint_every=int(os.environ.get("EVERY", "0")),
+    repeat_updates="COPIES" in os.environ,
+    **arguments,
 ) as training:
     if wishes("early collective"):
         dist.all_reduce(torch.ones(1))
     if wishes("lonely collective") and training.generation > 1:
         dist.barrier()
     wrapped: Any = model if wishes("own parameters") else DistributedDataParallel(model)
+    judge = DistributedDataParallel(critic)
     if wishes("stateful hook"):
         wrapped.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
     if wishes("compressing hook"):
@@ -118,28 +132,37 @@ with rekindle_training.session(
             gathers = wishes("gathers") and step % 4
             with wrapped.no_sync() if gathers else nullcontext():
                 loss = scaler.scale(wrapped(data).pow(2).mean())
-                if not wishes("closure"):
+                if not wishes("closure", "lbfgs"):
                     loss.backward()
-            fault(step)
+            if not wishes("two updates"):
+                fault(step)
             if gathers:
                 continue
 
-            if wishes("closure"):
+            if wishes("closure", "lbfgs"):
                 optimizer.step(partial(closure, wrapped, data))
             elif not (wishes("leaves out an update") and rank == 1 and step == 3):
                 scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
             scheduler.step()
+            if wishes("two updates"):
+                judge(wrapped(data).detach()).mean().backward()
+                fault(step)
+                critics.step()
+                critics.zero_grad()
             if wishes("late collective"):
                 dist.all_reduce(loss.detach())
             if wishes("late draw"):
                 torch.rand(1)
+        if wishes("ends early") and step == STEPS - 1:
+            break
         if wishes("outside"):
             dist.all_reduce(loss.detach())
         if wishes("updates outside"):
             optimizer.step()
-    tensors = [*model.parameters(), *model.buffers(), *(held for entry in optimizer.state.values() for held in entry.values())]
+    moments = [held for entry in optimizer.state.values() for held in entry.values() if isinstance(held, torch.Tensor)]
+    tensors = [*model.parameters(), *model.buffers(), *critic.parameters(), *moments]
     digest = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
     os.write(1, f"final {rank} {digest} {scheduler.get_last_lr()[0]!r} {torch.rand(1).item()!r}\n".encode())
 sys.exit(0)

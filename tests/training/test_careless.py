@@ -24,6 +24,8 @@ SCRIPT = __file__.replace("test_careless", "careless")
         ("numbers of its own", "The step uses something that the session was not given"),
         ("leaves out an update", "ranks disagree at the end of step 3"),
         ("updates outside", "is outside `with step:`"),
+        ("lbfgs", "LBFGS evaluates its closure several times in one update; session(repeat_updates=True) repeats its steps"),
+        ("two updates", "speaks to other ranks after the update"),
     ],
 )
 async def test_what_cannot_be_repaired_is_refused_while_all_is_well(wish: str, words: str, alone: Standalone) -> None:
@@ -44,3 +46,28 @@ async def test_what_can_be_repaired_ends_with_the_bits_of_an_undisturbed_run(
     printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH=wish, KIND=kind, FAULT="1:5")
     assert "repaired step=4" in printed
     assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish))
+
+
+@pytest.mark.parametrize("wish", ["late collective", "lbfgs", "two updates"])
+@pytest.mark.parametrize("kind", ["kill", "raise"])
+async def test_a_step_is_repeated_whatever_failed_in_it_where_copies_are_kept(
+    wish: str, kind: str, alone: Standalone, beside: Standalone
+) -> None:
+    """Several updates, closures that are called several times, and collectives after an update."""
+    printed = await alone.run("--spares=1", script=SCRIPT, ranks=2, WISH=wish, KIND=kind, FAULT="1:5", COPIES="1")
+    assert "repaired step=4" in printed
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=2, WISH=wish, COPIES="1"))
+
+
+async def test_buffers_of_each_rank_are_in_its_checkpoint(alone: Standalone, beside: Standalone) -> None:
+    """Statistics of BatchNorm that differ from rank to rank are those of an undisturbed run after a restart of all ranks."""
+    wish = "evaluates through the wrapper"
+    printed = await alone.run("--max-restarts=1", script=SCRIPT, ranks=1, WISH=wish, FAULT="0:6", EVERY="4")
+    assert "all ranks begin again at the last checkpoint" in printed
+    assert last_words(printed) == last_words(await beside.run(script=SCRIPT, ranks=1, WISH=wish, EVERY="4"))
+
+
+async def test_a_loop_that_ends_before_its_total_is_no_complete_training(alone: Standalone) -> None:
+    """Unless the script says that it is meant."""
+    printed = await alone.run(code=1, script=SCRIPT, ranks=1, WISH="ends early")
+    assert "the loop ended after step 7 of 8; say training.finish() before a `break` that is meant" in printed

@@ -1,13 +1,14 @@
 """Copies of what a step changes, besides what is copied at every boundary: parameters that a forward pass moves, and, where the
 script asks for it, all parameters with the state of their optimizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.skeleton import put_together, taken_apart
 
 
 @dataclass
@@ -67,19 +68,20 @@ class Updated:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._entries: list[dict[Any, Mapping[str, Any]]] = []
+        self._skeleton: Any = None
+        """State of the optimizers without its tensors."""
+        self._tensors: list[torch.Tensor] = []
         self._copies = Copies()
 
     def take(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._entries = [{parameter: dict(entry) for parameter, entry in one.state.items()} for one in self._optimizers]
-        values = (value for entries in self._entries for entry in entries.values() for value in entry.values())
-        self._copies.take([*parameters, *(value for value in values if isinstance(value, torch.Tensor))])
+        self._skeleton, self._tensors = taken_apart([dict(optimizer.state) for optimizer in self._optimizers])
+        self._copies.take([*parameters, *self._tensors])
 
     def put_back(self) -> None:
         self._copies.put_back()
-        for optimizer, entries in zip(self._optimizers, self._entries, strict=True):
+        for optimizer, state in zip(self._optimizers, put_together(self._skeleton, self._tensors), strict=True):
             optimizer.state.clear()
-            optimizer.state.update({parameter: dict(entry) for parameter, entry in entries.items()})
+            optimizer.state.update(state)
 
 
 def _element(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -21,7 +21,7 @@ from rekindle_training.adapter.communicator import Disagreement
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.places import DRAWS, UNREPEATABLE, Place, Refused, line_of_script
+from rekindle_training.adapter.places import DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import StateMismatch
@@ -98,6 +98,8 @@ class Attempts:
         """Step that was given up when this rank had its gradients, and what the rank then had for itself."""
         self._updated: tuple[int, Own] | None = None
         """The same of the step that was updated last."""
+        self._begun = 0
+        """Collectives by the time of the latest agreement."""
         self.refusal = ""
         """Why training cannot go on here."""
         self.on_repeat: list[Callable[[], None]] = []
@@ -228,6 +230,8 @@ class Attempts:
         if self._now.rehearsed or (error is None and not self._now.agreed and self._rehearses()):
             self._go_back_on_purpose()
             return error is not None
+        if error is None and self._now.agreed:
+            self._refuse_late_passes()
         done = error is None and (self._now.agreed or self._agree(SCOPE))
         self._now.inside = False
         with self._places.ours():
@@ -342,6 +346,16 @@ class Attempts:
             f'as an evaluation, into `with training.apart():`. session(accept=["{DRAWS}"]) accepts it'
         )
 
+    def _refuse_late_passes(self) -> None:
+        """Where wrappers of models spoke to other ranks after the update."""
+        if self._rank.communicator.begun() == self._begun or self._places.accepts(LATE):
+            return
+        with suppress(Refused):
+            self.refuse(
+                f"a model speaks to other ranks after the update of step {self._now.number}, as in a second backward pass; keep "
+                f'copies: session(repeat_updates=True). session(accept=["{LATE}"]) accepts a restart from the checkpoint'
+            )
+
     def _refuse_outside(self) -> None:
         if self._places.now is Place.BETWEEN and self._places.guarded:
             self.refuse(
@@ -399,6 +413,7 @@ class Attempts:
         if self._now.agreed:
             self._rank.wrappers.agreed()
             self._updated = self._now.number, own
+            self._begun = self._rank.communicator.begun()
         else:
             self._tried = self._now.number, own
 
