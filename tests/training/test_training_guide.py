@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import rekindle_training
 from rekindle_training.launcher import arguments
 from tests.training.standalone import Standalone
 
@@ -39,3 +40,35 @@ def test_a_flag_of_the_guide_is_one(flag: str) -> None:
     assert flag[2:].replace("-", "_") in parsed
     if stated is not None:
         assert parsed[flag[2:].replace("-", "_")] == stated[1]
+
+
+PACKAGE = Path(rekindle_training.__file__).parent
+MESSAGES = re.findall(
+    r"^\| `+ ?(.+?) ?`+(?:, `+ ?(.+?) ?`+)*(?:, `+ ?(.+?) ?`+)? \|", GUIDE.partition("## When it does not go on")[2], re.MULTILINE
+)
+
+
+def _templates() -> list[str]:
+    """Texts of the program, with a space for each value that is put in."""
+    nodes = (node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    return [text for node in nodes if (text := _text(node))]
+
+
+def _text(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_text(value) or " " for value in values)
+    return ""
+
+
+@pytest.mark.parametrize("message", [message for row in MESSAGES for message in row if message])
+def test_a_message_of_the_guide_is_what_the_program_says(message: str) -> None:
+    """Each run of words of it stands in a text of the program."""
+    if message.startswith("EADDRINUSE"):  # of the operating system
+        return
+    fragments = [words.strip() for words in re.split(r"\S*[\d'.:=/]\S*|\.\.\.|\b[A-Z]\w*\b", message) if len(words.strip()) > 8]
+    assert fragments
+    texts = _templates()
+    assert [fragment for fragment in fragments if not any(fragment in text for text in texts)] == []
