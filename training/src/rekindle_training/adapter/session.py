@@ -534,7 +534,11 @@ class Training:
         try:
             self._comparison.run(gradients=self._attempts.gathers, recovered=self._has_recovered)
         except ReplicasDiffer as error:
-            self._attempts.refuse(str(error))
+            words = str(error)
+        else:
+            words = ""
+        if words:
+            self._attempts.refuse(words)
         self._proof_due = self._has_recovered = False
 
     def _at_boundary(self, work: Callable[[], None]) -> bool:
