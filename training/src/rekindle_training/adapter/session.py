@@ -26,6 +26,7 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.trace import Trace
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
@@ -81,7 +82,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         RuntimeError: there is a default process group already.
     """
     environment.require_launcher()
-    every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
+    every = _interval(environment.checkpoint_every(checkpoint_every))
     if _entry is None:
         communicator.refuse_another()
     if not isinstance(state, Sequence):
@@ -98,7 +99,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
     declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
     rank = Rank.of(entry, trained, wrappers, declared, after_update)
-    if checkpoints is not None:
+    if checkpoints is not None and not here.drill_steps:  # a drill leaves the script's own checkpoints alone
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
         checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.legacy)
@@ -161,6 +162,7 @@ class Training:
         self._attempts = Attempts(rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
+        self._trace = Trace.of(rank, self._attempts)
         self._on_pause: list[Callable[[], None]] = []
         self._trains = self._loops = False
         self._checkpoint_due = False
@@ -265,6 +267,8 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
+        if last := self._environment.drill_steps:
+            end, total = min(end, last), min(total, last)
         self._loops = True
         self._gate.expect(total)
         self._wrappers.begin_loop()
@@ -281,6 +285,8 @@ class Training:
             if not self._attempts.failed:
                 self._complete(number, start)
             self._cross(end)
+        if last and self.step == last:
+            self.end()
 
     def _refuse_groups(self) -> None:
         """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
@@ -300,7 +306,7 @@ class Training:
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._wrappers.watch()
-        injected.arm(self._trained.model, self.rank, self._environment.job_dir, lambda: self._attempts.inside)
+        injected.arm(self._trained, self.rank, self._environment.job_dir, self._gate, lambda: self._attempts.turn)
         self._communicator.in_session = True
         if self._entry.met is None:
             self._entry.begin()
@@ -318,7 +324,7 @@ class Training:
         return forgotten.Optimizers(given, lambda: self._attempts.inside).watched()
 
     def end(self) -> None:
-        """The loop is done. Called by `session`, unless an exception ends the process."""
+        """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
         while not self._has_left():
@@ -329,6 +335,8 @@ class Training:
             )
         self._processor.end()
         self._step_log.close()
+        if self._environment.drill_steps:
+            raise SystemExit(0)
 
     def _has_left(self) -> bool:
         try:
@@ -385,6 +393,7 @@ class Training:
             self._wrappers.agreed()
             self._rank.tell_update()
         self._gate.complete(step)
+        self._trace(step)
         self._checkpoint_due = self._is_checkpoint(step)
         self._write_if_due()
         self._step_log.record(step, start, time.time(), self.generation)

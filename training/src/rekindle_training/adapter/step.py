@@ -102,6 +102,11 @@ class Attempts:
         return self._now.number if self._now.inside else 0
 
     @property
+    def turn(self) -> int:
+        """The step of the latest turn of the loop; 0 before the first."""
+        return self._now.number
+
+    @property
     def guarded(self) -> bool:
         """The loop says `with step:`, or may say it in its first turn."""
         return self._now.entered or self._now.number == 0
