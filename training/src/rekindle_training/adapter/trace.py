@@ -99,6 +99,8 @@ def _devices(accelerator: str | None) -> int:
 def _digests(name: str, part: Any) -> Iterator[tuple[str, str]]:
     """Paths of all that a part of the state has in it, each with its value, or with a digest."""
     for path, leaf in leaves(part, ""):
+        if isinstance(leaf, dict | list | tuple):  # an empty one
+            continue
         keys = path.replace("'", "").split("/")[1:]
         yield " ".join([name, *keys]), _short(leaf)
 

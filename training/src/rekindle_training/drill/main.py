@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from rekindle_training.drill.options import RANKS, Drill
 from rekindle_training.drill.report import Report
 from rekindle_training.drill.trial import Trial
 from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.signals import PASSED_ON
 from rekindle_training.launcher.zygote import load_ahead
 
 
@@ -33,6 +35,7 @@ def run(arguments: Arguments, drill: Drill) -> int:
     if (ranks := arguments.nproc_per_node) < RANKS:
         _complain(f"--nproc-per-node {ranks}: a drill needs {RANKS} ranks at least, one to strike and one that is left")
         return 2
+    began = time.monotonic()
     try:
         with _interruptible(), _folder(drill) as folder:
             if arguments.start_method == "fork" or arguments.spares:
@@ -42,6 +45,7 @@ def run(arguments: Arguments, drill: Drill) -> int:
     except _Interrupted as end:
         _complain("the drill was interrupted")
         return 128 + end.number
+    report.seconds = time.monotonic() - began
     _tell(report, as_json=drill.json)
     return 0 if report.survives else 1
 
@@ -61,10 +65,16 @@ def _tell(report: Report, *, as_json: bool) -> None:
 def _interruptible() -> Iterator[None]:
     """Signals end the drill with everything that it has started."""
 
+    before = {number: signal.getsignal(number) for number in PASSED_ON}
+    heard = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
     def interrupt(number: int, _: FrameType | None) -> None:
+        for other in heard:
+            signal.signal(other, signal.SIG_IGN)  # a second one would leave some behind
         raise _Interrupted(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in heard:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:

@@ -48,6 +48,7 @@ OF_THE_CLUSTER = (
 )
 """Variables by which a run would take part in another job."""
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+HOST = "127.0.0.1"
 BOTH = 3
 """Standard output and standard error, as `--redirects` counts them."""
 LOGS = "logs"
@@ -88,7 +89,8 @@ class Runs:
         steps: of each run.
         tick: called a few times each second while a run goes on.
         """
-        self._arguments, self._folder, self._tick = arguments, folder, tick
+        self._arguments = replace(arguments, master_addr=HOST, redirects=BOTH)
+        self._folder, self._tick = folder, tick
         self.steps = steps
         self._rebuild_seconds = float(os.environ.get(names.REBUILD_TIMEOUT) or 0)
         self._limit = 0.0
@@ -112,7 +114,7 @@ class Runs:
         """Of a job without a control plane, in the folder of that name: where there is a checkpoint, it goes on from there."""
         folder = self._folder / name
         environment = self._environment(folder, list(faults), steps or self.steps)
-        arguments = replace(self._arguments, standalone=True, log_dir=folder / LOGS, redirects=BOTH)
+        arguments = replace(self._arguments, standalone=True, log_dir=folder / LOGS)
         began = time.monotonic()
         with Processes(_made(folder) / "output.log", self._tick) as processes:
             processes.start("job", lambda: Pod(arguments).run(), environment)
@@ -130,8 +132,8 @@ class Runs:
         folder, size = self._folder / name, self._arguments.nproc_per_node
         faults: list[Fault] = [{"fault": "pause", "rank": each, "step": self.checkpoint} for each in range(size)]
         gateway, manager = _free_port(), _free_port()
-        cluster = {names.JOB_ID: JOB, names.GATEWAY_HOST: "127.0.0.1", names.GATEWAY_PORT: str(gateway)}
-        meeting = {names.MASTER_ADDR: "127.0.0.1", names.MASTER_PORT: str(manager)}
+        cluster = {names.JOB_ID: JOB, names.GATEWAY_HOST: HOST, names.GATEWAY_PORT: str(gateway)}
+        meeting = {names.MASTER_ADDR: HOST, names.MASTER_PORT: str(manager)}
         environment = {**self._environment(folder, faults, self.steps), **cluster, **meeting}
         result = _made(folder) / "switched.json"
         began = time.monotonic()
@@ -149,7 +151,6 @@ class Runs:
             self._arguments,
             standalone=False,
             log_dir=Path(environment[names.JOB_DIR]) / LOGS,
-            redirects=BOTH,
             nnodes=self._arguments.nproc_per_node,
             nproc_per_node=1,
             role=role,
@@ -217,5 +218,5 @@ def _free_port() -> int:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.randrange(first // 4, first // 2)))
+            probe.bind((HOST, random.randrange(first // 4, first // 2)))
             return int(probe.getsockname()[1])

@@ -85,10 +85,11 @@ class Changed:
     now: str
 
     def __str__(self) -> str:
+        if not self.now:
+            return f"{self.name} is missing"
         if self.was.startswith("#") or self.now.startswith("#"):
             return f"{self.name} differs"
-        was, now = ((text or "missing")[:LONGEST] for text in (self.was, self.now))
-        return f"{self.name} is {now}, undisturbed {was}"
+        return f"{self.name} is {self.now[:LONGEST]}, undisturbed {self.was[:LONGEST] or 'missing'}"
 
 
 @dataclass(frozen=True)

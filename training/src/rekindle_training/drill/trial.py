@@ -51,14 +51,12 @@ class Trial:
         """Two undisturbed runs are the same; None: not tried yet."""
 
     def report(self) -> Report:
-        began = time.monotonic()
         try:
             if self._train():
                 for case in self._drill.cases:
                     self._try(case)
         finally:
             self._bar.clear()
-        self._report.seconds = time.monotonic() - began
         return self._report
 
     # Undisturbed.

@@ -80,10 +80,11 @@ class Arguments:
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Arguments:
     given = _parser().parse_args(argv)
-    drill = _drill(given)
-    standalone = given.standalone or drill is not None or not environment.get(names.JOB_ID)
+    if (drill := _drill(given)) is not None:
+        environment = {}  # a drill takes no part in a job around it
+    standalone = given.standalone or not environment.get(names.JOB_ID)
     nnodes = _nodes(given.nnodes)
-    role = names.WORKER if drill else environment.get(names.POD_ROLE) or names.WORKER
+    role = environment.get(names.POD_ROLE) or names.WORKER
     _check(given, nnodes, standalone)
     if role == names.STANDBY:
         _check_standby(given, standalone)
