@@ -108,7 +108,7 @@ class Runs:
     def expect(self, seconds: float) -> None:
         """Derives the limits of the runs that follow from the time of an undisturbed one."""
         self._rebuild_seconds = self._rebuild_seconds or round(max(REBUILD_SECONDS, 2 * seconds))
-        self._limit = self._rebuild_seconds + 3 * seconds + 10
+        self._limit = self._rebuild_seconds + 5 * seconds + 10
 
     def run(self, name: str, faults: Iterable[Fault] = (), *, steps: int | None = None, limit: float | None = None) -> Ended:
         """Of a job without a control plane, in the folder of that name: where there is a checkpoint, it goes on from there."""
