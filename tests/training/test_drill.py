@@ -60,14 +60,13 @@ def results(found: Found) -> dict[str, str]:
 
 
 def refused(found: Found) -> bool:
-    """The program itself has refused the script in words, before any fault."""
+    """Returns whether the program has refused the script in words, before any fault."""
     undisturbed = found["cases"]["undisturbed"]
     return undisturbed["result"] == "fails" and bool(undisturbed["said"])
 
 
 async def test_a_good_script_survives_every_fault(drill: Drill, tmp_path: Path) -> None:
-    """Exit code 0. A cluster around the drill and checkpoints of the script's own are left alone; runs are kept where they are
-    wanted."""
+    """The exit code is 0, a cluster around the drill and checkpoints of the script's own are left alone, and runs are kept."""
     own, kept = tmp_path / "own", tmp_path / "kept"
     found = await drill(f"--drill-keep={kept}", SCRIPT, f"--own-checkpoints={own}", code=0, **IN_A_CLUSTER)
     assert results(found) == {"undisturbed": "trains", **dict.fromkeys(CASES, "survives")}
@@ -87,7 +86,7 @@ async def test_a_good_script_survives_every_fault(drill: Drill, tmp_path: Path) 
     ids=["gpt", "ddp"],
 )
 async def test_an_example_survives(script: tuple[str, ...], cases: str, drill: Drill) -> None:
-    """The scripts that people read first."""
+    """The scripts that people read first survive what they are meant to survive."""
     found = await drill(str(EXAMPLES / script[0]), *script[1:], code=0, cases=cases)
     assert results(found) == {"undisturbed": "trains", **dict.fromkeys(cases.split(","), "survives")}
 
@@ -103,7 +102,7 @@ async def test_an_example_survives(script: tuple[str, ...], cases: str, drill: D
 async def test_a_script_that_diverges_is_found_and_the_object_is_named(
     defect: str, case: str, differs: str, advice: str, drill: Drill
 ) -> None:
-    """Training ended with exit code 0 after the fault, and nothing is said louder. Or the program has refused the script."""
+    """A run that ends with exit code 0 and other parameters is called diverged, unless the program has refused the script."""
     found = await drill(SCRIPT, f"--defect={defect}", code=1, cases=case)
     if refused(found):
         return
@@ -131,7 +130,7 @@ async def test_a_script_that_diverges_is_found_and_the_object_is_named(
 async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
     defect: str, case: str, said: str, advice: str, drill: Drill
 ) -> None:
-    """With the line of the script where one is known. Or the program has refused the script."""
+    """The table has the words of the program and the line of the script, unless the program has refused the script at once."""
     found = await drill(SCRIPT, f"--defect={defect}", code=1, cases=case, REKINDLE_REBUILD_TIMEOUT="5")
     if refused(found):
         return
@@ -144,7 +143,7 @@ async def test_a_script_that_fails_is_found_and_what_it_said_is_shown(
 
 
 async def test_a_run_that_hangs_is_ended_and_its_line_is_shown(drill: Drill) -> None:
-    """After a bound that follows from the time of the undisturbed run."""
+    """The limit follows from the time of the undisturbed run."""
     found = await drill(SCRIPT, "--defect=stuck in a new process", code=1, cases="kill", REKINDLE_REBUILD_TIMEOUT="5")
     assert found["cases"]["kill"]["result"] == "hangs"
     source = Path(SCRIPT).read_text().splitlines()
@@ -160,7 +159,7 @@ async def test_a_script_that_differs_from_run_to_run_is_not_called_diverged(dril
 
 
 async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Drill) -> None:
-    """An evaluation that comes later than the last step of the drill; that is no failure of the script."""
+    """An evaluation that comes later than the last step of the drill is no failure of the script."""
     found = await drill("--drill-steps=4", str(EXAMPLES / "gpt.py"), code=0, cases="evaluation")
     assert results(found) == {"undisturbed": "trains", "evaluation": "not tried"}
     assert "more --drill-steps" in found["text"]
@@ -179,7 +178,7 @@ async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Dril
 async def test_a_script_that_does_not_train_undisturbed_is_told_why(
     script: str, arguments: tuple[str, ...], words: str, drill: Drill, tmp_path: Path
 ) -> None:
-    """No fault is tried then."""
+    """The program's own words are shown, and no fault is tried."""
     (tmp_path / "script.py").write_text(script)
     found = await drill(str(tmp_path / "script.py"), *arguments, code=1)
     assert results(found) == {"undisturbed": "fails"}
@@ -187,7 +186,7 @@ async def test_a_script_that_does_not_train_undisturbed_is_told_why(
 
 
 async def test_an_undisturbed_run_that_takes_too_long_is_ended(drill: Drill, tmp_path: Path) -> None:
-    """After --drill-seconds."""
+    """The limit is --drill-seconds."""
     (tmp_path / "script.py").write_text("import signal\nsignal.pause()")
     found = await drill("--drill-seconds=2", str(tmp_path / "script.py"), code=1)
     assert results(found) == {"undisturbed": "hangs"}
@@ -195,7 +194,7 @@ async def test_an_undisturbed_run_that_takes_too_long_is_ended(drill: Drill, tmp
 
 
 async def test_a_drill_that_is_interrupted_leaves_nothing(zygote: Zygote, tmp_path: Path) -> None:
-    """Neither processes nor folders."""
+    """All its processes end, and its folder is removed."""
     (tmp_path / "script.py").write_text(f"import signal\nopen({str(tmp_path / 'begun')!r}, 'w')\nsignal.pause()")
     flags = ["--drill", "--start-method=fork", str(tmp_path / "script.py")]
     process = await zygote.run("train", flags, {"TMPDIR": str(tmp_path)}, tmp_path / "printed.log")
@@ -218,7 +217,7 @@ def everything_of(process: Process) -> list[int]:
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
-    """As a bar that is gone at the end."""
+    """A bar is drawn on standard error, and is gone at the end."""
     (tmp_path / "script.py").write_text("")
     command = [sys.executable, "-m", "rekindle_training.launcher.main", "--drill", str(tmp_path / "script.py")]
     ours, theirs = pty.openpty()
@@ -246,7 +245,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and nothing was run."""
+    """The exit code is 2, and nothing was run."""
     assert main([*flags, SCRIPT]) == 2
     assert words in capsys.readouterr().err
 
@@ -255,7 +254,7 @@ def test_a_wrong_flag_is_named_with_what_is_accepted(flags: list[str], words: st
 
 
 def trace(*steps: dict[str, str], losses: str = "") -> Trace:
-    """Of one rank, which has these things behind each step."""
+    """A trace of one rank, which has these things after each step."""
     lines = {number: Line((losses,), scoped=True, places={}, things=things) for number, things in enumerate(steps, 1)}
     return Trace({"model": "Net"}, 0, {0: lines})
 
@@ -278,7 +277,7 @@ TRAINS = {"trains weight": "True"}
     ],
 )
 def test_of_what_differs_the_likely_cause_is_named(was: dict[str, str], now: dict[str, str], named: str) -> None:
-    """Of the first step in which anything does."""
+    """The object that stands for the cause comes before those that follow from it."""
     same = {"model weight": "#0", **TRAINS}
     difference = compare(trace(same, {**was, **TRAINS}, same), trace(same, {**now, **TRAINS}))
     assert difference is not None
@@ -287,7 +286,7 @@ def test_of_what_differs_the_likely_cause_is_named(was: dict[str, str], now: dic
 
 
 def test_of_a_generator_that_nobody_seeds_the_moves_are_compared() -> None:
-    """Its state is another one in each run."""
+    """Such a generator has another state in each run, and is compared by whether it was drawn from."""
     name = "random numbers of python"
     before = trace({name: "#1"}, {name: "#1"}, {name: "#2"})
     assert compare(before, trace({name: "#7"}, {name: "#7"}, {name: "#9"})) is None
@@ -297,7 +296,7 @@ def test_of_a_generator_that_nobody_seeds_the_moves_are_compared() -> None:
 
 
 def test_a_step_that_a_rank_took_from_another_one_is_left_out() -> None:
-    """It has no line of it."""
+    """A rank has no line of a step that it did not complete itself."""
     steps = [{"model weight": f"#{step}"} for step in range(4)]
     taken = trace(*steps)
     del taken.ranks[0][2]
@@ -305,7 +304,7 @@ def test_a_step_that_a_rank_took_from_another_one_is_left_out() -> None:
 
 
 def test_reasons_are_the_programs_own_words() -> None:
-    """Neither the injected error nor what follows from it elsewhere is the reason."""
+    """The injected error is no reason, and a lost connection comes last."""
     text = """
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/work/train.py", line 7, in <module>
@@ -329,7 +328,7 @@ rekindle-manager ERROR training cannot go on reason=no rank is left
 
 
 def test_files_that_the_script_writes_are_found(tmp_path: Path) -> None:
-    """Those of the drill, of tools and of before are not its own."""
+    """Files of the drill, of tools, and of before are left out."""
     for name in ("old.pt", "new.pt", ".git/index", "drill/output.log", "out/ckpt.pt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

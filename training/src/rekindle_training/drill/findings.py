@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def words(self) -> str:
-        """The most important of it, in a sentence."""
+        """Summary for the table."""
         difference = [str(self.difference)] if self.difference is not None else []
         return "; ".join([*self.said, *difference, *([self.note] if self.note else [])])
 

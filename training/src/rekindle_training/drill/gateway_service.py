@@ -1,4 +1,4 @@
-"""The control plane of one planned switch: orders it when all ranks stand behind a step, and writes down how it ended."""
+"""The control plane of one planned switch: orders it when all ranks stand after a step, and writes down how it ended."""
 
 import asyncio
 import json
@@ -19,12 +19,12 @@ LOOK_SECONDS = 0.1
 
 
 class SwitchGateway(RecoverServicer, ProgressServicer):
-    """Of one job. Every call is answered with code 0."""
+    """Control plane of one job. It answers every call with code 0."""
 
     def __init__(self, rank: int, step: int, trace: Path, result: Path) -> None:
         """Args:
         rank: the one that moves.
-        step: the step behind which all ranks pause by themselves.
+        step: the step after which all ranks pause by themselves.
         result: file that appears when the switch has ended; see `ended`.
         """
         self._rank, self._step, self._trace, self._result = rank, step, trace, result
@@ -88,5 +88,5 @@ class SwitchGateway(RecoverServicer, ProgressServicer):
 
 
 def ended(result: Path) -> str | None:
-    """Why the switch failed; empty: the rank has moved; None: the switch goes on."""
+    """Returns why the switch failed; empty: the rank has moved; None: the switch goes on."""
     return json.loads(result.read_text()) if result.exists() else None

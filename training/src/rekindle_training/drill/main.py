@@ -24,7 +24,7 @@ from rekindle_training.launcher.zygote import load_ahead
 
 
 class _Interrupted(BaseException):
-    """By a signal."""
+    """The drill has got a signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -70,7 +70,7 @@ def _interruptible() -> Iterator[None]:
 
     def interrupt(number: int, _: FrameType | None) -> None:
         for other in heard:
-            signal.signal(other, signal.SIG_IGN)  # a second one would leave some behind
+            signal.signal(other, signal.SIG_IGN)  # a second one would cut the end short
         raise _Interrupted(number)
 
     for number in heard:

@@ -15,7 +15,7 @@ EXCEPTION, KILL, KILL_FIRST, STOP, EVALUATION, SWITCH, RESTART = CASES = (
 )
 STEPS = 8
 FEWEST_STEPS = 4
-"""Two steps before the checkpoint, one to strike, and one behind it."""
+"""Two steps before the checkpoint, one to strike, and one after it."""
 SECONDS = 600
 RANKS = 2
 

@@ -41,7 +41,7 @@ def is_loss(words: str) -> bool:
 
 
 def _with_line(error: str, traceback: str, sources: Path) -> str:
-    """With the innermost line of the script's own files. Of a lost connection nothing else matters."""
+    """Adds the innermost line of the script's own files. Of a lost connection nothing else matters."""
     frames = _own_frames(traceback, sources)
     if not frames:
         return error

@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.2
 
 
 class Processes:
-    """Those of one run. Used as a context: at its end none is left."""
+    """Processes of one run, as a context: at its end none is left."""
 
     def __init__(self, output: Path, tick: Callable[[], None]) -> None:
         """Args:
@@ -86,7 +86,7 @@ class Processes:
             os.kill(pid, number)
 
     def _sleep(self, seconds: float) -> None:
-        """Until one ends, at most so long."""
+        """Waits until one ends, or until the time is over."""
         descriptors = [os.pidfd_open(pid) for pid in self._living.values()]
         try:
             select.select(descriptors, [], [], seconds)

@@ -56,9 +56,9 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     files: list[str] = field(default_factory=list)
-    """Written by the script itself, outside of the drill's folders."""
+    """Files that were written in the current folder while the script ran."""
     folder: Path | None = None
-    """Where the runs are kept."""
+    """Folder in which the runs are kept."""
 
     @property
     def survives(self) -> bool:

@@ -63,9 +63,9 @@ class Ended:
     code: int
     seconds: float
     hung: bool = False
-    """It was ended after its limit."""
+    """The run was ended at its limit."""
     problem: str = ""
-    """Words of the one who ordered a switch; empty: it was carried out, or there was none."""
+    """Why a switch was not carried out; empty: it was, or there was none."""
 
     @property
     def trace(self) -> Path:
@@ -82,7 +82,7 @@ class Ended:
 
 
 class Runs:
-    """Those of one drill."""
+    """Starts the runs of one drill, one after the other."""
 
     def __init__(self, arguments: Arguments, folder: Path, steps: int, tick: Callable[[], None]) -> None:
         """Args:
@@ -97,7 +97,7 @@ class Runs:
 
     @property
     def checkpoint(self) -> int:
-        """The step behind which a checkpoint is written."""
+        """The step after which a checkpoint is written."""
         return self.steps // 2
 
     @property
@@ -111,7 +111,7 @@ class Runs:
         self._limit = self._rebuild_seconds + 5 * seconds + 10
 
     def run(self, name: str, faults: Iterable[Fault] = (), *, steps: int | None = None, limit: float | None = None) -> Ended:
-        """Of a job without a control plane, in the folder of that name: where there is a checkpoint, it goes on from there."""
+        """Runs the job in the folder of that name. Where there is a checkpoint, it goes on from there."""
         folder = self._folder / name
         environment = self._environment(folder, list(faults), steps or self.steps)
         arguments = replace(self._arguments, standalone=True, log_dir=folder / LOGS)
@@ -123,8 +123,7 @@ class Runs:
         return Ended(folder, processes.codes.get("job", -signal.SIGKILL), time.monotonic() - began, hung)
 
     def switch(self, name: str, rank: int, devices: int) -> Ended:
-        """Each rank has a pod of its own, all pause behind the step before the one that faults strike, and a rank moves to a
-        fresh pod.
+        """Moves a rank to a fresh pod. Each rank has a pod of its own, and all pause after the step of the checkpoint.
 
         Args:
             devices: accelerators of this machine.
@@ -161,7 +160,7 @@ class Runs:
         processes.start(f"{role}-{rank}", lambda: Pod(arguments).run(), {**environment, **uid})
 
     def _watch_switch(self, processes: Processes, folder: Path, rank: int, began: float) -> Ended:
-        """The old pod is ended as soon as its rank has moved, as a cluster would."""
+        """Ends the old pod as soon as its rank has moved, as a cluster does."""
         old, new = f"{names.WORKER}-{rank}", f"{names.BACKUP}-{rank}"
         result = folder / "switched.json"
         others = [f"{names.WORKER}-{each}" for each in range(self._arguments.nproc_per_node) if each != rank]
@@ -205,7 +204,7 @@ def _manage(size: int) -> int:
 
 
 def _with_device(environment: Mapping[str, str], rank: int, devices: int) -> dict[str, str]:
-    """Of the pod of one rank: it sees one accelerator, as a pod of a cluster does."""
+    """Returns the environment of the pod of one rank. It sees one accelerator, as a pod of a cluster does."""
     if not devices:
         return dict(environment)
     known = next((environment[name] for name in VISIBLE_DEVICES if environment.get(name)), "")
@@ -214,7 +213,7 @@ def _with_device(environment: Mapping[str, str], rank: int, devices: int) -> dic
 
 
 def _free_port() -> int:
-    """None of those that the system gives to connections: one of them could take it before it is listened on."""
+    """Returns a port that is none of those which the system gives to connections: one of them could take it too early."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -106,8 +106,8 @@ class Difference:
 
     def __str__(self) -> str:
         more = len(self.changed) - 1
-        behind = f" (and {more} more)" if more else ""
-        return f"step {self.step}, rank {self.cause.rank}: {self.cause}{behind}"
+        rest = f" (and {more} more)" if more else ""
+        return f"step {self.step}, rank {self.cause.rank}: {self.cause}{rest}"
 
 
 def compare(undisturbed: Trace, run: Trace) -> Difference | None:

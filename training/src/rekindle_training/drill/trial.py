@@ -62,7 +62,7 @@ class Trial:
     # Undisturbed.
 
     def _train(self) -> bool:
-        """Whether the script trains for as many steps as a drill needs."""
+        """Returns whether the script trains for as many steps as a drill needs."""
         self._bar.begin(UNDISTURBED)
         began = time.time()
         ended = self._runs.run(UNDISTURBED, limit=self._drill.seconds)
@@ -109,7 +109,7 @@ class Trial:
         self._bar.end()
 
     def _attempt(self, case: str) -> tuple[str, Attempt | None]:
-        """The fault in words, and what tries it; None: the script has no place for it."""
+        """Returns the fault in words, and what tries it; None: the script has no place for it."""
         step, checkpoint = self._runs.struck, self._runs.checkpoint
         if case in FAULTS:
             kind, rank, place = FAULTS[case]
@@ -122,13 +122,13 @@ class Trial:
         return f"{case}: from step {checkpoint}", self._restart
 
     def _strike(self, case: str, kind: str, rank: int, step: int, place: str) -> Attempt:
-        """At another place, where the script does not come to that one in its step."""
+        """Strikes at another place where the script does not come to that one in its step."""
         reached = [one for one in (place, BACKWARD, FORWARD) if step in self._undisturbed.turns(one, rank)]
         fault: Fault = {"fault": kind, "rank": rank, "step": step, "place": reached[0] if reached else place}
         return lambda: self._runs.run(case, [fault])
 
     def _in_evaluation(self) -> tuple[str, Attempt | None]:
-        """In the one nearest to where other faults strike, and in the first step only where there is no other one."""
+        """Takes the evaluation nearest to where other faults strike, and one in the first step only where there is no other."""
         found = [
             (step == 1, abs(step - self._runs.struck), -rank, step)
             for rank in self._undisturbed.ranks
@@ -142,12 +142,12 @@ class Trial:
         return title, self._strike(EVALUATION, "kill", -last_rank, step, EVALUATION)
 
     def _restart(self) -> Ended:
-        """Two lives of a job, in one folder."""
+        """Runs two lives of a job, in one folder."""
         first = self._runs.run(RESTART, steps=self._runs.checkpoint)
         return first if first.code or first.hung else self._runs.run(RESTART)
 
     def _doubt(self, finding: Finding, ended: Ended) -> None:
-        """Tells a fault that did not strike, and a script that computes otherwise in each run."""
+        """Finds a fault that did not strike, and a script that computes otherwise in each run."""
         difference = finding.difference
         if finding.result is Result.SURVIVES and finding.case not in (SWITCH, RESTART) and not ended.was_struck():
             finding.result, finding.note = Result.NOT_TRIED, "the step has no forward and no backward pass that could be struck"
@@ -159,7 +159,7 @@ class Trial:
             finding.result, finding.note = Result.NOT_TRIED, advice.POD
 
     def _repeats(self) -> bool:
-        """Whether an undisturbed run is the same as the first one."""
+        """Returns whether another undisturbed run is the same as the first one."""
         if self._is_repeatable is None:
             again = read(self._runs.run("undisturbed-again").trace)
             self._is_repeatable = compare(self._undisturbed, again) is None
