@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from rekindle_training.adapter import injected
+from rekindle_training.adapter.trained import Trained
 from rekindle_training.injection import Injection, InjectionInvalid
+from rekindle_training.processor.gate import Gate, Go, Pause
 from tests.training.gateway_service import GatewayPeer
 from tests.training.job import Job
 
@@ -96,11 +98,12 @@ def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: py
     """It raises in the forward pass of that step on that rank, also of a process that begins in the middle, and not when the step
     is repeated, nor on a process that takes the rank over. The job's directory has when it struck."""
     monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "memory", "rank": 2, "step": 3}]))
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
     step = 0
 
     def life(rank: int) -> torch.nn.Module:
         model = torch.nn.Linear(1, 1)
-        injected.arm(model, rank, tmp_path, lambda: step)
+        injected.arm(trained(model), rank, tmp_path, Gate(), lambda: step)
         return model
 
     first, other, second = life(2), life(1), life(2)
@@ -114,6 +117,56 @@ def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: py
     assert float((tmp_path / "injected" / "rank-00002-step-3").read_text()) > 0
 
 
+def trained(model: torch.nn.Module) -> Trained:
+    return Trained(model, torch.optim.SGD(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("place", "done"),
+    [
+        ("forward", []),
+        ("backward", ["forward", "gradient"]),
+        ("evaluation", ["forward", "gradient", "backward"]),
+    ],
+)
+def test_a_fault_strikes_at_its_place_in_the_step(place: str, done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass of training, the end of a backward pass, or a forward pass of an evaluation; once."""
+    monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "exception", "rank": 0, "step": 1, "place": place}]))
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    model = torch.nn.Linear(1, 1)
+    injected.arm(trained(model), 0, None, Gate(), lambda: 1)
+    reached = []
+
+    def turn() -> None:
+        loss = model(torch.ones(1))
+        reached.append("forward")
+        model.weight.register_hook(lambda _: reached.append("gradient"))
+        loss.backward()
+        reached.append("backward")
+        with torch.no_grad():
+            model(torch.ones(1))
+        reached.append("evaluation")
+
+    with pytest.raises(RuntimeError, match="injected in step 1"):
+        turn()
+    assert reached == done
+    turn()
+
+
+def test_a_rank_pauses_behind_the_step_that_an_injection_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to order it in time: where it pauses, a manager finds it."""
+    monkeypatch.setenv("REKINDLE_INJECT", json.dumps([{"fault": "pause", "rank": 0, "step": 2}]))
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    model, gate = torch.nn.Linear(1, 1), Gate()
+    injected.arm(trained(model), 0, None, gate, lambda: gate.completed + 1)
+    gate.enter(1)
+    for step in (1, 2):
+        assert gate.wait() == Go()
+        model(torch.ones(1))
+        gate.complete(step)
+    assert gate.wait() == Pause()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -123,6 +176,8 @@ def test_a_fault_in_a_step_strikes_once_in_a_job(tmp_path: Path, monkeypatch: py
         '[{"fault": "backup-fails"}]',
         "[1]",
         '[{"fault": "memory"}]',
+        '[{"fault": "kill", "rank": 0, "step": 1, "place": "nowhere"}]',
+        '[{"fault": "kill", "rank": "0", "step": 1}]',
         '[{"fault": "wrong-product"}]',
     ],
 )

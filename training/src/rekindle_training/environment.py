@@ -21,13 +21,16 @@ def require_launcher(source: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def checkpoint_every(source: Mapping[str, str] = os.environ) -> int | None:
-    """Steps between two checkpoints, for scripts that do not say it; None: nobody has.
+def checkpoint_every(said: int | None, source: Mapping[str, str] = os.environ) -> int | None:
+    """Steps between two checkpoints: what the script says, or the environment where it does not; in a drill the environment goes
+    first. None: nobody says it.
 
     Raises:
         EnvironmentIncomplete: it is no number.
     """
-    return _number(source, names.CHECKPOINT_EVERY) if source.get(names.CHECKPOINT_EVERY) else None
+    if said is not None and not source.get(names.DRILL_STEPS):
+        return said
+    return _number(source, names.CHECKPOINT_EVERY) if source.get(names.CHECKPOINT_EVERY) else said
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class RankEnvironment:
     """Descriptor of the memory in which it leaves what only it has; None: of no use."""
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
+    trace: Path | None = None
+    """Folder for digests of the state after each step; None: none are written."""
+    drill_steps: int = 0
+    """Step after which a drill ends the script; 0: this is no drill."""
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
@@ -71,6 +78,8 @@ class RankEnvironment:
             process=_text(source, names.PROCESS),
             own_state=_number(source, names.OWN_STATE) if source.get(names.OWN_STATE) else None,
             links=_links(source.get(names.LINKS, "")),
+            trace=Path(source[names.TRACE]) if source.get(names.TRACE) else None,
+            drill_steps=_number(source, names.DRILL_STEPS, default=0),
         )
 
 

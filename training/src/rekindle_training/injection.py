@@ -20,7 +20,14 @@ ACCEPTED = (
     '{"fault": "rank-fails", "when": "switching"}',
 )
 ON_A_NODE = '{"fault": "wrong-product", "wrong-message", "wrong-memory" or "check-hangs", "node": "node-1"}'
-IN_A_STEP = '{"fault": "exception" or "memory", "rank": 0, "step": 1}'
+IN_A_STEP = (
+    '{"fault": "exception", "memory", "kill", "stop" or "pause", "rank": 0, "step": 1, "place": "forward" (or left out), '
+    '"backward" or "evaluation"}'
+)
+IN_STEPS = ("exception", "memory", "kill", "stop", "pause")
+FORWARD, BACKWARD, EVALUATION = "forward", "backward", "evaluation"
+INJECTED = "injected in step"
+"""The message of an injected error begins so."""
 
 
 class InjectionInvalid(ValueError):
@@ -29,11 +36,14 @@ class InjectionInvalid(ValueError):
 
 @dataclass(frozen=True)
 class StepFault:
-    """The forward pass of a step raises on a rank: `RuntimeError`, or `MemoryError` where it is one of memory."""
+    """Strikes a rank once, at a place in a turn of its loop."""
 
     rank: int
     step: int
-    of_memory: bool
+    kind: str
+    """`exception` and `memory` raise RuntimeError and MemoryError, `kill` and `stop` are signals, `pause` holds the rank after
+    the step."""
+    place: str = FORWARD
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ def _entries(text: str) -> list[Any]:
 
 
 def _is_in_a_step(entry: object) -> bool:
-    return isinstance(entry, dict) and entry.get("fault") in ("exception", "memory")
+    return isinstance(entry, dict) and entry.get("fault") in IN_STEPS
 
 
 def _is_on_a_node(entry: object) -> bool:
@@ -96,10 +106,11 @@ def _on_nodes(entries: list[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
 
 
 def _step_fault(entry: dict[str, Any]) -> StepFault:
-    rank, step = entry.get("rank"), entry.get("step")
-    if entry.keys() != {"fault", "rank", "step"} or type(rank) is not int or type(step) is not int:
+    rank, step, place = entry.get("rank"), entry.get("step"), entry.get("place", FORWARD)
+    known = entry.keys() - {"place"} == {"fault", "rank", "step"} and place in (FORWARD, BACKWARD, EVALUATION)
+    if not known or type(rank) is not int or type(step) is not int:
         raise _unknown(entry)
-    return StepFault(rank, step, of_memory=entry["fault"] == "memory")
+    return StepFault(rank, step, entry["fault"], place)
 
 
 def _field(entry: object) -> str:

@@ -1,34 +1,57 @@
-"""Raises in the steps that `REKINDLE_INJECT` names. Each fault acts once in a job, whichever process its rank has by then: the
-step is repeated, and a process that takes the rank over comes to it anew."""
+"""Faults in the steps that `REKINDLE_INJECT` names: an error, a signal to this process, a pause after the step.
 
+Each fault acts once in a job, whichever process has its rank then: the step is repeated, and a process that takes the rank over
+comes to it again.
+"""
+
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
+from rekindle_training.adapter import passes
+from rekindle_training.adapter.trained import Trained
+from rekindle_training.injection import INJECTED, Injection, StepFault
+from rekindle_training.processor.gate import Gate
 
-from rekindle_training.injection import Injection, StepFault
 
-
-def arm(model: torch.nn.Module, rank: int, job_dir: Path | None, current_step: Callable[[], int]) -> None:
+def arm(trained: Trained, rank: int, job_dir: Path | None, gate: Gate, turn: Callable[[], int]) -> None:
     """Costs nothing where this rank has no fault to come.
 
     Args:
-        current_step: the step in whose scope the script is; 0: in none.
+        turn: the step whose turn of the loop it is.
     """
     for fault in Injection.read().in_steps:
         if fault.rank == rank:
-            _arm(model, fault, job_dir, current_step)
+            _arm(trained, fault, job_dir, gate, turn)
 
 
-def _arm(model: torch.nn.Module, fault: StepFault, job_dir: Path | None, current_step: Callable[[], int]) -> None:
-    def strike(*_: object) -> None:
-        if current_step() == fault.step:
-            hook.remove()
+def _arm(trained: Trained, fault: StepFault, job_dir: Path | None, gate: Gate, turn: Callable[[], int]) -> None:
+    struck = False
+
+    def reached(place: str, _: object) -> None:
+        nonlocal struck
+        if place == fault.place and turn() == fault.step and not struck:
+            struck = True
             if _is_first(fault, job_dir):
-                raise (MemoryError if fault.of_memory else RuntimeError)(f"injected in step {fault.step}")
+                _strike(fault, gate)
 
-    hook = model.register_forward_pre_hook(strike)
+    passes.watch(trained.modules, reached)
+
+
+def _strike(fault: StepFault, gate: Gate) -> None:
+    match fault.kind:
+        case "exception":
+            raise RuntimeError(f"{INJECTED} {fault.step}")
+        case "memory":
+            raise MemoryError(f"{INJECTED} {fault.step}")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "pause":
+            gate.pause_at(fault.step)
 
 
 def _is_first(fault: StepFault, job_dir: Path | None) -> bool:

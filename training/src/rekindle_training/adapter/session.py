@@ -30,6 +30,7 @@ from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.trace import Trace
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 from rekindle_training.adapter.words import FAILURES
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
@@ -104,7 +105,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
     if checkpoint_every is not None:
         given.interval(checkpoint_every)
     environment.require_launcher()
-    every = given.interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
+    every = given.interval(environment.checkpoint_every(checkpoint_every))
     return Session(_opened(model, optimizer, data, checkpoints, every, **options))
 
 
@@ -162,7 +163,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
         sharding.refuse_unique(trained.collect()["model"], here.world_size)
     declared = None if replicas is None else sharding.declared(replicas, here.rank, here.world_size, unique=unique_shards)
     rank = Rank.of(entry, trained, wrappers, sharded, declared, after_update)
-    if checkpoints is not None:
+    if checkpoints is not None and not here.drill_steps:  # a drill leaves the script's own checkpoints alone
         require("checkpoints", checkpoints, "newest", "write", "read")
     else:
         checkpoints = Checkpoints(here.job_dir, here.rank, here.world_size, trained, declared, rank.legacy)
@@ -219,6 +220,7 @@ class Training:
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
         self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
+        self._trace = Trace.of(rank, self._attempts)
         self._on_pause: list[Callable[[], None]] = []
         self._trains = self._loops = self._is_finished = self._has_warned = False
         self._checkpoint_due = False
@@ -363,6 +365,8 @@ class Training:
         return guarded
 
     def _turns(self, end: int, total: int) -> Iterator[Step]:
+        if last := self._environment.drill_steps:
+            end, total = min(end, last), min(total, last)
         self._places.now = Place.ELSEWHERE
         self._loops, self._total = True, total
         self._gate.expect(total)
@@ -375,18 +379,23 @@ class Training:
         self._attempts.rehearsal.begin(self.step + 1, total)
         self._cross(end)
         while self.step < end:
-            number, start = self.step + 1, time.time()
-            self._trains = True
-            turn = self._attempts.begin(number)
-            self._places.now = Place.BETWEEN
-            yield turn
-            self._places.now = Place.ELSEWHERE
-            if not self._attempts.failed:
-                self._complete(number, start, is_last=number == end < total)
-            if self.step < end or end == total:  # what comes between two epochs belongs to the one before
-                self._cross(end)
+            yield from self._turn(end, total)
+        if last and self.step == last:
+            self.end()
         if end < total:
             self._places.now = Place.BETWEEN
+
+    def _turn(self, end: int, total: int) -> Iterator[Step]:
+        number, start = self.step + 1, time.time()
+        self._trains = True
+        step = self._attempts.begin(number)
+        self._places.now = Place.BETWEEN
+        yield step
+        self._places.now = Place.ELSEWHERE
+        if not self._attempts.failed:
+            self._complete(number, start, is_last=number == end < total)
+        if self.step < end or end == total:  # what comes between two epochs belongs to the one before
+            self._cross(end)
 
     def _refuse_groups(self) -> None:
         """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
@@ -406,7 +415,7 @@ class Training:
     def begin(self) -> None:
         """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
         self._wrappers.watch()
-        injected.arm(self._trained.model, self.rank, self._environment.job_dir, lambda: self._attempts.inside)
+        injected.arm(self._trained, self.rank, self._environment.job_dir, self._gate, lambda: self._attempts.turn)
         self._communicator.in_session = True
         if self._entry.met is None:
             self._entry.begin()
@@ -429,7 +438,7 @@ class Training:
             yield
 
     def end(self) -> None:
-        """The loop is done. Called by `session`, unless an exception ends the process."""
+        """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
@@ -443,6 +452,8 @@ class Training:
             )
         self._processor.end()
         self._step_log.close()
+        if self._environment.drill_steps:
+            raise SystemExit(0)
 
     def _refuse_early_end(self) -> None:
         if self._loops and self.step < self._total and not self._is_finished:
@@ -512,6 +523,7 @@ class Training:
             self._wrappers.agreed()
             self._rank.tell_update()
         self._gate.complete(step)
+        self._trace(step)
         self._checkpoint_due, self._calls_due = self._is_checkpoint(step), True
         proved = self._at_boundary(self._prove) if self._proof_due else True
         if not is_last:

@@ -139,6 +139,11 @@ class Attempts:
         return self._boundary.gathers
 
     @property
+    def turn(self) -> int:
+        """The step of the latest turn of the loop; 0 before the first."""
+        return self._now.number
+
+    @property
     def guarded(self) -> bool:
         """The loop says `with step:`, or may say it in its first turn."""
         return self._now.entered or self._now.number == 0

@@ -44,6 +44,11 @@ class Trained:
                 f"{LARGEST_OWN / 1e6:.1f} MB along; keep what it is made from, such as a seed and a position"
             )
 
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The model, and what else of the given objects is a module."""
+        return [thing for thing in (self.model, *self.shared.values()) if isinstance(thing, torch.nn.Module)]
+
     def collect(self) -> State:
         """What all data parallel ranks have in common."""
         common = state.collect(self.model, self.optimizer, self.shared)

@@ -10,17 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rekindle_training import names
+from rekindle_training.drill import options
+from rekindle_training.drill.options import Drill
 
 DESCRIPTION = """\
 Starts a training script once for each accelerator of this pod, in torchrun's place and with its flags, and keeps
 training going: a rank that is killed, freezes or fails is replaced while the others wait where they are.
 
     rekindle-train --standalone --nproc-per-node 4 --spares 1 train.py --batch-size 32
-    rekindle-train --nnodes 2 --nproc-per-node 8 train.py"""
+    rekindle-train --nnodes 2 --nproc-per-node 8 train.py
+    rekindle-train --drill train.py --batch-size 32"""
 
 EPILOG = """\
 exit codes:
-  0            all ranks ended well
+  0            all ranks ended well; of a drill: the script survives all faults
+  1            of a drill: it does not
   2            a flag that makes no sense; the message names it and what is accepted
   128 + N      rekindle-train got signal N and ended the ranks, or signal N ended the rank whose failure ended the job
   other        that of the rank whose failure ended the job
@@ -62,6 +66,7 @@ class Arguments:
     """What each rank runs."""
     runs_as: str
     """`script`, `module`, or `program` (--no-python)."""
+    drill: Drill | None = None
 
     @property
     def world_size(self) -> int:
@@ -75,6 +80,8 @@ class Arguments:
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Arguments:
     given = _parser().parse_args(argv)
+    if (drill := _drill(given)) is not None:
+        environment = {}  # a drill takes no part in a job around it
     standalone = given.standalone or not environment.get(names.JOB_ID)
     nnodes = _nodes(given.nnodes)
     role = environment.get(names.POD_ROLE) or names.WORKER
@@ -84,7 +91,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> A
     addr, port = _meeting_point(given, environment)
     return Arguments(
         nnodes=nnodes,
-        nproc_per_node=_processes(given.nproc_per_node),
+        nproc_per_node=_processes(given.nproc_per_node or ("1" if drill is None else str(options.RANKS))),
         role=role,
         pod_uid=environment.get(names.POD_UID, ""),
         node_rank=0 if role == names.STANDBY else _node_rank(given.node_rank, nnodes, environment),
@@ -100,7 +107,15 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> A
         redirects=_redirects(given),
         command=(given.training_script, *given.training_script_args),
         runs_as="module" if given.module else "program" if given.no_python else "script",
+        drill=drill,
     )
+
+
+def _drill(given: argparse.Namespace) -> Drill | None:
+    try:
+        return options.read(given)
+    except ValueError as error:
+        raise UsageInvalid(str(error)) from None
 
 
 def _check(given: argparse.Namespace, nnodes: int, standalone: bool) -> None:
@@ -208,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _flag(parser, "--nnodes", metavar="N", default="1", help="pods of the job (1)")
-    _flag(parser, "--nproc-per-node", metavar="N", default="1", help="ranks in each pod: a number, cpu, gpu or auto (1)")
+    _flag(parser, "--nproc-per-node", metavar="N", help="ranks in each pod: a number, cpu, gpu or auto (1; in a drill 2)")
     _flag(parser, "--node-rank", metavar="N", help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets")
     _flag(
         parser,
@@ -275,6 +290,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _flag(parser, "--tee", metavar="N", short="-t", default="0", help="0 only")
     _flag(parser, "--local-addr", default="", help="accepted and not used")
+    _drill_flags(parser)
     parser.add_argument("--standalone", action="store_true", help="one machine, no control plane: starts a manager of its own")
     parser.add_argument("-m", "--module", action="store_true", help="run the training script as a module, like python -m")
     parser.add_argument("--no-python", action="store_true", help="run the training script as a program")
@@ -282,6 +298,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("training_script", help="a script; with -m a module, with --no-python a program")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
     return parser
+
+
+def _drill_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--drill", action="store_true", help="try what of the script survives: run it with one fault after the other"
+    )
+    _flag(parser, "--drill-steps", metavar="N", help=f"steps of each run of a drill ({options.STEPS})")
+    _flag(parser, "--drill-cases", metavar="A,B", help=f"faults to try: {', '.join(options.CASES)} (all)")
+    _flag(parser, "--drill-seconds", metavar="N", help=f"limit of the run without a fault ({options.SECONDS})")
+    _flag(parser, "--drill-keep", metavar="DIR", help="an empty folder in which all runs are kept")
+    _flag(parser, "--drill-output", metavar="FORMAT", help="text, or json: one object as the last line of standard output (text)")
 
 
 def _flag(parser: argparse.ArgumentParser, name: str, short: str = "", **options: object) -> None:

@@ -2,9 +2,10 @@
 
     rekindle-train --nnodes 2 --nproc-per-node 8 train.py --batch-size 32
     rekindle-train --standalone --nproc-per-node 4 --spares 1 train.py
+    rekindle-train --drill train.py
 
 Starts the pod's ranks, passes signals on and ends when they have ended. With --standalone it starts a manager beside them, which
-brings training back when a rank is lost.
+brings training back when a rank is lost. With --drill it tries out what of a script survives.
 """
 
 import sys
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageInvalid as error:
         print(f"rekindle-train: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
         return 2
+    if arguments.drill is not None:
+        from rekindle_training.drill.main import run
+
+        return run(arguments, arguments.drill)
     return Pod(arguments).run()
 
 

@@ -142,7 +142,7 @@ class _Zygote:
         signal.set_wakeup_fd(wake)
         self._inner = (woken, wake)
         if preload:
-            _preload()
+            load_ahead()
         with contextlib.suppress(EOFError, OSError):  # the launcher has ended
             while not self._ends:
                 for ready in wait([self.launcher, woken, *self._spares.values()]):
@@ -284,7 +284,7 @@ class _Zygote:
             self.launcher.send(Waits(name))
 
 
-def _preload() -> None:
+def load_ahead() -> None:
     """What every rank would spend seconds on: torch, and what the first optimizer imports."""
     for name, value in BEFORE_TORCH.items():
         os.environ.setdefault(name, value)

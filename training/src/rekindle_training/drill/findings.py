@@ -1,0 +1,78 @@
+"""What became of each run of a drill, compared with the undisturbed one."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from rekindle_training.drill import output
+from rekindle_training.drill.runs import Ended
+from rekindle_training.drill.traces import Difference, Trace, compare, has_other_parameters, read
+
+
+class Result(StrEnum):
+    TRAINS = "trains"
+    """Without a fault."""
+    SURVIVES = "survives"
+    DIVERGED = "DIVERGED"
+    """Exit code 0, and another state."""
+    FAILS = "fails"
+    HANGS = "hangs"
+    NOT_TRIED = "not tried"
+    NOT_COMPARABLE = "not comparable"
+    """Two undisturbed runs differ as well."""
+
+
+BAD = (Result.DIVERGED, Result.FAILS, Result.HANGS, Result.NOT_COMPARABLE)
+
+
+@dataclass
+class Finding:
+    case: str
+    """One of `options.CASES`, or `undisturbed`."""
+    title: str
+    """The fault in words."""
+    result: Result
+    seconds: float = 0.0
+    code: int | None = None
+    difference: Difference | None = None
+    other_parameters: bool = False
+    """At its end, as far as it came."""
+    said: list[str] = field(default_factory=list)
+    """Words of the program, as it printed them."""
+    note: str = ""
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def is_bad(self) -> bool:
+        return self.result in BAD
+
+    @property
+    def words(self) -> str:
+        """Summary for the table."""
+        difference = [str(self.difference)] if self.difference is not None else []
+        return "; ".join([*self.said, *difference, *([self.note] if self.note else [])])
+
+
+def judge(case: str, title: str, ended: Ended, undisturbed: Trace, sources: Path) -> Finding:
+    """Compares a run with the undisturbed one.
+
+    Args:
+        sources: folder of the script's own files.
+    """
+    trace = read(ended.trace)
+    difference = compare(undisturbed, trace)
+    finding = Finding(case, title, Result.SURVIVES, ended.seconds, ended.code, difference)
+    finding.other_parameters = has_other_parameters(undisturbed, trace)
+    if ended.hung:
+        finding.result, finding.said = Result.HANGS, output.where_it_hangs(ended.output, sources)
+    elif ended.code or ended.problem:
+        finding.result, finding.said = Result.FAILS, output.reasons(ended.output, sources)
+        if ended.problem:
+            finding.said = [ended.problem, *(reason for reason in finding.said if reason not in ended.problem)]
+    elif difference is not None:
+        finding.result = Result.DIVERGED
+    elif trace.steps < undisturbed.steps:
+        finding.result, finding.note = Result.FAILS, f"it ended after step {trace.steps} of {undisturbed.steps}, with exit code 0"
+    elif output.RESTARTED in ended.output:
+        finding.note = "by a restart of all ranks from the checkpoint"
+    return finding

@@ -1,0 +1,67 @@
+"""What a run printed: the reasons of a failure, and the lines in which its ranks stood."""
+
+import re
+from pathlib import Path
+
+from rekindle_training.injection import INJECTED
+
+MOST_REASONS = 3
+LONGEST = 400
+TAIL = 15
+"""Lines that are shown of a run that failed without a fault."""
+LOST_IN = "a rank lost another one in"
+RESTARTED = "all ranks begin again at the last checkpoint"
+
+_GIVEN_UP = re.compile(r"(?:training cannot go on|training did not start).*?reason=(.*)")
+_COULD_NOT_JOIN = re.compile(r"a rank could not join rank=\d+ reason=(.*)")
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?:[ \t].*)?\n)*?(?P<error>\S.*)$", re.MULTILINE)
+_REFUSED = re.compile(r"^(?:rekindle: .*|\S+: error: .*)$", re.MULTILINE)
+_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""As torch marks what a rank prints at its end."""
+_LOST = ("Connection closed by peer", "Connection reset by peer", "lost the other ranks", "StepRepeated", "CancelledError")
+_DUMPED = re.compile(r"^(?:Current thread|Thread) 0x\w+.*\n((?:  File .*\n?)+)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+),? in (.+)$', re.MULTILINE)
+
+
+def reasons(text: str, sources: Path) -> list[str]:
+    """Returns what the program said about its failure, the most telling first. An injected fault is none."""
+    text = _RANK.sub("", text)
+    found = [match[1] for match in _GIVEN_UP.finditer(text)]
+    errors = [_with_line(match["error"], match[0], sources) for match in _TRACEBACK.finditer(text)]
+    errors = [error for error in errors if INJECTED not in error]
+    found += [match[0] for match in _REFUSED.finditer(text)]
+    found += sorted(errors, key=is_loss)
+    found += [match[1] for match in _COULD_NOT_JOIN.finditer(text)]
+    return list(dict.fromkeys(one.strip()[:LONGEST] for one in found))[:MOST_REASONS]
+
+
+def is_loss(words: str) -> bool:
+    """Whether a rank failed because it could not reach another one."""
+    return any(lost in words for lost in (*_LOST, LOST_IN))
+
+
+def _with_line(error: str, traceback: str, sources: Path) -> str:
+    """Adds the innermost line of the script's own files. Of a lost connection nothing else matters."""
+    frames = _own_frames(traceback, sources)
+    if not frames:
+        return error
+    return f"{LOST_IN} {_where(frames[-1])}" if is_loss(error) else f"{error} ({_where(frames[-1])})"
+
+
+def tail(text: str) -> list[str]:
+    return text.rstrip().splitlines()[-TAIL:]
+
+
+def where_it_hangs(text: str, sources: Path) -> list[str]:
+    """Returns the lines of the script's own files in which threads stood when they were ended."""
+    stacks = [_own_frames(stack, sources) for stack in _DUMPED.findall(text)]
+    return list(dict.fromkeys(f"a rank stands in {_where(frames[0])}" for frames in stacks if frames))[:MOST_REASONS]
+
+
+def _own_frames(text: str, sources: Path) -> list[tuple[str, str, str]]:
+    return [frame for frame in _FRAME.findall(text) if Path(frame[0]).is_relative_to(sources) and "site-packages" not in frame[0]]
+
+
+def _where(frame: tuple[str, str, str]) -> str:
+    file, line, function = frame
+    return f"{Path(file).name}, line {line}" + ("" if function == "<module>" else f", in {function}")
