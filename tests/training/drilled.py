@@ -58,6 +58,8 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
             dist.all_reduce(loss)
         model.train()
 
+    if defect == "unseeded" and training.generation == 1:
+        torch.seed()
     batch = draw()
     for step in training.steps(options.steps):
         with nullcontext() if defect == "no scope" else step:
@@ -75,7 +77,5 @@ with rekindle_training.session(model, optimizer, state=given, checkpoint_every=0
                 batch = draw()
         if step % 3 == 0:
             evaluate()
-        if defect == "unseeded":
-            torch.seed()
         if defect == "stuck in a new process" and training.generation > 1 and step == 6:
             signal.pause()

@@ -142,7 +142,7 @@ def _table(findings: Sequence[Finding], width: int) -> Iterator[str]:
     yield f"{'fault':{titles}}{'result':{results}}what differs, or was said"
     for finding in findings:
         head = f"{finding.title:{titles}}{finding.result:{results}}"
-        words = textwrap.wrap(finding.words, width - left) or ["-"]
+        words = textwrap.wrap(finding.words, width - left, break_on_hyphens=False) or ["-"]
         yield head + words[0]
         yield from (" " * left + line for line in words[1:])
 
