@@ -21,6 +21,7 @@ from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.membership import Membership
+from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
@@ -407,7 +408,7 @@ class Training:
             self._checkpoint_due = False
 
 
-class Epoch(int):
+class Epoch(Number):
     """The number of an epoch, from 0, and its steps: `for step in epoch`."""
 
     def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
@@ -418,7 +419,3 @@ class Epoch(int):
 
     def __iter__(self) -> Iterator[Step]:
         return self._steps
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """It travels as its number."""
-        return int, (int(self),)

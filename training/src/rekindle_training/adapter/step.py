@@ -16,6 +16,7 @@ import torch
 
 from rekindle_training.adapter import communicator
 from rekindle_training.adapter.boundary import Boundary, CannotGoBack
+from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
@@ -30,7 +31,7 @@ class StepRepeated(RuntimeError):
     """The step that is being executed is given up: training begins it anew. Ends at `with step:`."""
 
 
-class Step(int):
+class Step(Number):
     """The number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
 
     def __new__(cls, number: int, _attempts: "Attempts") -> Self:
@@ -45,10 +46,6 @@ class Step(int):
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         return self._attempts.leave(error)
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """It travels as its number, such as to a data loader's worker or into a file."""
-        return int, (int(self),)
 
 
 @dataclass
