@@ -142,11 +142,12 @@ async def test_an_update_that_fails_everywhere_leaves_the_checkpoint(train: Trai
 
 
 @pytest.mark.same_path("a checkpoint around a step that fails")
-async def test_a_checkpoint_that_fails_on_a_rank_is_written_again(train: Train, undisturbed: Undisturbed) -> None:
-    """A rank without room on its disk for a moment costs no step."""
+async def test_a_checkpoint_that_fails_on_a_rank_costs_no_step(train: Train, undisturbed: Undisturbed) -> None:
+    """The other ranks leave it, and the next one is written."""
     job = await train(FAULTS="1:6:checkpoint", EVERY="3")
     assert last_words(job) == await undisturbed()
     assert "failed in what follows step 6" in job.outputs()
+    assert "checkpoint behind step 6 not written, training goes on; the newest is that of step 3" in job.outputs()
     assert sorted(path.name for path in (job.folder / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
 
 

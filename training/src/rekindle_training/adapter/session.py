@@ -23,6 +23,7 @@ from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.periodic import Periodic
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
 from rekindle_training.adapter.step import Attempts, Step
@@ -156,8 +157,7 @@ class Training:
         self._rank = rank
         self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
-        self._checkpoints = checkpoints
-        self._checkpoint_every = checkpoint_every
+        self._periodic = Periodic(checkpoints, checkpoint_every)
         self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
@@ -372,7 +372,8 @@ class Training:
                 self._processor.link_switched(*self._communicator.links.switch(backup=wish.backup))
             case Join():
                 joined = self._membership.join(wish)
-                self._checkpoint_due = joined and self._is_checkpoint(self.step)
+                self._periodic.join(self.step)
+                self._checkpoint_due = joined and self._periodic.is_due(self.step)
                 if joined and wish.rebuild.stands:
                     self._gate.hold()
                     self._say_paused()
@@ -386,20 +387,16 @@ class Training:
             self._wrappers.agreed()
             self._rank.tell_update()
         self._gate.complete(step)
-        self._checkpoint_due = self._is_checkpoint(step)
+        self._checkpoint_due = self._periodic.is_due(step)
         self._write_if_due()
         self._step_log.record(step, start, time.time(), self.generation)
         self._processor.stepped(step)
-
-    def _is_checkpoint(self, step: int) -> bool:
-        return step > 0 and self._checkpoint_every > 0 and step % self._checkpoint_every == 0
 
     def _write_if_due(self) -> None:
         if not self._checkpoint_due or self._gate.broken:
             return
         try:
-            if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
-                self._checkpoints.write(self.step)
+            self._periodic.write(self.step)
         except FAILURES as error:
             if not self._attempts.guarded:
                 raise

@@ -23,6 +23,14 @@ def in_words(error: BaseException) -> str:
     return words[:LONGEST].encode(errors="replace").decode()
 
 
+def cause_in_words(error: BaseException) -> str:
+    """The operating system's words, where it has led to this error; otherwise what failed."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return in_words(cause or error)
+
+
 _OF_MEMORY = re.compile(r"\bECC\b|\buncorrectable\b", re.IGNORECASE)
 """As drivers of accelerators say it."""
 
