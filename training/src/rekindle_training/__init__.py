@@ -10,14 +10,19 @@ Imported by the user's training script. Launcher and manager import the modules 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rekindle_training.adapter.load import load
     from rekindle_training.adapter.session import Training, init_process_group, session
 
-__all__ = ["Training", "init_process_group", "session"]
+__all__ = ["Training", "init_process_group", "load", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "load":
+        from rekindle_training.adapter.load import load
+
+        return load
     from rekindle_training.adapter import session as adapter
 
     return getattr(adapter, name)

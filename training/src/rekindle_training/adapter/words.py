@@ -25,10 +25,11 @@ def in_words(error: BaseException) -> str:
 
 def cause_in_words(error: BaseException) -> str:
     """The operating system's words, where it has led to this error; otherwise what failed."""
-    cause: BaseException | None = error
+    first = min(error.failures.items())[1][0] if isinstance(error, CheckpointException) else error
+    cause: BaseException | None = first
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
-    return in_words(cause or error)
+    return in_words(cause or first)
 
 
 _OF_MEMORY = re.compile(r"\bECC\b|\buncorrectable\b", re.IGNORECASE)
