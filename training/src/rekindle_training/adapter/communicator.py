@@ -269,6 +269,14 @@ class Communicator:
             if device in group._device_types:
                 group._get_backend(device).abort()
 
+    def is_loss_now(self, error: BaseException) -> bool:
+        """Whether a collective of this generation says that it lost another rank. A thread of the script may have kept the error
+        of an earlier one, which gloo says in the same words: then all connections of this generation are whole."""
+        if not is_loss(error) or isinstance(error, dist.DistError | GivenUp):
+            return is_loss(error)
+        with self._lock:
+            return self._is_cut or not self._connections or not sockets.are_whole(self._connections)
+
     def agree(self) -> None:
         """Returns when every rank has called it.
 

@@ -8,10 +8,10 @@ of what failed before.
 import logging
 import math
 import time
+from collections.abc import Callable
 
 import torch.distributed as dist
 
-from rekindle_training.adapter import communicator
 from rekindle_training.adapter.checkpoint import CheckpointFailed, CheckpointStore
 from rekindle_training.adapter.words import FAILURES, cause_in_words
 
@@ -26,11 +26,12 @@ TRIES = 2
 
 
 class Periodic:
-    def __init__(self, store: CheckpointStore, every: int) -> None:
+    def __init__(self, store: CheckpointStore, every: int, is_loss: Callable[[BaseException], bool]) -> None:
         """Args:
         every: steps between two checkpoints; 0: none is written.
+        is_loss: whether an error says that other ranks were lost.
         """
-        self._store, self._every = store, every
+        self._store, self._every, self._is_loss = store, every, is_loss
         self._again = 0
         """Step behind which one that failed is tried again; 0: none."""
         self._patience = FIRST_SECONDS
@@ -73,7 +74,7 @@ class Periodic:
                 self._reason = str(error)
                 self._is_put_off(step, self._steps_to_wait(step))
                 return
-            if not communicator.is_loss(error):
+            if not self._is_loss(error):
                 self._reason = f"rank {dist.get_rank()}: {cause_in_words(error)}"
             raise
         else:

@@ -157,7 +157,7 @@ class Training:
         self._rank = rank
         self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
-        self._periodic = Periodic(checkpoints, checkpoint_every)
+        self._periodic = Periodic(checkpoints, checkpoint_every, rank.communicator.is_loss_now)
         self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)

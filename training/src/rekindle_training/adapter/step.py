@@ -7,6 +7,7 @@ asks, and waits: if one has updated, all had their gradients, so this rank goes 
 
 import logging
 import pickle
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -72,6 +73,8 @@ class Attempts:
         self._rank = rank
         self._boundary = Boundary(rank.trained)
         self._now = _Attempt(0)
+        self._shown: object = None
+        """Of which failure the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):
@@ -272,11 +275,22 @@ class Attempts:
 
     def _note(self, where: str, error: BaseException) -> None:
         """What other ranks' failures lead to here is no failure of this one."""
-        if self._rank.gate.broken or communicator.is_loss(error):
+        if self._rank.gate.broken or self._rank.communicator.is_loss_now(error):
             log.info("lost the other ranks in %s", where)
+            return
+        kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
+        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error)
+        if (found := (where, type(error), _origin(error))) == self._shown:
+            log.error("failed again in %s, as before: %s", where, self._now.reason)
         else:
-            self._now.reason, self._now.fault = in_words(error), fault_of(error)
+            self._shown = found
             log.error("failed in %s", where, exc_info=error)
+
+
+def _origin(error: BaseException) -> tuple[str, int] | None:
+    """File and line where it was raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
 
 
 def _call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:
