@@ -127,7 +127,7 @@ async def test_a_collective_behind_the_scope_ends_training_and_does_not_hang(pla
 
 
 async def test_a_step_that_fails_again_and_again_ends_training(train: Train) -> None:
-    """Three repairs are tried; then the job ends with an error. Its log has the traceback once, and a line for each further try."""
+    """Three repairs are tried; then the job ends with an error. Its log has one traceback, and a line for each further try."""
     printed = (await train(code=1, FAULTS="2:5:backward", ONCE="no", **BY_ITSELF)).outputs()
     assert printed.count("\nValueError: struck backward\n") == printed.count("Traceback (most recent call last)") == 1
     assert printed.count("failed again in step 5, as before: ValueError: struck backward") == 3
