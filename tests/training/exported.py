@@ -1,5 +1,6 @@
-"""A training script whose checkpoint is read by others. `KIND` is `ddp`, `hsdp` (sharded over two ranks, replicated over two), or
-`parts`: ranks 0 and 1 train one model, and ranks 2 and 3 another one."""
+"""Training script whose checkpoint is read by another process. `KIND` is `ddp`, `hsdp` (shards on two ranks, two replicas), or
+`parts`: ranks 0 and 1 train one model, and ranks 2 and 3 another one.
+"""
 
 import os
 from typing import Any
@@ -18,7 +19,7 @@ INPUT = torch.linspace(-1, 1, 16).reshape(2, 8)
 
 
 class Scaled(nn.Module):
-    """It has a buffer that its state dict leaves out, and state that is no tensor."""
+    """Module with a buffer that its state dict leaves out, and with state that is no tensor."""
 
     passes: torch.Tensor
 

@@ -15,7 +15,7 @@ rank = int(os.environ["RANK"])
 
 
 class Configuration:
-    """Nothing that `torch.load` would make."""
+    """Class that `torch.load` does not know."""
 
 
 def load_snapshot() -> None:

@@ -28,7 +28,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
 class Store:
-    """Of parameters only."""
+    """Checkpoints of parameters only."""
 
     def newest(self) -> int:
         return max((int(path.name) for path in FOLDER.glob("[0-9]*")), default=0)

@@ -167,7 +167,7 @@ def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, cap
 
 
 def test_a_step_log_that_cannot_be_read_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Which steps are executed again is not known then."""
+    """The job begins without knowing which steps it executes again."""
     (tmp_path / "steps" / "rank-00002.older").mkdir(parents=True)
     with closing(StepLog(rank_environment(tmp_path))) as log:
         assert log.last_step() == 0

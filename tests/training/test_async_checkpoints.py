@@ -1,4 +1,4 @@
-"""Asynchronous checkpoints of torch's own beside a session: one that is being written when a rank is lost is lost, too."""
+"""Asynchronous checkpoints of torch's own beside a session."""
 
 import re
 from pathlib import Path

@@ -107,7 +107,7 @@ def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    """Makes a folder one that cannot be renamed: something is mounted there."""
+    """Function that mounts something on a folder, so that it cannot be renamed."""
     mounted: list[Path] = []
 
     def busy(folder: Path) -> None:
@@ -123,7 +123,7 @@ def busy(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
 def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_newer_one_from_being_written(
     tmp_path: Path, busy: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stays, and this is said."""
+    """The old one stays, and the log says so."""
     model = torch.nn.Linear(2, 2)
     checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
     checkpoints.write(1)
@@ -138,7 +138,7 @@ def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_newer_one_from_bein
 def test_a_damaged_checkpoint_that_cannot_be_renamed_does_not_count(
     tmp_path: Path, busy: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not taken for the one that training writes behind the same step."""
+    """The next checkpoint after the same step is written nevertheless."""
     model = torch.nn.Linear(2, 2)
     checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
     for step in (1, 2):

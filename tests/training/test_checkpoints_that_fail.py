@@ -22,7 +22,7 @@ Undisturbed = Callable[[], Awaitable[list[str]]]
 
 
 class Disk:
-    """A small one, on which a job keeps its checkpoints."""
+    """Small disk, on which a job keeps its checkpoints."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._link = folder / "disk", folder / "checkpoints"
@@ -76,7 +76,7 @@ def disk(alone: Standalone) -> Iterator[Disk]:
 
 @pytest.fixture(scope="module")
 def found() -> list[str]:
-    """How an undisturbed run of the script ended, once one has."""
+    """Last words of an undisturbed run of the script, once there was one."""
     return []
 
 
@@ -92,12 +92,12 @@ def undisturbed(tmp_path: Path, zygote: Zygote, found: list[str]) -> Undisturbed
 
 
 def steps(alone: Standalone, rank: int) -> list[dict[str, Any]]:
-    """Those that this rank has completed."""
+    """Steps that this rank has completed."""
     return [json.loads(line) for line in (alone.folder / "steps" / f"rank-{rank:05d}.jsonl").read_text().splitlines()]
 
 
 async def comes_to(alone: Standalone, step: int) -> None:
-    """All ranks stand in this step, and wait."""
+    """Returns when all ranks wait in this step."""
     async with asyncio.timeout(60):
         while len(list(alone.folder.glob(f"waits-{step}-*"))) < RANKS:
             await asyncio.sleep(0.01)
@@ -130,7 +130,7 @@ async def test_training_goes_on_without_a_checkpoint_that_cannot_be_written(
     printed = alone.printed
     for step, again in ((4, 6), (6, 8)):
         assert (
-            f"checkpoint behind step {step} not written, training goes on; {newest}; tried again behind step {again}; " in printed
+            f"checkpoint after step {step} not written, training goes on; {newest}; tried again after step {again}; " in printed
         )
     assert len(re.findall(rf"reason: .*{alone.folder}/checkpoints.*: rank [01]: {re.escape(reason)}", printed)) == 2
     assert printed.count("not written") == 2, "said once for all ranks"
@@ -145,7 +145,7 @@ async def test_a_checkpoint_that_one_rank_cannot_write_is_no_failure_of_training
 ) -> None:
     """Nobody waits for that rank in a collective. The memory that it cannot write either costs it no step."""
     printed = await alone.run(script=SCRIPT, ranks=RANKS, EVERY="4", QUOTA="1")
-    assert "checkpoint behind step 4 not written" in printed
+    assert "checkpoint after step 4 not written" in printed
     assert "rank 1: OSError: [Errno 27] File too large" in printed
     assert printed.count("own state not left") == 1
     assert [path.name for path in (alone.folder / "checkpoints").iterdir()] == ["step-00000008"]
@@ -164,13 +164,13 @@ async def test_a_checkpoint_is_tried_again_before_the_next_one_is_due(alone: Sta
     (alone.folder / "go-5").touch()
     assert await launcher.code() == 0
     printed = alone.printed
-    assert "checkpoint behind step 4 not written, training goes on; no other one is found; tried again behind step 5" in printed
+    assert "checkpoint after step 4 not written, training goes on; no other one is found; tried again after step 5" in printed
     assert "checkpoints written again, from step 5 on" in printed
     assert disk.content == ["step-00000005", "step-00000008"]
 
 
 async def test_a_folder_of_checkpoints_that_is_removed_is_made_again(alone: Standalone) -> None:
-    """Somebody tidies up while training goes on."""
+    """A removed folder costs the checkpoints in it, and no later one."""
     launcher = await alone.start(script=SCRIPT, ranks=RANKS, EVERY="4", WAITS="5")
     await comes_to(alone, 5)
     shutil.rmtree(alone.folder / "checkpoints")
@@ -181,7 +181,7 @@ async def test_a_folder_of_checkpoints_that_is_removed_is_made_again(alone: Stan
 
 
 async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alone: Standalone, undisturbed: Undisturbed) -> None:
-    """It fails on one rank, while the others wait for that rank in it: all leave it, and no step is repeated."""
+    """The store fails on one rank while the others wait for that rank inside it: all leave it, and no step is repeated."""
     launcher = await alone.start(script=SCRIPT, ranks=RANKS, EVERY="2", WAITS="3 7", STORE="yes")
     await comes_to(alone, 3)
     (alone.folder / "broken").touch()
@@ -192,7 +192,7 @@ async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alon
     assert await launcher.code() == 0
     printed = alone.printed
     for step in (4, 6):
-        assert f"checkpoint behind step {step} not written, training goes on; the newest is that of step 2; " in printed
+        assert f"checkpoint after step {step} not written, training goes on; the newest is that of step 2; " in printed
     assert printed.count("reason: rank 0: OSError: [Errno 28] No space left on device") == 2
     assert "checkpoints written again, from step 8 on" in printed
     assert sorted(path.name for path in alone.folder.glob("[0-9]")) == ["2", "8"]
@@ -201,12 +201,12 @@ async def test_a_store_of_the_script_s_own_that_fails_does_not_end_training(alon
 
 
 async def test_writing_a_checkpoint_that_kills_a_rank_again_and_again_is_put_off(alone: Standalone) -> None:
-    """As where there is too little memory for it: training goes on without that checkpoint."""
+    """Training goes on without that checkpoint, as where there is too little memory for it."""
     printed = await alone.run(
         "--spares=1", script=REPAIRED, ranks=RANKS, EVERY="3", KIND="kill", ONCE="no", FAULTS="1:6:checkpoint"
     )
     assert printed.count("repaired step=6") == 1
-    assert "checkpoint behind step 6 not written" in printed
+    assert "checkpoint after step 6 not written" in printed
     assert "reason: ranks were lost while they wrote it" in printed
     names = sorted(path.name for path in (alone.folder / "checkpoints").iterdir())
     assert names == ["step-00000009", "step-00000012"]

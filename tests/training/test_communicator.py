@@ -155,7 +155,7 @@ def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() 
 
 
 def _keeps_an_error(communicator: Communicator, says: Connection) -> None:
-    """A thread of the script waits in a group of the script's own when the generation ends, as one that saves a checkpoint."""
+    """Waits in a group of the script's own when the generation ends, in a thread such as one that saves a checkpoint."""
     kept: list[BaseException] = []
 
     def waits() -> None:

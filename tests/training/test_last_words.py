@@ -1,4 +1,4 @@
-"""The error by which a script ends a rank's process: it is the reason that is shown where training cannot go on."""
+"""Errors by which scripts end the processes of their ranks, as reasons why training cannot go on."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ERROR = "rank 1: UnpicklingError: Weights only load failed."
 async def test_the_first_error_of_a_replacement_is_the_reason(
     place: str, words: str, flags: list[str], alone: Standalone
 ) -> None:
-    """And not that other ranks lost their connections to it."""
+    """The lost connections of other ranks are not."""
     printed = await alone.run(*flags, code=1, script=SCRIPT, ranks=2, PLACE=place)
     assert f"training cannot go on reason={words}" in printed
     assert f"training ends reason={words}" in printed
@@ -31,7 +31,7 @@ async def test_the_first_error_of_a_replacement_is_the_reason(
 async def test_the_error_of_a_script_that_fails_before_its_session_is_the_reason(
     method: str, alone: Standalone, tmp_path: Path
 ) -> None:
-    """Whichever way its process was started."""
+    """The manager hears of it, whichever way the process was started."""
     (tmp_path / "rank.py").write_text(
         "import os, signal\nimport rekindle_training\n"
         'if os.environ["RANK"] == "1":\n    raise FileNotFoundError("no tokens in /data")\nsignal.pause()'

@@ -22,7 +22,7 @@ SCRIPT = str(Path(__file__).with_name("exported.py"))
 
 
 def read(path: str) -> tuple[int, dict[int, list[Any]]]:
-    """In a process of its own: the step, and what the bare model and its optimizer make of each part."""
+    """Step, and what the bare model and its optimizer make of each part; run in a process of its own."""
     found = rekindle_training.load(path)
     assert not dist.is_initialized()
     parts: dict[int, dict[str, Any]] = found.get("ranks", {0: found})
@@ -58,7 +58,7 @@ async def test_a_plain_process_evaluates_what_a_job_has_trained(kind: str, parts
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """The folder of a job with two checkpoints."""
+    """Folder of a job with two checkpoints."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     rank = Trained(model := torch.nn.Linear(2, 2), adam(model))
     checkpoints = Checkpoints(tmp_path, 0, 1, rank, None, Legacy(None))
@@ -71,7 +71,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_the_newest_checkpoint_of_a_folder_is_loaded(job: Path) -> None:
-    """Of the job's folder, or of that of its checkpoints; one of them is loaded by its path, whatever it is called now."""
+    """The folder is that of the job, or that of its checkpoints. A single checkpoint is loaded whatever its folder is called."""
     older = shutil.copytree(job / "checkpoints" / "step-00000001", job / "kept")
     paths: dict[str | Path, int] = {str(job): 2, job / "checkpoints": 2, job / "checkpoints" / "step-00000001": 1, older: 1}
     assert {path: rekindle_training.load(path)["step"] for path in paths} == paths
@@ -103,7 +103,7 @@ def test_a_process_that_has_a_group_loads_alone(job: Path) -> None:
     ],
 )
 def test_a_path_without_a_checkpoint_is_refused(path: str, error: type[Exception], words: str, job: Path) -> None:
-    """With what is wrong with it, and what is accepted."""
+    """The error says what is wrong with the path, and what is accepted."""
     (job / "file").touch()
     (job / "empty").mkdir()
     step = job / "checkpoints" / "step-00000002"

@@ -1,4 +1,4 @@
-"""Numbers of steps and epochs in the files that a script writes: plain integers, for readers that have no session."""
+"""Numbers of steps and epochs in the files that a script writes."""
 
 import copy
 import json
@@ -80,7 +80,7 @@ def test_tensors_and_numbers_are_saved_side_by_side(tmp_path: Path, zipped: bool
 
 @pytest.mark.parametrize("number", [STEP, EPOCH])
 def test_a_number_of_a_step_or_an_epoch_is_used_as_an_integer(number: int) -> None:
-    """Also where a function wants to have an `int`; a copy is one."""
+    """Functions that want an `int` take it, and a copy of it is one."""
     plain = int(number)
     assert (number % 2, f"{number:04d}", [*range(number)], {plain: "found"}[number]) == (
         plain % 2,

@@ -148,7 +148,7 @@ async def test_a_checkpoint_that_fails_on_a_rank_costs_no_step(train: Train, und
     job = await train(FAULTS="1:6:checkpoint", EVERY="3")
     assert last_words(job) == await undisturbed()
     assert "failed in what follows step 6" in job.outputs()
-    assert "checkpoint behind step 6 not written, training goes on; the newest is that of step 3" in job.outputs()
+    assert "checkpoint after step 6 not written, training goes on; the newest is that of step 3" in job.outputs()
     assert sorted(path.name for path in (job.folder / "checkpoints").iterdir()) == ["step-00000009", "step-00000012"]
 
 

@@ -13,7 +13,7 @@ class EnvironmentIncomplete(RuntimeError):
 
 
 def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
-    """Whether `rekindle-train` started this process."""
+    """Tells whether `rekindle-train` started this process."""
     return bool(source.get(names.LAUNCHER))
 
 

@@ -1,4 +1,4 @@
-"""The error by which a script ends the process of its rank, told to the manager: an exit code says nothing to who reads a log."""
+"""Error by which a script ends the process of its rank. The manager is told, since an exit code explains nothing."""
 
 import contextlib
 import os
@@ -8,13 +8,13 @@ from types import TracebackType
 from rekindle_training.environment import RankEnvironment
 
 SECONDS = 2.0
-"""How long the end of a process may wait for a manager that does not answer."""
+"""Longest wait for a manager that does not answer, at the end of a process."""
 LONGEST = 500
 """Characters that the manager is told; all of it stands in this rank's log."""
 
 
 def in_words(error: BaseException) -> str:
-    """What failed, as one line or more."""
+    """Returns what failed, as one line or more."""
     try:
         words = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # an exception of the script may do anything
@@ -23,7 +23,7 @@ def in_words(error: BaseException) -> str:
 
 
 def watch() -> None:
-    """This process has a rank from here on, which its children have not."""
+    """Marks this process as that of a rank, which its children are not."""
     show, process = sys.excepthook, os.getpid()
 
     def show_and_tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -39,15 +39,15 @@ T = TypeVar("T")
 
 
 class CheckpointFailed(RuntimeError):
-    """A rank cannot do its part. The message names it, the checkpoint, and what is wrong. All ranks raise it together."""
+    """Failure of a rank, which all ranks raise together. The message names the rank, the checkpoint, and what is wrong."""
 
 
 class CheckpointUnreadable(CheckpointFailed):
-    """Reading has failed."""
+    """Failure to read."""
 
 
 class CheckpointNotWritten(CheckpointFailed):
-    """Writing has failed, and nothing is left of it."""
+    """Failure to write. Nothing of the checkpoint is left."""
 
 
 class CheckpointStore(Protocol):
@@ -80,7 +80,7 @@ class Checkpoints:
         """Of those that have this rank's state, it writes what is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
         self._damaged: set[int] = set()
-        """Steps of checkpoints that are there and cannot be read."""
+        """Steps of checkpoints that cannot be read."""
 
     def newest(self) -> int:
         """The step of the newest complete checkpoint, 0 if there is none. Rank 0 looks, so that all ranks see the same."""
@@ -103,7 +103,7 @@ class Checkpoints:
         return found[0]
 
     def write(self, step: int) -> None:
-        """What all ranks have in common, its tensors as other tools read them, and what this rank has for itself.
+        """Writes what all ranks have in common, with tensors as other tools read them, and what this rank has for itself.
 
         Raises:
             CheckpointNotWritten: on all ranks, if one cannot write its part.
@@ -117,7 +117,7 @@ class Checkpoints:
             raise
 
     def _write_into(self, scratch: Path, step: int) -> None:
-        """Each part of the work is done by all ranks, or given up by all: nobody waits for one that has failed."""
+        """Does each part of the work on all ranks, or gives it up on all: no rank waits for one that has failed."""
 
         def together(work: Callable[[], T]) -> T:
             return self._together(CheckpointNotWritten, self._folder / name_of(step), work)
@@ -159,7 +159,7 @@ class Checkpoints:
         together(lambda: self._place(step, put_together(skeleton, tensors), mine))
 
     def set_aside(self, damaged: Sequence[int]) -> None:
-        """These steps have no checkpoint any more; what could not be read is kept under another name, if it can be renamed."""
+        """Ignores the checkpoints of these steps from here on. They are kept under another name, if they can be renamed."""
         self._damaged.update(damaged)
         for step in damaged if self._rank == 0 else ():
             folder = self._folder / name_of(step)
@@ -191,12 +191,12 @@ class Checkpoints:
         return {name: type(thing).__name__ for name, thing in given.items()}
 
     def _of_modules(self) -> dict[str, Any]:
-        """What a reader without the modules has to know to make state dicts of theirs."""
+        """Facts about the modules, with which a reader makes state dicts without having the modules."""
         shared = [name for name, thing in self._trained.shared.items() if isinstance(thing, torch.nn.Module)]
         return {"modules": shared, "transient": transient_buffers(self._trained.model)}
 
     def _together(self, kind: type[CheckpointFailed], folder: Path, work: Callable[[], T]) -> T:
-        """What it returns here, once it has succeeded on all ranks; otherwise raises an error of this kind on all of them."""
+        """Returns the result here, once all ranks have succeeded; otherwise raises an error of this kind on all of them."""
         done: T | None = None
         failure = ""
         try:
@@ -231,12 +231,12 @@ class Checkpoints:
                 log.warning("older checkpoint %s cannot be removed: %s", self._folder / name_of(old), error.strerror)
 
     def _remove(self, step: int) -> None:
-        """Renamed first: what is half removed does not look complete."""
+        """Removes a checkpoint. It is renamed first: a half removed one does not look complete."""
         folder = self._folder / name_of(step)
         shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
     def _clear(self) -> None:
-        """What a killed job left half-written, or half removed."""
+        """Removes what a killed job left half-written, or half removed."""
         for leftover in self._folder.glob(".step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -245,7 +245,7 @@ class Checkpoints:
 
 
 class _Writer(dcp.FileSystemWriter):
-    """Says why it cannot write: torch says at which position of a file it is, and drops the cause on its way to other ranks."""
+    """Writer that says why it cannot write. Torch says the position in a file, and drops the cause on the way to other ranks."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         try:

@@ -270,8 +270,8 @@ class Communicator:
                 group._get_backend(device).abort()
 
     def is_loss_now(self, error: BaseException) -> bool:
-        """Whether a collective of this generation says that it lost another rank. A thread of the script may have kept the error
-        of an earlier one, which gloo says in the same words: then all connections of this generation are whole."""
+        """Tells whether an error says that a rank of this generation was lost. The script may have kept an error of an earlier
+        generation, which has the same words; all connections of this one are whole then."""
         if not is_loss(error) or isinstance(error, dist.DistError | GivenUp):
             return is_loss(error)
         with self._lock:

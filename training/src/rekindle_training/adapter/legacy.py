@@ -32,7 +32,7 @@ class Legacy:
         self._has_failed = False
 
     def leave(self, step: int, own: bytes) -> None:
-        """What this rank has for itself behind a step. Where there is no memory for it, training goes on without."""
+        """Leaves what this rank has for itself after a step. Where there is no memory for it, training goes on without."""
         if self._descriptor is None or (step, own) == self._latest:
             return
         try:

@@ -69,7 +69,7 @@ def _checkpoint(path: Path) -> Path:
 
 
 def _state(common: Path, tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What one rank has written for all that have the same state.
+    """State that one rank has written for all ranks that have the same.
 
     Args:
         tensors: of all ranks, by the part of the state, and by their names there.

@@ -1,4 +1,4 @@
-"""Numbers of steps and epochs: whole numbers that are written into a file as plain ones, whoever writes and whoever reads it.
+"""Numbers of steps and epochs, which every file has as plain integers.
 
 `pickle` and `copy` ask `__reduce__`. `torch.load` calls no function that it does not know, and PyYAML writes no type that it does
 not know: so `torch.save` is given another pickle module by default, and PyYAML is told these types.
@@ -14,7 +14,7 @@ import torch
 
 
 class Number(int):
-    """A number that can do more, of a step or of an epoch."""
+    """Integer with more methods: the number of a step or of an epoch."""
 
     def __init_subclass__(cls) -> None:
         _tell_yaml(cls)
@@ -24,11 +24,11 @@ class Number(int):
 
 
 class _Found(Exception):
-    """There is a `Number` in what is pickled."""
+    """Signal that the object has a `Number` in it."""
 
 
 class _Pickler(pickle.Pickler):
-    """The quick one, as long as it comes upon no `Number`: it cannot write one as a plain number, and the slow one can."""
+    """Pickler in C, which cannot write a `Number` as a plain integer. Where it meets one, a pickler in Python takes over."""
 
     def __init__(self, file: Any, protocol: int | None = None) -> None:
         self._file, self._protocol, self._written = file, protocol, io.BytesIO()
@@ -66,7 +66,7 @@ def _tell_yaml(kind: type[Number]) -> None:
 
 
 def _tell_torch() -> None:
-    """The function's default is changed, and not the function: others have it by a name of their own."""
+    """Changes a default of the function, and not the function: other modules have it under names of their own."""
     ours = SimpleNamespace(**{**vars(pickle), "Pickler": _Pickler})
     defaults = torch.serialization.save.__defaults__ or ()
     torch.serialization.save.__defaults__ = tuple(ours if value is pickle else value for value in defaults)

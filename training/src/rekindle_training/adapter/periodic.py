@@ -18,11 +18,11 @@ from rekindle_training.adapter.words import FAILURES, cause_in_words
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS, MOST_SECONDS = 10.0, 600.0
-"""Until a checkpoint that failed is tried again, if none is due before; twice as long each time."""
+"""Wait until a failed checkpoint is tried again, if none is due before. It doubles each time."""
 SHARE = 10
-"""Times as long as the try itself has taken, at least."""
+"""Smallest wait, as a multiple of the time that the failed try has taken."""
 TRIES = 2
-"""At one step that ended with the loss of a rank, before it is put off: writing may be what kills a rank."""
+"""Tries after one step that end with the loss of a rank, until the checkpoint is put off: writing may kill the rank."""
 
 
 class Periodic:
@@ -33,15 +33,15 @@ class Periodic:
         """
         self._store, self._every, self._is_loss = store, every, is_loss
         self._again = 0
-        """Step behind which one that failed is tried again; 0: none."""
+        """Step after which a failed checkpoint is tried again; 0: none."""
         self._patience = FIRST_SECONDS
-        """Until one that fails now is tried again; longer than at first: the last one failed."""
+        """Wait after a failure, in seconds; longer than the first one: the last checkpoint failed."""
         self._newest: int | None = None
-        """Step of the newest one, as it was said last."""
+        """Step of the newest checkpoint; None: not known."""
         self._troubled = self._tries = 0
-        """Step behind which writing failed here, or was interrupted, and how often."""
+        """Step after which writing failed here or was interrupted, and the number of times."""
         self._reason = ""
-        """Of a failure here, which other ranks see as the loss of this one."""
+        """Reason of a failure here, which other ranks see as the loss of this one."""
         self._took = 0.0
         self._since: tuple[int, float] | None = None
         """Step and time from which on the pace of training is measured."""
@@ -50,12 +50,12 @@ class Periodic:
         return step > 0 and self._every > 0 and (step % self._every == 0 or step == self._again)
 
     def join(self, step: int) -> None:
-        """A new generation begins, whose other members may not know of a try that is still to come."""
+        """Begins a new generation. Its other members may not know of a pending try, which is dropped."""
         self._again = 0
         self._since = self._since or (step, time.monotonic())
 
     def write(self, step: int) -> None:
-        """Called by all ranks together. Returns also where it cannot be written.
+        """Writes a checkpoint, together with all ranks. Returns also where it cannot be written.
 
         Raises:
             Exception: other ranks were lost; or the store has failed here, and may not have failed elsewhere.
@@ -93,7 +93,7 @@ class Periodic:
         return max(min(math.ceil(seconds / seconds_per_step), self._every), 1)
 
     def _is_put_off(self, step: int, wait: int) -> bool:
-        """Whether a rank wants to wait for some steps; all of them then wait for as many."""
+        """Tells whether some rank wants to wait. All ranks then wait for the largest number of steps."""
         said: list[tuple[int, str]] = [(0, "")] * dist.get_world_size()
         dist.all_gather_object(said, (wait, self._reason))
         if not (longest := max(steps for steps, _ in said)):
@@ -105,7 +105,7 @@ class Periodic:
             reason = next((reason for _, reason in said if reason), "ranks were lost while they wrote it")
             newest = {None: "it is not known which is the newest", 0: "no other one is found"}
             log.warning(
-                "checkpoint behind step %d not written, training goes on; %s; tried again behind step %d; reason: %s",
+                "checkpoint after step %d not written, training goes on; %s; tried again after step %d; reason: %s",
                 step,
                 newest.get(self._newest, f"the newest is that of step {self._newest}"),
                 self._again,

@@ -45,7 +45,7 @@ def cut(connections: Connections) -> list[socket.socket]:
 
 
 def are_whole(connections: Connections) -> bool:
-    """Whether all of them are there, and nobody has closed an end of one."""
+    """Tells whether all of them are open, at both ends."""
     try:
         return all(_ends(descriptor) == ends and _is_established(descriptor) for descriptor, ends in connections.items())
     except OSError:

@@ -74,7 +74,7 @@ class Attempts:
         self._boundary = Boundary(rank.trained)
         self._now = _Attempt(0)
         self._shown: object = None
-        """Of which failure the traceback was printed last."""
+        """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         for thing in (rank.trained.optimizer, *rank.trained.shared.values()):
             if isinstance(thing, torch.optim.Optimizer):

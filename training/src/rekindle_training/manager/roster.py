@@ -50,7 +50,7 @@ class Roster:
         self._turned_away: set[str] = set()
         """Launchers of pods whose ranks others have taken."""
         self.last_words: dict[str, tuple[int, str]] = {}
-        """By their names: ranks of processes that failed, in this order, and the errors by which they did."""
+        """Ranks and errors of processes of which the script failed, by their names, in this order."""
         self._known: dict[str, RankProcess] = {}
         self._trained: set[str] = set()
         """Processes that were members, by their names."""
@@ -189,7 +189,7 @@ class Roster:
         return process, outbox
 
     def hear_last_words(self, hello: Hello) -> None:
-        """From a process that ends."""
+        """Notes the error by which a process ends."""
         log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
         self.last_words[hello.process] = hello.rank, hello.last_words
 

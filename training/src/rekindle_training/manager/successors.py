@@ -33,7 +33,7 @@ class Nobody:
 
     @property
     def first_error(self) -> str:
-        """By which a process failed that was to take a rank; empty: none has said so."""
+        """First error by which a process failed that was to take a rank; empty: none is known."""
         said = self._roster.last_words.items()
         return next((f"rank {rank}: {words}" for process, (rank, words) in said if process not in self._before), "")
 
