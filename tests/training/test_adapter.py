@@ -170,6 +170,14 @@ def test_a_step_log_that_cannot_be_written_costs_no_training(tmp_path: Path, cap
     assert "cannot be written, training goes on without it" in said.getMessage()
 
 
+def test_a_step_log_that_cannot_be_read_costs_no_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The job begins without knowing which steps it executes again."""
+    (tmp_path / "steps" / "rank-00002.older").mkdir(parents=True)
+    with closing(StepLog(rank_environment(tmp_path))) as log:
+        assert log.last_step() == 0
+    assert "training goes on without it: Is a directory" in caplog.text
+
+
 def test_of_a_long_step_log_only_the_end_is_read(tmp_path: Path) -> None:
     """A process that starts after a million steps reads no more than any other: what is before is not even text."""
     path = tmp_path / "steps" / "rank-00002.jsonl"

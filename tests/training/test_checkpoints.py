@@ -1,6 +1,7 @@
 """What a restarted job gets of its checkpoint, with optimizers of every kind, and who else can read it."""
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,57 @@ def test_a_checkpoint_is_read_by_other_tools(tmp_path: Path) -> None:
     assert digest(found["model"]) == digest(dict(model.state_dict()))
     expected = torch_optimizer(rank).state[model.get_parameter("first.weight")]["exp_avg"]
     assert torch.equal(moment["state.first.weight.exp_avg"], expected)
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
+    """Function that mounts something on a folder, so that it cannot be renamed."""
+    mounted: list[Path] = []
+
+    def busy(folder: Path) -> None:
+        subprocess.run(["mount", "--bind", folder, folder], check=True)
+        mounted.append(folder)
+
+    yield busy
+    for folder in mounted:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.usefixtures("group")
+def test_an_older_checkpoint_that_cannot_be_removed_keeps_no_newer_one_from_being_written(
+    tmp_path: Path, busy: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old one stays, and the log says so."""
+    model = torch.nn.Linear(2, 2)
+    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
+    checkpoints.write(1)
+    busy(tmp_path / "checkpoints" / "step-00000001")
+    for step in (2, 3):
+        checkpoints.write(step)
+    assert checkpoints.newest() == 3
+    assert "step-00000001 cannot be removed: Device or resource busy" in caplog.text
+
+
+@pytest.mark.usefixtures("group")
+def test_a_damaged_checkpoint_that_cannot_be_renamed_does_not_count(
+    tmp_path: Path, busy: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next checkpoint after the same step is written nevertheless."""
+    model = torch.nn.Linear(2, 2)
+    checkpoints = Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None))
+    for step in (1, 2):
+        checkpoints.write(step)
+    (damaged := tmp_path / "checkpoints" / "step-00000002").joinpath("common").write_bytes(b"")
+    busy(damaged)
+    checkpoints.set_aside([2])
+    assert checkpoints.newest() == 1
+    assert "step-00000002 cannot be renamed, it is ignored: Device or resource busy" in caplog.text
+
+
+@pytest.mark.usefixtures("group")
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A job does not begin anew where its checkpoints cannot be seen."""
+    (tmp_path / "checkpoints").symlink_to("checkpoints")
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(CheckpointUnreadable, match=rf"checkpoints in {tmp_path}/checkpoints: rank 0: OSError: .*symbolic links"):
+        Checkpoints(tmp_path, 0, 1, Trained(model, adam(model)), None, Legacy(None)).newest()

@@ -44,10 +44,9 @@ class Ranks:
         for process in processes:
             process.start()
 
-    def says(self, rank: int) -> str:
+    def says(self, rank: int) -> Any:
         assert self.pipes[rank].poll(LIMIT), f"rank {rank} says nothing"
-        said: str = self.pipes[rank].recv()
-        return said
+        return self.pipes[rank].recv()
 
     def end(self) -> None:
         for process in self.processes:
@@ -151,6 +150,47 @@ def test_a_message_between_two_ranks_may_take_longer_than_they_had_to_connect() 
     try:
         assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
         assert ranks.says(1) == "received 1"
+    finally:
+        ranks.end()
+
+
+def _keeps_an_error(communicator: Communicator, says: Connection) -> None:
+    """Waits in a group of the script's own when the generation ends, in a thread such as one that saves a checkpoint."""
+    kept: list[BaseException] = []
+
+    def waits() -> None:
+        try:
+            dist.all_reduce(torch.zeros(1), group=communicator._own_groups[0].made)
+        except RuntimeError as error:
+            kept.append(error)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    _begins_anew(communicator)
+    thread.join(LIMIT)
+    says.send([communicator_module.is_loss(kept[0]), communicator.is_loss_now(kept[0])])
+    try:
+        dist.all_reduce(torch.zeros(1))
+    except RuntimeError as error:
+        says.send([communicator.is_loss_now(error), communicator.is_loss_now(ValueError("/gloo/"))])
+
+
+def _begins_anew(communicator: Communicator, *_: object) -> None:
+    assert communicator._store is not None
+    communicator.cut(1)
+    rebuild = Rebuild(store_port=communicator._store.port, store_prefix="two", world_size=WORLD, timeout_seconds=LIMIT)
+    communicator.join(Join(2, rebuild))
+    dist.barrier()
+
+
+def test_an_error_of_an_earlier_generation_is_no_loss_in_this_one() -> None:
+    """Gloo says it in the same words; a rank that is lost now breaks connections that are there now."""
+    ranks = Ranks(_keeps_an_error, _begins_anew)
+    try:
+        assert [ranks.says(rank) for rank in range(WORLD)] == ["is there"] * WORLD
+        assert ranks.says(0) == [True, False]
+        ranks.processes[1].kill()
+        assert ranks.says(0) == [True, False]
     finally:
         ranks.end()
 

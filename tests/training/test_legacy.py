@@ -1,6 +1,9 @@
 """What a rank leaves in memory to the process that follows it, whenever it was killed."""
 
+import fcntl
 import os
+
+import pytest
 
 from rekindle_training.adapter.legacy import Legacy
 
@@ -33,3 +36,17 @@ def test_without_memory_nothing_is_left() -> None:
     nothing = Legacy(None)
     nothing.leave(1, b"lost")
     assert nothing.behind(1) is None
+
+
+def test_memory_that_cannot_be_written_does_not_end_training(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says it once. What was left before stays, and is not taken for what belongs to a later step."""
+    memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    before = Legacy(memory)
+    before.leave(4, b"left")
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    for step in (5, 6):
+        before.leave(step, b"lost")
+    assert [record.message for record in caplog.records] == [
+        "own state not left, a process that replaces this one would go back to the checkpoint: [Errno 1] Operation not permitted"
+    ]
+    assert [Legacy(memory).behind(step) for step in (4, 5, 6)] == [b"left", None, None]

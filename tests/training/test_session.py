@@ -1,13 +1,9 @@
 """What a script writes: its loop over steps and epochs, and what the session says of a wrong one."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 
 import rekindle_training
-from rekindle_training.adapter.step import Step
 from rekindle_training.environment import EnvironmentIncomplete
 from tests.training.standalone import Standalone
 
@@ -123,12 +119,6 @@ for step in training.steps(2):
 """
     said = dict.fromkeys(await run(alone, loop))  # the second step is rehearsed
     assert list(said) == [f"with step: step {step} is entered once, in its own turn of the loop" for step in (1, 2)]
-
-
-def test_a_step_travels_as_its_number() -> None:
-    """Into a file, or to another process: the session stays where it is."""
-    step = Step(7, None)  # type: ignore[arg-type]
-    assert (pickle.loads(pickle.dumps(step)), type(copy.deepcopy(step))) == (7, int)
 
 
 @pytest.mark.same_path("a rank leaves its loop in the middle of a step")

@@ -9,15 +9,25 @@ Imported by the user's training script. Launcher and manager import the modules 
 
 from typing import TYPE_CHECKING, Any
 
+from rekindle_training import environment, last_words
+
 if TYPE_CHECKING:
+    from rekindle_training.adapter.load import load
     from rekindle_training.adapter.session import Training, init_process_group, session
 
-__all__ = ["Training", "init_process_group", "session"]
+__all__ = ["Training", "init_process_group", "load", "session"]
+
+if environment.has_launcher():  # and is a fresh program; a fork of the launcher knows when it has a rank
+    last_words.watch()
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "load":
+        from rekindle_training.adapter.load import load
+
+        return load
     from rekindle_training.adapter import session as adapter
 
     return getattr(adapter, name)

@@ -12,9 +12,14 @@ class EnvironmentIncomplete(RuntimeError):
     """A variable is missing or unreadable. Whoever starts the process has to set it: the cluster, or `rekindle-train`."""
 
 
+def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
+    """Tells whether `rekindle-train` started this process."""
+    return bool(source.get(names.LAUNCHER))
+
+
 def require_launcher(source: Mapping[str, str] = os.environ) -> None:
     """Raises EnvironmentIncomplete where `rekindle-train` did not start this process."""
-    if not source.get(names.LAUNCHER):
+    if not has_launcher(source):
         raise EnvironmentIncomplete(
             "this process was not started by `rekindle-train`, so there is no manager that it could join: start the script with "
             "`rekindle-train`, which takes torchrun's flags, in torchrun's place"

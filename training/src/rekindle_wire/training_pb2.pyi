@@ -141,6 +141,7 @@ class Hello(google.protobuf.message.Message):
     PROTOCOL_FIELD_NUMBER: builtins.int
     MAINTENANCE_FIELD_NUMBER: builtins.int
     BACKUP_LINK_FIELD_NUMBER: builtins.int
+    LAST_WORDS_FIELD_NUMBER: builtins.int
     rank: builtins.int
     role: builtins.str
     """Of the pod at its start: worker or backup. A backup that took over is known by its generation."""
@@ -155,6 +156,8 @@ class Hello(google.protobuf.message.Message):
     """As in the PauseAt that it obeyed, while it is paused."""
     backup_link: builtins.bool
     """Its collectives use the pod's second link, or will: a process before it in this pod was told so."""
+    last_words: builtins.str
+    """The error by which the script of this process has failed. The process ends and joins nothing: the stream has no other message."""
     def __init__(
         self,
         *,
@@ -166,9 +169,10 @@ class Hello(google.protobuf.message.Message):
         protocol: builtins.int = ...,
         maintenance: builtins.str | None = ...,
         backup_link: builtins.bool = ...,
+        last_words: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "maintenance", b"maintenance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_maintenance", b"_maintenance", "backup_link", b"backup_link", "last_words", b"last_words", "maintenance", b"maintenance", "paused", b"paused", "process", b"process", "protocol", b"protocol", "rank", b"rank", "role", b"role", "step", b"step"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_maintenance", b"_maintenance"]) -> typing.Literal["maintenance"] | None: ...
 
 Global___Hello: typing_extensions.TypeAlias = Hello

@@ -1,9 +1,10 @@
-"""Periodic checkpoints: written by all ranks together, complete or absent, bit-exact to continue from. Called by the session.
+"""Checkpoints in a folder: written by all ranks together, complete or absent, bit-exact to continue from. Used by `periodic.py`.
 
 `checkpoints/step-00000020/` appears by one rename when everything in it is on the disk, so a folder of that name is complete.
-The newest of them is where a restarted job begins; the last two are kept.
+The newest of them is where a restarted job begins; the last two are kept. `load.py` reads one without a job.
 """
 
+import logging
 import os
 import pickle
 import re
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.tensor import DTensor
 
 from rekindle_training.adapter.legacy import Legacy
@@ -24,18 +26,28 @@ from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
-from rekindle_training.adapter.words import FAILURES, in_words
+from rekindle_training.adapter.words import FAILURES, cause_in_words, in_words
+
+log = logging.getLogger(__name__)
 
 KEEP = 2
-_COMMON = "common"
+COMMON = "common"
 _NAME = re.compile(r"step-(\d{8})")
 
 
 T = TypeVar("T")
 
 
-class CheckpointUnreadable(RuntimeError):
-    """On some rank; the message names it, the checkpoint, and what is wrong. Raised by all ranks."""
+class CheckpointFailed(RuntimeError):
+    """Failure of a rank, which all ranks raise together. The message names the rank, the checkpoint, and what is wrong."""
+
+
+class CheckpointUnreadable(CheckpointFailed):
+    """Failure to read."""
+
+
+class CheckpointNotWritten(CheckpointFailed):
+    """Failure to write. Nothing of the checkpoint is left."""
 
 
 class CheckpointStore(Protocol):
@@ -67,6 +79,8 @@ class Checkpoints:
         self._first = 0 if declared is None else min(declared)
         """Of those that have this rank's state, it writes what is no tensor."""
         self._part = "" if declared is None else f"rank-{self._first:05d}."
+        self._damaged: set[int] = set()
+        """Steps of checkpoints that cannot be read."""
 
     def newest(self) -> int:
         """The step of the newest complete checkpoint, 0 if there is none. Rank 0 looks, so that all ranks see the same."""
@@ -77,28 +91,57 @@ class Checkpoints:
         return self._newest_of(lambda found: found < step)
 
     def _newest_of(self, counts: Callable[[int], bool]) -> int:
-        found = torch.zeros(1, dtype=torch.int64)
+        found: list[int | CheckpointUnreadable] = [0]
         if self._rank == 0:
-            found[0] = max(filter(counts, self._complete()), default=0)
-        dist.broadcast(found, 0)
-        return int(found.item())
+            try:
+                found = [max(filter(counts, complete(self._folder) - self._damaged), default=0)]
+            except OSError as error:
+                found = [CheckpointUnreadable(f"checkpoints in {self._folder}: rank 0: {in_words(error)}")]
+        dist.broadcast_object_list(found, 0)
+        if isinstance(found[0], CheckpointUnreadable):
+            raise found[0]
+        return found[0]
 
     def write(self, step: int) -> None:
-        """What all ranks have in common, its tensors as other tools read them, and what this rank has for itself."""
-        skeleton, tensors = taken_apart(self._trained.collect())
-        scratch = self._folder / f".{_name(step)}"
+        """Writes what all ranks have in common, with tensors as other tools read them, and what this rank has for itself.
+
+        Raises:
+            CheckpointNotWritten: on all ranks, if one cannot write its part.
+        """
+        scratch = self._folder / f".{name_of(step)}"
+        try:
+            self._write_into(scratch, step)
+        except CheckpointNotWritten:
+            if self._rank == 0:
+                shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+    def _write_into(self, scratch: Path, step: int) -> None:
+        """Does each part of the work on all ranks, or gives it up on all: no rank waits for one that has failed."""
+
+        def together(work: Callable[[], T]) -> T:
+            return self._together(CheckpointNotWritten, self._folder / name_of(step), work)
+
+        skeleton, tensors = together(lambda: self._begun(scratch))
+        try:
+            dcp.save(self._named(skeleton, tensors), storage_writer=_Writer(scratch))
+        except CheckpointException as error:  # on all ranks
+            raise CheckpointNotWritten(f"checkpoint {self._folder / name_of(step)}: {_said_by_torch(error)}") from None
+        together(lambda: self._write_pickled(scratch, step, skeleton, tensors))
+        together(lambda: self._publish(scratch, step) if self._rank == 0 else None)
+
+    def _begun(self, scratch: Path) -> tuple[Any, list[torch.Tensor]]:
         if self._rank == 0:
             self._clear()
             scratch.mkdir(parents=True)
-        dist.barrier()
+        return taken_apart(self._trained.collect())
+
+    def _write_pickled(self, scratch: Path, step: int, skeleton: Any, tensors: Sequence[torch.Tensor]) -> None:
         if self._rank == self._first:
             slots = [slot_of(tensor) for tensor in tensors]
-            _write_durably(scratch / (self._part + _COMMON), pickle.dumps((self._kinds(), skeleton, slots)))
-        _by_torch(lambda: dcp.save(self._named(skeleton, tensors), checkpoint_id=scratch))
+            content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
+            _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
         _write_durably(scratch / self._own_name(), pickle.dumps(self._trained.take_own()))
-        dist.barrier()
-        if self._rank == 0:
-            self._publish(scratch, step)
 
     def read(self, step: int) -> None:
         """Tensors that are alike are filled in place.
@@ -106,17 +149,25 @@ class Checkpoints:
         Raises:
             CheckpointUnreadable: on all ranks, if one cannot read its part; some of it may be in place.
         """
-        folder = self._folder / _name(step)
-        skeleton, tensors, mine = self._together(folder, lambda: self._opened(folder))
-        self._together(folder, lambda: _by_torch(lambda: dcp.load(self._named(skeleton, tensors), checkpoint_id=folder)))
-        self._together(folder, lambda: self._place(step, put_together(skeleton, tensors), mine))
+        folder = self._folder / name_of(step)
+
+        def together(work: Callable[[], T]) -> T:
+            return self._together(CheckpointUnreadable, folder, work)
+
+        skeleton, tensors, mine = together(lambda: self._opened(folder))
+        together(lambda: _by_torch(lambda: dcp.load(self._named(skeleton, tensors), checkpoint_id=folder)))
+        together(lambda: self._place(step, put_together(skeleton, tensors), mine))
 
     def set_aside(self, damaged: Sequence[int]) -> None:
-        """These steps have no checkpoint any more; what could not be read is kept under another name."""
+        """Ignores the checkpoints of these steps from here on. They are kept under another name, if they can be renamed."""
+        self._damaged.update(damaged)
         for step in damaged if self._rank == 0 else ():
-            folder = self._folder / _name(step)
+            folder = self._folder / name_of(step)
             shutil.rmtree(aside := folder.with_suffix(".damaged"), ignore_errors=True)
-            folder.rename(aside)
+            try:
+                folder.rename(aside)
+            except OSError as error:
+                log.warning("damaged checkpoint %s cannot be renamed, it is ignored: %s", folder, error.strerror)
 
     def _place(self, step: int, common: State, mine: Own) -> None:
         self._trained.place(common)
@@ -127,7 +178,7 @@ class Checkpoints:
         wrote = len(list(folder.glob("rank-*.own")))
         if wrote != self._world_size:
             raise ValueError(f"written by {wrote} ranks, and there are {self._world_size}")
-        kinds, skeleton, slots = pickle.loads((folder / (self._part + _COMMON)).read_bytes())  # written by the same job
+        kinds, skeleton, slots, *_ = pickle.loads((folder / (self._part + COMMON)).read_bytes())  # written by the same job
         if kinds != (here := self._kinds()):
             theirs, ours = (", ".join(f"{name}: {kind}" for name, kind in one.items()) for one in (kinds, here))
             raise ValueError(f"written of other objects ({theirs}) than the session was given ({ours})")
@@ -139,18 +190,23 @@ class Checkpoints:
         given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
         return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
 
-    def _together(self, folder: Path, work: Callable[[], T]) -> T:
-        """What it returns here, once it has succeeded on all ranks."""
+    def _of_modules(self) -> dict[str, Any]:
+        """Facts about the modules, with which a reader makes state dicts without having the modules."""
+        shared = [name for name, thing in self._trained.shared.items() if isinstance(thing, torch.nn.Module)]
+        return {"modules": shared, "transient": transient_buffers(self._trained.model)}
+
+    def _together(self, kind: type[CheckpointFailed], folder: Path, work: Callable[[], T]) -> T:
+        """Returns the result here, once all ranks have succeeded; otherwise raises an error of this kind on all of them."""
         done: T | None = None
         failure = ""
         try:
             done = work()
         except FAILURES as error:  # pickle and whatever loads a state may raise anything
-            failure = f"rank {self._rank}: {in_words(error)}"
+            failure = f"rank {self._rank}: {cause_in_words(error)}"
         failures: list[str] = [""] * self._world_size
         dist.all_gather_object(failures, failure)
         if failed := [one for one in failures if one]:
-            raise CheckpointUnreadable(f"checkpoint {folder}: {failed[0]}")
+            raise kind(f"checkpoint {folder}: {failed[0]}")
         return cast("T", done)
 
     def _named(self, skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
@@ -162,25 +218,40 @@ class Checkpoints:
 
     def _publish(self, scratch: Path, step: int) -> None:
         _sync_folder(scratch)
-        final = self._folder / _name(step)
-        shutil.rmtree(final, ignore_errors=True)
+        final = self._folder / name_of(step)
+        if final.exists():
+            self._remove(step)
         scratch.rename(final)
         _sync_folder(self._folder)
-        for old in sorted(self._complete())[:-KEEP]:
-            shutil.rmtree(self._folder / _name(old))
+        self._damaged.discard(step)
+        for old in sorted(complete(self._folder))[:-KEEP]:
+            try:
+                self._remove(old)
+            except OSError as error:
+                log.warning("older checkpoint %s cannot be removed: %s", self._folder / name_of(old), error.strerror)
 
-    def _complete(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return [int(match[1]) for entry in self._folder.iterdir() if (match := _NAME.fullmatch(entry.name))]
+    def _remove(self, step: int) -> None:
+        """Removes a checkpoint. It is renamed first: a half removed one does not look complete."""
+        folder = self._folder / name_of(step)
+        shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.removed")))
 
     def _clear(self) -> None:
-        """What a killed job left half-written."""
+        """Removes what a killed job left half-written, or half removed."""
         for leftover in self._folder.glob(".step-*"):
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _own_name(self) -> str:
         return f"rank-{self._rank:05d}.own"
+
+
+class _Writer(dcp.FileSystemWriter):
+    """Writer that says why it cannot write. Torch says the position in a file, and drops the cause on the way to other ranks."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:  # noqa: BLE001  # another rank hears of it, whatever it is
+            raise RuntimeError(cause_in_words(error)) from None
 
 
 def _by_torch(work: Callable[[], object]) -> None:
@@ -188,12 +259,32 @@ def _by_torch(work: Callable[[], object]) -> None:
     try:
         work()
     except CheckpointException as error:
-        rank, (failure, _) = min(error.failures.items())
-        raise RuntimeError(f"on rank {rank}: {in_words(failure)}") from None
+        raise RuntimeError(f"on {_said_by_torch(error)}") from None
 
 
-def _name(step: int) -> str:
+def _said_by_torch(error: CheckpointException) -> str:
+    rank, (failure, _) = min(error.failures.items())
+    return f"rank {rank}: {failure if type(failure) is RuntimeError else in_words(failure)}"
+
+
+def name_of(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def complete(folder: Path) -> set[int]:
+    """Steps of the complete checkpoints in it."""
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return set()
+    return {int(match[1]) for entry in entries if (match := _NAME.fullmatch(entry.name))}
+
+
+def transient_buffers(model: torch.nn.Module) -> list[str]:
+    """Names of buffers that a checkpoint has and the model's `state_dict` leaves out."""
+    modules = model.named_modules(remove_duplicate=False)
+    left_out = ((path, name) for path, module in modules for name in module._non_persistent_buffers_set)  # noqa: SLF001
+    return [f"{path}.{name}".removeprefix(".") for path, name in left_out]
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -277,6 +277,14 @@ class Communicator:
             if device in group._device_types:
                 group._get_backend(device).abort()
 
+    def is_loss_now(self, error: BaseException) -> bool:
+        """Tells whether an error says that a rank of this generation was lost. The script may have kept an error of an earlier
+        generation, which has the same words; all connections of this one are whole then."""
+        if not is_loss(error) or isinstance(error, dist.DistError | GivenUp):
+            return is_loss(error)
+        with self._lock:
+            return self._is_cut or not self._connections or not sockets.are_whole(self._connections)
+
     def agree(self, word: int) -> None:
         """Returns when every rank has called it with the same word.
 

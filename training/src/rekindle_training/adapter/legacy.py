@@ -4,10 +4,13 @@ A rank writes what only it has (`Own`) at each boundary and before each update. 
 step behind which training goes on is read; a torn one, whose writer was killed, does not count.
 """
 
+import logging
 import os
 import struct
 
 import xxhash
+
+log = logging.getLogger(__name__)
 
 _SLOTS = 4
 """Two steps' worth: training never goes back further."""
@@ -26,16 +29,26 @@ class Legacy:
         self._descriptor = descriptor
         self._written = max((number for number, _, _ in self._found()), default=0)
         self._latest = (-1, b"")
+        self._has_failed = False
 
     def leave(self, step: int, own: bytes) -> None:
-        """What this rank has for itself behind a step."""
+        """Leaves what this rank has for itself after a step. Where there is no memory for it, training goes on without."""
         if self._descriptor is None or (step, own) == self._latest:
             return
-        self._latest = (step, own)
+        try:
+            self._write(self._descriptor, step, own)
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("own state not left, a process that replaces this one would go back to the checkpoint: %s", error)
+            self._has_failed = True
+        else:
+            self._latest = (step, own)
+
+    def _write(self, descriptor: int, step: int, own: bytes) -> None:
         self._written += 1
         place = self._written % _SLOTS * _STRIDE
-        os.pwrite(self._descriptor, own, place + _HEADER.size)
-        os.pwrite(self._descriptor, _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own)), place)
+        os.pwrite(descriptor, own, place + _HEADER.size)
+        os.pwrite(descriptor, _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own)), place)
 
     def behind(self, step: int) -> bytes | None:
         """What the process before left behind this step, the latest if there are several; None: nothing."""

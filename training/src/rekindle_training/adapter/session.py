@@ -24,7 +24,9 @@ from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.membership import Membership
+from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.periodic import Periodic
 from rekindle_training.adapter.places import Place, Refused
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
@@ -214,8 +216,7 @@ class Training:
         self._rank = rank
         self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
         self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
-        self._checkpoints = checkpoints
-        self._checkpoint_every = checkpoint_every
+        self._periodic = Periodic(checkpoints, checkpoint_every, rank.communicator.is_loss_now)
         self._step_log = StepLog(rank.environment)
         self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
         self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
@@ -503,7 +504,8 @@ class Training:
                 self._processor.link_switched(*self._communicator.links.switch(backup=wish.backup))
             case Join():
                 joined = self._membership.join(wish)
-                self._checkpoint_due = joined and self._is_checkpoint(self.step)
+                self._periodic.join(self.step)
+                self._checkpoint_due = joined and self._periodic.is_due(self.step)
                 self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
                 self._proof_due = True
                 self._has_recovered = self._has_recovered or not wish.rebuild.begins
@@ -524,7 +526,7 @@ class Training:
             self._rank.tell_update()
         self._gate.complete(step)
         self._trace(step)
-        self._checkpoint_due, self._calls_due = self._is_checkpoint(step), True
+        self._checkpoint_due, self._calls_due = self._periodic.is_due(step), True
         proved = self._at_boundary(self._prove) if self._proof_due else True
         if not is_last:
             self._do_what_is_due()
@@ -566,9 +568,6 @@ class Training:
             return False
         return True
 
-    def _is_checkpoint(self, step: int) -> bool:
-        return step > 0 and self._checkpoint_every > 0 and step % self._checkpoint_every == 0
-
     def _do_what_is_due(self) -> None:
         """A checkpoint, and what the script has registered."""
         if self._checkpoint_due and self._at_boundary(self._write):
@@ -577,9 +576,8 @@ class Training:
             self._calls_due = False
 
     def _write(self) -> None:
-        if self._checkpoints.newest() != self.step:  # it may have been written when another rank failed
-            self._prove()
-            self._checkpoints.write(self.step)
+        self._prove()
+        self._periodic.write(self.step)
 
     def _call(self) -> None:
         due = [function for steps, function in self._called if self.step % steps == 0]
@@ -601,7 +599,7 @@ class Training:
         return bool(undone.item())
 
 
-class Epoch(int):
+class Epoch(Number):
     """The number of an epoch, from 0, and its steps: `for step in epoch`."""
 
     def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
@@ -612,7 +610,3 @@ class Epoch(int):
 
     def __iter__(self) -> Iterator[Step]:
         return self._steps
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """It travels as its number."""
-        return int, (int(self),)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from rekindle_training.adapter.sharding import Spread, local, meshes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
     return _mapped(skeleton, lambda leaf: tensors[leaf.index] if isinstance(leaf, Place) else leaf)
 
 
-def named(skeleton: Any, tensors: Sequence[torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+def named(skeleton: Any, tensors: Sequence[T]) -> dict[str, dict[str, T]]:
     """The tensors of each part of a state, by readable names: `optimizer`: `state.layers.0.weight.exp_avg`."""
     return {
         part: {".".join(path): tensors[place.index] for path, place in _places(content, ())} for part, content in skeleton.items()

@@ -8,6 +8,9 @@ from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
+_ESTABLISHED = 1
+"""State of a connection, in the first byte of what the kernel says of it: <linux/tcp.h>."""
+
 Ends = tuple[tuple[str, int], tuple[str, int]]
 """Address and port here and there."""
 
@@ -41,6 +44,14 @@ def cut(connections: Connections) -> list[socket.socket]:
     return kept
 
 
+def are_whole(connections: Connections) -> bool:
+    """Tells whether all of them are open, at both ends."""
+    try:
+        return all(_ends(descriptor) == ends and _is_established(descriptor) for descriptor, ends in connections.items())
+    except OSError:
+        return False
+
+
 def close(connections: Connections) -> None:
     """In a forked process, which holds them open without using them."""
     for descriptor, ends in connections.items():
@@ -56,6 +67,11 @@ def _ends(descriptor: int) -> Ends | None:
         if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return None
         return connection.getsockname()[:2], connection.getpeername()[:2]
+
+
+def _is_established(descriptor: int) -> bool:
+    with _borrowed(descriptor) as connection:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
 
 
 def _borrowed(descriptor: int) -> socket.socket:

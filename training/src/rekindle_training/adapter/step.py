@@ -7,6 +7,7 @@ asks, and waits: if one has updated, all had their gradients, so this rank goes 
 
 import logging
 import pickle
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rekindle_training.adapter.boundary import Boundary
 from rekindle_training.adapter.communicator import Disagreement
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.gradients import CannotGoBack
+from rekindle_training.adapter.number import Number
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.places import DRAWS, LATE, UNREPEATABLE, Place, Refused, line_of_script
 from rekindle_training.adapter.rank import Rank
@@ -43,7 +45,7 @@ class StepRepeated(RuntimeError):
     """The step that is being executed is given up: training begins it anew. Ends at `with step:`."""
 
 
-class Step(int):
+class Step(Number):
     """The number of a step, from 1, and the scope in which it may fail: `with step:`. A step that failed is yielded again."""
 
     def __new__(cls, number: int, _attempts: "Attempts") -> Self:
@@ -58,10 +60,6 @@ class Step(int):
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         return self._attempts.leave(error)
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """It travels as its number, such as to a data loader's worker or into a file."""
-        return int, (int(self),)
 
 
 @dataclass
@@ -102,6 +100,8 @@ class Attempts:
         """Collectives by the time of the latest agreement."""
         self.refusal = ""
         """Why training cannot go on here."""
+        self._shown: object = None
+        """Failure of which the traceback was printed last."""
         self.on_repeat: list[Callable[[], None]] = []
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             _call_before(kind, "zero_grad", self._boundary.drops_gradients)
@@ -496,11 +496,22 @@ class Attempts:
         """What other ranks' failures lead to here is no failure of this one."""
         if isinstance(error, Refused):
             return
-        if self._rank.gate.broken or communicator.is_loss(error):
+        if self._rank.gate.broken or self._rank.communicator.is_loss_now(error):
             log.info("lost the other ranks in %s", where)
+            return
+        kept = "kept from before the last recovery: " if communicator.is_loss(error) else ""
+        self._now.reason, self._now.fault = kept + in_words(error), fault_of(error)
+        if (found := (where, type(error), _origin(error))) == self._shown:
+            log.error("failed again in %s, as before: %s", where, self._now.reason)
         else:
-            self._now.reason, self._now.fault = in_words(error), fault_of(error)
+            self._shown = found
             log.error("failed in %s", where, exc_info=error)
+
+
+def _origin(error: BaseException) -> tuple[str, int] | None:
+    """File and line where it was raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
 
 
 def _call_before(thing: Any, method: str, hook: Callable[[], None]) -> None:

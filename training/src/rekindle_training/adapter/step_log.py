@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -45,9 +45,10 @@ class StepLog:
 
     def last_step(self) -> int:
         """The last step that a process of this rank completed; 0 before the first. A torn line does not count."""
-        if self._file is None:
-            return 0
-        lines = [line for path in (self._older, self._path) for line in _end(path).splitlines()]
+        lines: list[bytes] = []
+        if self._file is not None:
+            with self._giving_up():
+                lines = [line for path in (self._older, self._path) for line in _end(path).splitlines()]
         return next((step for line in reversed(lines) if (step := _step(line)) is not None), 0)
 
     def record(self, step: int, start: float, end: float, generation: int) -> None:
@@ -73,7 +74,10 @@ class StepLog:
             yield
         except OSError as error:
             log.warning("the step log %s cannot be written, training goes on without it: %s", self._path, error.strerror)
-            self._file = None
+            file, self._file = self._file, None
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
 
     def _open(self) -> None:
         self._file = self._path.open("a", buffering=1)

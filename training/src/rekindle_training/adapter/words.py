@@ -5,22 +5,22 @@ import re
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
+from rekindle_training.last_words import LONGEST, in_words
 from rekindle_wire.training_pb2 import Standing
+
+__all__ = ["FAILURES", "LONGEST", "cause_in_words", "fault_of", "in_words"]
 
 FAILURES = (Exception, CheckpointException)
 """Torch's failed checkpoint is no `Exception`."""
 
-LONGEST = 500
-"""Characters that the manager is told; all of it stands in this rank's log."""
 
-
-def in_words(error: BaseException) -> str:
-    """What failed, as one line or more."""
-    try:
-        words = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  # an exception of the script may do anything
-        words = type(error).__name__
-    return words[:LONGEST].encode(errors="replace").decode()
+def cause_in_words(error: BaseException) -> str:
+    """The operating system's words, where it has led to this error; otherwise what failed."""
+    first = min(error.failures.items())[1][0] if isinstance(error, CheckpointException) else error
+    cause: BaseException | None = first
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return in_words(cause or first)
 
 
 _OF_MEMORY = re.compile(r"\bECC\b|\buncorrectable\b", re.IGNORECASE)

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+from rekindle_training import last_words
 from rekindle_training.launcher import child
 from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
@@ -72,6 +73,7 @@ class _Spare:
             child.redirect(place.redirects)
             os.environ.update(place.environment)
             os.environ.__class__ = os.environb.__class__ = _Environ
+            last_words.watch()
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
         """Of a terminal's Ctrl-C, which goes to everybody, a spare has nothing to say."""

@@ -16,6 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
+from rekindle_training import last_words
 from rekindle_training.launcher import child, spare
 from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
@@ -230,6 +231,8 @@ class _Zygote:
         os.environ.update(command.environment)
         if binding is not None:
             spare.wait_for_rank(binding)
+        else:
+            last_words.watch()
         return child.interpret(command.program.command, as_module=command.program.as_module)
 
     # What becomes of the children.

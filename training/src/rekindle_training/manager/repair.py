@@ -156,7 +156,8 @@ class Repair:
     def _count(self, error: Exception) -> None:
         self._failed += 1
         if self._failed == ATTEMPTS:
-            raise CannotRepair(f"training did not get beyond step {self._behind} in {ATTEMPTS} tries: {error}") from None
+            reason = self._successors.first_error or error
+            raise CannotRepair(f"training did not get beyond step {self._behind} in {ATTEMPTS} tries: {reason}") from None
 
 
 def _is_in_same_pod(old: RankProcess | None, new: RankProcess) -> bool:

@@ -49,6 +49,8 @@ class Roster:
         """In the order in which they came; of several pods that wait for the same ranks, too."""
         self._turned_away: set[str] = set()
         """Launchers of pods whose ranks others have taken."""
+        self.last_words: dict[str, tuple[int, str]] = {}
+        """Ranks and errors of processes of which the script failed, by their names, in this order."""
         self._known: dict[str, RankProcess] = {}
         self._trained: set[str] = set()
         """Processes that were members, by their names."""
@@ -185,6 +187,11 @@ class Roster:
         self._place(process)
         self._change()
         return process, outbox
+
+    def hear_last_words(self, hello: Hello) -> None:
+        """Notes the error by which a process ends."""
+        log.warning("the script of a rank failed", extra={"rank": hello.rank, "reason": hello.last_words})
+        self.last_words[hello.process] = hello.rank, hello.last_words
 
     def hear(self, process: RankProcess, message: RankMessage) -> None:
         kind = message.WhichOneof("kind") or ""

@@ -36,6 +36,9 @@ class RanksService(RanksServicer):
         if problem := protocol_problem(first.hello.protocol):
             log.error("refused a process", extra={"rank": first.hello.rank, "reason": problem})
             await context.abort(StatusCode.FAILED_PRECONDITION, problem)
+        if first.hello.last_words:
+            self._roster.hear_last_words(first.hello)
+            return
         process, outbox = self._roster.enroll(first.hello, first.generation)
         listening = asyncio.create_task(self._listen(process, request_iterator, outbox))
         try:

@@ -75,7 +75,9 @@ class Standalone:
                 if gone or roster.torn or roster.vacant:
                     self._repair()
             elif failed := next((process for process in gone if process.ended), None):
-                self.give_up(self._refusal or f"rank {failed.rank} ended with {failed.ended}, and no other one trains")
+                _, words = roster.last_words.get(failed.process, (failed.rank, ""))
+                error = f": {words}" if words else ""
+                self.give_up(self._refusal or f"rank {failed.rank} ended with {failed.ended}, and no other one trains{error}")
         finally:
             self._considering = None
 

@@ -29,6 +29,13 @@ class Nobody:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
+        self._before = {*roster.last_words, *(member.identity for member in roster.members.values())}
+
+    @property
+    def first_error(self) -> str:
+        """First error by which a process failed that was to take a rank; empty: none is known."""
+        said = self._roster.last_words.items()
+        return next((f"rank {rank}: {words}" for process, (rank, words) in said if process not in self._before), "")
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -89,8 +96,9 @@ class InPlace(Nobody):
         for process in list(self._pods.processes):
             if process.HasField("ended") and process.process not in self._ordered and self._is_in_place(process, ranks):
                 if len(self._ordered) >= STARTS * self._roster.world_size:
+                    error = f": {self.first_error}" if self.first_error else ""
                     raise CannotRepair(
-                        f"processes of rank {process.rank} end before they join, the last one with code {process.ended}"
+                        f"processes of rank {process.rank} end before they join, the last one with code {process.ended}{error}"
                     )
                 self._ordered.add(process.process)
                 self._pods.replace(process)
