@@ -1,23 +1,26 @@
 """Gives a PyTorch job what it needs to be brought back after a fault: one context around the loop, one call at the step boundary.
 
-    with rekindle_training.session(model, optimizer, state=[scheduler]) as training:
+    batches = rekindle_training.batches(loader)
+    with rekindle_training.session(model, optimizer, state=[scheduler], data=batches) as training:
         for step in training.steps(total):
-            ...
+            with step:
+                ...
 
 Imported by the user's training script. Launcher and manager import the modules that they need, so that neither waits for torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rekindle_training.adapter.session import Training, init_process_group, session
+    from rekindle_training.data.batches import batches
 
-__all__ = ["Training", "init_process_group", "session"]
+__all__ = ["Training", "batches", "init_process_group", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rekindle_training.adapter import session as adapter
-
-    return getattr(adapter, name)
+    module = "rekindle_training.data.batches" if name == "batches" else "rekindle_training.adapter.session"
+    return getattr(import_module(module), name)

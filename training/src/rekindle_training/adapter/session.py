@@ -9,7 +9,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, Self, TypeVar
 
@@ -20,6 +20,7 @@ from rekindle_training.adapter import communicator, forgotten, injected, own, sh
 from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
+from rekindle_training.adapter.forgotten_loaders import Loaders
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
@@ -28,6 +29,7 @@ from rekindle_training.adapter.step import Attempts, Step
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.adapter.words import FAILURES
+from rekindle_training.data.kinds import refuse_raw
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
 from rekindle_wire.training_pb2 import Leave, Standing
@@ -59,7 +61,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         optimizer: Its state is taken from a replica or from a checkpoint. One that is not torch's calls `Training.agree` before
             it updates.
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
-        data: Anything with `state_dict` that each rank has for itself, such as a sampler.
+        data: `rekindle_training.batches(loader)`, or anything else with `state_dict` that each rank has for itself.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
         checkpoints: What writes and reads them in a form of its own; by default they are written to `REKINDLE_JOB_DIR`.
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
@@ -80,6 +82,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
             by one rank alone, or `replicas` names ranks that there are not.
         RuntimeError: there is a default process group already.
     """
+    refuse_raw(data)
     environment.require_launcher()
     every = _interval(environment.checkpoint_every() if checkpoint_every is None else checkpoint_every)
     if _entry is None:
@@ -313,9 +316,12 @@ class Training:
             self._random_numbers = self._trained.take_random_numbers()
             self._attempts.leave_own(self.step)
 
-    def refusing_others(self, given: Iterable[object]) -> AbstractContextManager[None]:
-        """Inside, an optimizer that is not given may not train. Called by `session`."""
-        return forgotten.Optimizers(given, lambda: self._attempts.inside).watched()
+    @contextmanager
+    def refusing_others(self, given: Iterable[object]) -> Iterator[None]:
+        """Refuses an optimizer and a loader that train and are not given. Called by `session`."""
+        loaders = Loaders(self._trained.data, lambda: self._attempts.turn)
+        with forgotten.Optimizers(given, lambda: self._attempts.inside).watched(), loaders.watched():
+            yield
 
     def end(self) -> None:
         """The loop is done. Called by `session`, unless an exception ends the process."""

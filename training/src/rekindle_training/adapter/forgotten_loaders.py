@@ -1,0 +1,55 @@
+"""A loader that a script draws batches from and did not give to its session. Nobody puts its position back, so it is refused."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from rekindle_training.data.batches import Batches
+
+
+class Loaders:
+    """Iterators of DataLoaders. One from which batches are drawn in several turns of the loop is part of training. One that is begun
+    and done within a turn is not, such as an evaluation's."""
+
+    def __init__(self, data: object, turn: Callable[[], int]) -> None:
+        """Takes what the session was given as `data`, and the step whose turn it is; 0: it is none's."""
+        self._data, self._turn = data, turn
+        self._drawn: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """In which turn each was drawn from."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raises TypeError where a loader that was forgotten is drawn from inside."""
+        if self._data is not None and not isinstance(self._data, Batches):  # may have loaders inside
+            yield
+            return
+        draw = _BaseDataLoaderIter.__next__
+
+        @wraps(draw)
+        def noticed(iterator: Any) -> Any:
+            self._notice(iterator)
+            return draw(iterator)
+
+        _BaseDataLoaderIter.__next__ = noticed  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            _BaseDataLoaderIter.__next__ = draw  # type: ignore[method-assign]
+
+    def _notice(self, iterator: Any) -> None:
+        turn = self._turn()
+        is_given = isinstance(self._data, Batches) and self._data.drawing
+        if not turn or is_given or threading.current_thread() is not threading.main_thread():
+            return
+        if iterator._num_yielded == 0:  # workers that stay have one iterator for all of their passes
+            self._drawn.pop(iterator, None)
+        if self._drawn.setdefault(iterator, turn) != turn:
+            raise TypeError(
+                "a DataLoader gives batches in step after step, and was not given to the session: a repeated step would get others; "
+                "write batches = rekindle_training.batches(loader), session(data=batches), and next(batches) in the loop"
+            )
