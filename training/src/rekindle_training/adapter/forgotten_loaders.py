@@ -13,8 +13,8 @@ from rekindle_training.data.batches import Batches
 
 
 class Loaders:
-    """Iterators of DataLoaders. One from which batches are drawn in several turns of the loop is part of training. One that is begun
-    and done within a turn is not, such as an evaluation's."""
+    """Iterators of DataLoaders. One from which several turns of the loop draw is part of training. One that begins and ends in a
+    turn is not, such as an evaluation's."""
 
     def __init__(self, data: object, turn: Callable[[], int]) -> None:
         """Takes what the session was given as `data`, and the step whose turn it is; 0: it is none's."""
@@ -50,6 +50,6 @@ class Loaders:
             self._drawn.pop(iterator, None)
         if self._drawn.setdefault(iterator, turn) != turn:
             raise TypeError(
-                "a DataLoader gives batches in step after step, and was not given to the session: a repeated step would get others; "
+                "a DataLoader gives batches in step after step, and was not given to the session: a repeated step gets others; "
                 "write batches = rekindle_training.batches(loader), session(data=batches), and next(batches) in the loop"
             )

@@ -85,7 +85,7 @@ def _of_accelerate(loader: Any, accelerate: Any) -> "Source":
         raise _refused(
             loader,
             "its ranks make their random numbers alike when an epoch begins, where a replacement would be alone; write "
-            "Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True), rng_types=[])",
+            "Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)), without rng_types",
         )
     found = _of_torch(loader.base_dataloader)
     if not isinstance(found, Indexed):

@@ -38,7 +38,7 @@ class Order:
     @property
     def is_torchs(self) -> bool:
         """Whether it is known that the sampler gives the same again."""
-        inner = self._sampler.sampler if isinstance(self._sampler, BatchSampler) else self._sampler
+        inner = self._sampler.sampler if type(self._sampler) is BatchSampler else self._sampler
         return all(type(one).__module__.startswith("torch.utils.data.") for one in (self._sampler, inner))
 
     def behind(self, epoch: int, number: int, expected: int) -> Iterator[Any]:
