@@ -1,5 +1,5 @@
-"""A training script with the `LOADER` of its name, whose samples have random augmentations. Its epochs end in the middle of a step
-where a step draws two batches, and with a small batch."""
+"""A training script with a `LOADER` of all kinds, whose samples have random augmentations. Its epochs have an odd number of
+batches, of which a step draws two, and some end with a small one."""
 
 import os
 import random
@@ -14,6 +14,7 @@ from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import rekindle_training
+from rekindle_training.data.batches import Batches
 from rekindle_training.examples.gpt_model import write_final
 
 SAMPLES, STEPS, RANKS = 54, 12, 2
@@ -69,6 +70,36 @@ class Resumable(Stream):
         self.drawn = state["drawn"]
 
 
+class Counting:
+    """Anything that can be iterated and has a state."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def __iter__(self) -> Iterator[float]:
+        while self.drawn < 9:
+            self.drawn += 1
+            yield self.drawn + random.random()
+        self.drawn = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.drawn = state["drawn"]
+
+
+def taken(batches: Batches, count: int) -> list[bytes]:
+    """Batches as bytes; of equal ones these are equal."""
+    return [content(next(batches)) for _ in range(count)]
+
+
+def content(batch: Any) -> bytes:
+    if isinstance(batch, torch.Tensor):
+        return batch.numpy().tobytes()
+    return b"".join(map(content, batch)) if isinstance(batch, tuple | list) else repr(batch).encode()
+
+
 def of_rank(rank: int) -> DistributedSampler[Sample]:
     return DistributedSampler(Rows(), RANKS, rank)
 
@@ -87,7 +118,9 @@ def graph(rank: int) -> nodes.Loader[Sample]:
 LOADERS: dict[str, Callable[[int], Any]] = {
     "plain": lambda rank: DataLoader(Rows(), 4, sampler=of_rank(rank), num_workers=2, drop_last=True),
     "uneven": lambda rank: DataLoader(Rows(), 4, sampler=of_rank(rank)),
-    "shuffled": lambda _: DataLoader(Rows(), 4, shuffle=True, num_workers=2, persistent_workers=True, generator=torch.Generator()),
+    "shuffled": lambda _: DataLoader(
+        Rows(), 4, shuffle=True, num_workers=2, persistent_workers=True, generator=torch.Generator()
+    ),
     "stateful": lambda rank: StatefulDataLoader(Rows(), 4, sampler=of_rank(rank), num_workers=2),
     "resumable": lambda rank: StatefulDataLoader(Resumable(rank), 4, num_workers=2),
     "stream": lambda rank: DataLoader(Stream(rank), 4, num_workers=2),

@@ -1,4 +1,4 @@
-"""Jobs that draw from loaders of all kinds: a step that is repeated, a rank that is replaced and a restart get the same batches."""
+"""Jobs with loaders of all kinds: a step that is repeated, a rank that is replaced and a restart get the same batches."""
 
 from pathlib import Path
 
@@ -34,3 +34,17 @@ async def test_training_ends_with_the_parameters_of_an_undisturbed_run(
         found[loader] = final(beside.folder, RANKS)
     assert final(alone.folder, RANKS) == found[loader]
     assert ("all ranks begin again" in printed) if fault == "restart" else printed.count("repaired step=") == 2
+
+
+async def test_a_loader_itself_is_refused_at_the_start(alone: Standalone) -> None:
+    """The message says what to write, and no step is done."""
+    printed = await alone.run(code=1, script=SCRIPT, ranks=RANKS, LOADER="stateful", GIVEN="raw")
+    assert "TypeError: session(data): StatefulDataLoader is not accepted" in printed
+    assert "batches = rekindle_training.batches(loader)" in printed
+
+
+async def test_a_loader_that_was_not_given_is_refused_in_the_second_step(alone: Standalone) -> None:
+    """Nothing has failed before, and the message says what to write."""
+    printed = await alone.run(code=1, script=SCRIPT, ranks=RANKS, LOADER="plain", GIVEN="nothing")
+    assert "TypeError: a DataLoader gives batches in step after step, and was not given to the session" in printed
+    assert "failed in step 2" in printed
