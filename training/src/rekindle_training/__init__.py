@@ -1,12 +1,15 @@
 """Gives a PyTorch job what it needs to be brought back after a fault: one context around the loop, one call at the step boundary.
 
-    with rekindle_training.session(model, optimizer, state=[scheduler]) as training:
+    batches = rekindle_training.batches(loader)
+    with rekindle_training.session(model, optimizer, state=[scheduler], data=batches) as training:
         for step in training.steps(total):
-            ...
+            with step:
+                ...
 
 Imported by the user's training script. Launcher and manager import the modules that they need, so that neither waits for torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rekindle_training import environment, last_words
@@ -14,8 +17,9 @@ from rekindle_training import environment, last_words
 if TYPE_CHECKING:
     from rekindle_training.adapter.load import load
     from rekindle_training.adapter.session import Training, init_process_group, session
+    from rekindle_training.data.batches import batches
 
-__all__ = ["Training", "init_process_group", "load", "session"]
+__all__ = ["Training", "batches", "init_process_group", "load", "session"]
 
 if environment.has_launcher():  # and is a fresh program; a fork of the launcher knows when it has a rank
     last_words.watch()
@@ -24,10 +28,5 @@ if environment.has_launcher():  # and is a fresh program; a fork of the launcher
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "load":
-        from rekindle_training.adapter.load import load
-
-        return load
-    from rekindle_training.adapter import session as adapter
-
-    return getattr(adapter, name)
+    modules = {"batches": "data.batches", "load": "adapter.load"}
+    return getattr(import_module(f"{__name__}.{modules.get(name, 'adapter.session')}"), name)

@@ -22,6 +22,7 @@ from rekindle_training.adapter.checkpoint import Checkpoints, CheckpointStore
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
+from rekindle_training.adapter.forgotten_loaders import Loaders
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.membership import Membership
 from rekindle_training.adapter.number import Number
@@ -35,6 +36,7 @@ from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trace import Trace
 from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
 from rekindle_training.adapter.words import FAILURES
+from rekindle_training.data.kinds import refuse_raw
 from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
 from rekindle_training.stress.checks import Checks
 from rekindle_wire.training_pb2 import Leave, Standing
@@ -68,7 +70,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         optimizer: Its state is taken from a replica or from a checkpoint. One that is not torch's calls `Training.agree` before
             it updates.
         state: Anything else with `state_dict` that all ranks have in common: schedulers, a GradScaler, an average of the model.
-        data: Anything with `state_dict` that each rank has for itself, such as a sampler.
+        data: `rekindle_training.batches(loader)`, or anything else with `state_dict` that each rank has for itself.
         checkpoint_every: Steps between two checkpoints, 0 for none; by default what `REKINDLE_CHECKPOINT_EVERY` says.
         checkpoints: What writes and reads them in a form of its own; by default they are written to `REKINDLE_JOB_DIR`.
         unique_shards: Shards may be held by one rank alone; where such a rank is lost all begin again at the last checkpoint.
@@ -103,6 +105,7 @@ def session(  # noqa: PLR0913  # what is trained, and how
         "replicas": replicas,
         "accept": accept,
     }
+    refuse_raw(data)
     given.check(model, optimizer, options)
     if checkpoint_every is not None:
         given.interval(checkpoint_every)
@@ -432,10 +435,11 @@ class Training:
 
     @contextmanager
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
-        """Inside, an optimizer or a scheduler that is not given may not train. Called by `session`."""
+        """Refuses an optimizer, a scheduler and a loader that train and are not given. Called by `session`."""
         things = list(trained)
         optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
-        with optimizers.watched(), schedulers.watched():
+        loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
+        with optimizers.watched(), schedulers.watched(), loaders.watched():
             yield
 
     def end(self) -> None:

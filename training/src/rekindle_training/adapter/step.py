@@ -144,6 +144,11 @@ class Attempts:
         return self._now.number
 
     @property
+    def in_turn(self) -> int:
+        """The step whose turn of the loop it is, also in front of its scope and after it; 0: none is."""
+        return self._now.number if self._now.number > self._rank.gate.completed else 0
+
+    @property
     def guarded(self) -> bool:
         """The loop says `with step:`, or may say it in its first turn."""
         return self._now.entered or self._now.number == 0

@@ -10,10 +10,10 @@ import os
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 import rekindle_training
-from rekindle_training.examples.ddp_model import Batch, Batches, Patterns, accuracy, network, train_step
+from rekindle_training.examples.ddp_model import Batch, Patterns, accuracy, network, train_step
 from rekindle_training.examples.gpt_model import write_final
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -32,7 +32,8 @@ scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 images = Patterns(options.seed, 640)
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 sampler: DistributedSampler[Batch] = DistributedSampler(images, world_size, rank, seed=options.seed, drop_last=True)
-batches = Batches(images, sampler, 16, options.workers)
+loader = DataLoader(images, 16, sampler=sampler, num_workers=options.workers, drop_last=True)
+batches = rekindle_training.batches(loader)
 torch.manual_seed(options.seed * 1000 + rank)
 
 with rekindle_training.session(

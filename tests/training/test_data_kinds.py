@@ -1,0 +1,139 @@
+"""Which loaders `rekindle_training.batches` takes, what it says of others, and how one is found that was not given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from accelerate.state import GradientState
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata import nodes
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import rekindle_training
+from rekindle_training.adapter.forgotten_loaders import Loaders
+from rekindle_training.adapter.places import Places
+from rekindle_training.data.kinds import refuse_raw
+from tests.training.batched import Counting, Rows, Stream, content, taken
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+"""Of torch, when torchdata makes a loader."""
+
+
+class Moves(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield batch * 2
+
+
+def prepared(loader: DataLoader[Any], **options: Any) -> Any:
+    return prepare_data_loader(loader, num_processes=2, process_index=1, put_on_device=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("loader", "says"),
+    [
+        (lambda: [1, 2], "accepted are a DataLoader"),
+        (Rows, "accepted are a DataLoader"),
+        (lambda: Moves(Rows()), "it has an __iter__ of its own; give a plain DataLoader"),
+        (lambda: DataLoader(Rows(), num_workers=1, in_order=False), "leave it out"),
+        (lambda: DataLoader(IterableWrapper([1])), "give a Dataset"),
+        (lambda: prepared(DataLoader(Rows(), shuffle=True), rng_types=["generator"]), "use_seedable_sampler=True"),
+        (lambda: prepared(DataLoader(Rows()), dispatch_batches=True), "dispatch_batches=False"),
+        (lambda: skip_first_batches(prepared(DataLoader(Stream(0))), 2), "give the loader itself|skip_first_batches"),
+        (lambda: prepared(DataLoader(Stream(0)), dispatch_batches=False), "give the loader itself, not prepared"),
+    ],
+)
+def test_what_cannot_give_its_batches_again_is_refused(loader: Callable[[], Any], says: str) -> None:
+    """By its name, with what to write instead."""
+    with pytest.raises(TypeError, match=rf"^batches\(loader\): \w+ is not accepted: .*({says})"):
+        rekindle_training.batches(loader())
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_loader_that_accelerate_prepared_gives_its_batches(stateful: bool) -> None:
+    """On a rank's device, evened out, and with the end of an epoch that `Accelerator.accumulate` asks for."""
+
+    def loader() -> Any:
+        rows = TensorDataset(torch.arange(22))
+        plain = DataLoader(rows, 4, shuffle=True, generator=torch.Generator().manual_seed(1), num_workers=1)
+        return prepared(plain, device=torch.device("cpu"), use_seedable_sampler=True, use_stateful_dataloader=stateful)
+
+    theirs, batches = loader(), rekindle_training.batches(loader())
+    before, ends = [], []
+    for _ in range(6):
+        before += taken(batches, 1)
+        ends.append(GradientState().end_of_dataloader)
+    assert ends == [False, False, True] * 2
+    expected = [content(batch) for _ in range(2) for batch in theirs]
+    assert before[3:] == expected[3:]  # in its first epoch, a stateful one has another order than accelerate's own sampler
+    assert stateful or before == expected
+    again = rekindle_training.batches(loader())
+    assert taken(again, 4) == before[:4]
+    again.load_state_dict(batches.state_dict())
+    assert taken(again, 4) == taken(batches, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (lambda: DataLoader(Rows()), "DataLoader"),
+        (lambda: StatefulDataLoader(Rows()), "StatefulDataLoader"),
+        (lambda: DistributedSampler(Rows(), 2, 0), "DistributedSampler"),
+        (lambda: nodes.Loader(nodes.IterableWrapper([1])), "Loader"),
+        (lambda: nodes.IterableWrapper([1]), "IterableWrapper"),
+        (lambda: prepared(DataLoader(Rows())), "DataLoaderShard"),
+    ],
+)
+def test_a_session_takes_no_loader_itself(data: Callable[[], object], named: str) -> None:
+    """Nor a sampler: their positions are ahead of training."""
+    with pytest.raises(
+        TypeError, match=rf"session\(data\): {named} is not accepted, .* write batches = rekindle_training\.batches"
+    ):
+        refuse_raw(data())
+
+
+def test_a_session_takes_what_has_a_position_of_training() -> None:
+    """Batches, an object of the script's own, or nothing."""
+    for data in (rekindle_training.batches(DataLoader(Rows())), Counting(), None):
+        refuse_raw(data)
+
+
+def test_a_loader_that_is_drawn_from_in_turn_after_turn_is_refused() -> None:
+    """Whoever it is, unless it was given."""
+    given = rekindle_training.batches(DataLoader(Rows(), 4))
+    turn = [1]
+    for forgotten in (DataLoader(Rows(), 4), StatefulDataLoader(Rows(), 4, num_workers=1)):
+        turn[0], drawn = 1, iter(forgotten)
+        with Loaders(given, lambda: turn[0], Places()).watched():
+            taken(given, 2)
+            next(drawn)
+            next(drawn)
+            turn[0] = 2
+            taken(given, 2)
+            with pytest.raises(TypeError, match=r"a DataLoader gives batches in step after step, .* session\(data=batches\)"):
+                next(drawn)
+        next(drawn)
+
+
+def test_a_loader_whose_batches_are_all_drawn_in_one_turn_is_nobody_s_affair() -> None:
+    """As in an evaluation, also with workers that stay; and what comes between two turns of the loop."""
+    evaluation = DataLoader(Rows(), 18, num_workers=1, persistent_workers=True)
+    between = iter(DataLoader(Rows(), 18))
+    turn = [0]
+    with Loaders(None, lambda: turn[0], Places()).watched():
+        for turn[0] in (1, 2):
+            assert len(list(evaluation)) == 3
+        turn[0] = 0
+        assert len(list(between)) == 3
+
+
+def test_an_object_of_the_script_may_draw_from_loaders_inside() -> None:
+    """It was given, and keeps their position."""
+    turn = [1]
+    drawn = iter(DataLoader(Rows(), 4))
+    with Loaders(Counting(), lambda: turn[0], Places()).watched():
+        for turn[0] in (1, 2, 3):
+            next(drawn)
