@@ -332,6 +332,7 @@ class Training:
 
     def _has_left(self) -> bool:
         try:
+            self._processor.leave()
             self._communicator.leave(together=not self._attempts.interrupted)
         except RuntimeError as error:
             if not self._attempts.guarded:
