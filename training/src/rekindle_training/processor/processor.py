@@ -14,8 +14,9 @@ from typing import Protocol
 
 import grpc
 
-from rekindle_training import wire
+from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
+from rekindle_training.processor.claim import claim
 from rekindle_training.processor.gate import Check, Gate, Join, Switch
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
@@ -88,6 +89,9 @@ class Processor:
         self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
 
     def start(self) -> None:
+        """Raises RuntimeError where another process speaks for this rank."""
+        logs.configure_rank(self._environment.rank)
+        claim(self._environment.process, self._environment.rank)
         self._thread.start()
 
     def leave(self) -> None:
@@ -152,7 +156,9 @@ class Processor:
         address = f"{self._environment.master_addr}:{self._environment.master_port}"
         with grpc.insecure_channel(address, options=list(wire.CLIENT)) as channel:
             stub = RanksStub(channel)
+            silence = wire.Silence(channel, address)
             while not self._ended.is_set():
+                silence.begin()
                 try:
                     self._converse(stub)
                 except grpc.RpcError as error:
