@@ -1,5 +1,6 @@
 """What the cluster and the launcher tell a process by its environment. The only module that reads `os.environ` for settings."""
 
+import multiprocessing
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,12 @@ class EnvironmentIncomplete(RuntimeError):
 
 
 def require_launcher(source: Mapping[str, str] = os.environ) -> None:
-    """Raises EnvironmentIncomplete where `rekindle-train` did not start this process."""
+    """Raises EnvironmentIncomplete where `rekindle-train` did not start this process, or where a rank did."""
+    if multiprocessing.parent_process() is not None:
+        raise EnvironmentIncomplete(
+            f"this process was made by rank {source.get(names.RANK, '?')} and is none itself: `rekindle-train --nproc-per-node N` "
+            "starts the ranks, so leave out what starts them in the script, such as torch.multiprocessing.spawn"
+        )
     if not source.get(names.LAUNCHER):
         raise EnvironmentIncomplete(
             "this process was not started by `rekindle-train`, so there is no manager that it could join: start the script with "

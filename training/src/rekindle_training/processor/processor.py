@@ -16,7 +16,6 @@ import grpc
 
 from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
-from rekindle_training.processor.claim import claim
 from rekindle_training.processor.gate import Check, Gate, Join, Switch
 from rekindle_wire import PROTOCOL
 from rekindle_wire.training_pb2 import (
@@ -89,9 +88,7 @@ class Processor:
         self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
 
     def start(self) -> None:
-        """Raises RuntimeError where another process speaks for this rank."""
         logs.configure_rank(self._environment.rank)
-        claim(self._environment.process, self._environment.rank)
         self._thread.start()
 
     def leave(self) -> None:
