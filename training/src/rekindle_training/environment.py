@@ -17,8 +17,8 @@ def require_launcher(source: Mapping[str, str] = os.environ) -> None:
     """Raises EnvironmentIncomplete where `rekindle-train` did not start this process, or where a rank did."""
     if multiprocessing.parent_process() is not None:
         raise EnvironmentIncomplete(
-            f"this process was made by rank {source.get(names.RANK, '?')} and is none itself: `rekindle-train --nproc-per-node N` "
-            "starts the ranks, so leave out what starts them in the script, such as torch.multiprocessing.spawn"
+            f"this process was made by rank {source.get(names.RANK, '?')} and is none itself: `rekindle-train --nproc-per-node "
+            "N` starts the ranks, so leave out what starts them in the script, such as torch.multiprocessing.spawn"
         )
     if not source.get(names.LAUNCHER):
         raise EnvironmentIncomplete(

@@ -321,6 +321,8 @@ class Training:
         """The loop is done. Called by `session`, unless an exception ends the process."""
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        if self._attempts.done > self.step:
+            self._gate.complete(self._attempts.done)
         while not self._has_left():
             self._cross(self.step)
         if not self._loops:

@@ -81,4 +81,7 @@ class LoopEnds:
         limit = QUIET_SECONDS if began_more else self._patience
         if limit and self._clock() - self._since > limit:
             self._since = self._clock()
+            log.warning(
+                "some ranks have left their loops, the others are asked where they stand", extra={"others": sorted(members)}
+            )
             self._cut()
