@@ -16,6 +16,8 @@ from rekindle_training.launcher import flags
 from rekindle_training.launcher.address import meeting_point
 from rekindle_training.launcher.flags import UsageInvalid
 
+__all__ = ["Arguments", "UsageInvalid", "parse"]
+
 POD_RANKS = ("PET_NODE_RANK", "NODE_RANK", names.RANK)
 """Variables by which controllers of others number the pods of a job; a value that is no rank of a pod means something else."""
 
