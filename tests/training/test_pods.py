@@ -106,7 +106,7 @@ async def test_a_silent_process_is_lost_when_its_launcher_is_silent_too(monkeypa
     """A node that is frozen, or cut off, takes both."""
     monkeypatch.setattr(rank_process, "LOST_SECONDS", 0)
     roster, pods = Roster(1), Pods()
-    Witness(roster, pods, patience=0)
+    Witness(roster, pods, patience=0, break_off=lambda: None)
     pod = pods.attach()
     pods.hear(pod, a_state(ProcessState(rank=0, process="a-process")))
     process, outbox = roster.enroll(Hello(rank=0, role="worker", process="a-process"), 1)
@@ -123,7 +123,7 @@ async def test_a_process_whose_end_its_launcher_has_seen_is_lost_at_once() -> No
     """In a job with a control plane, which is told of it; of a backup it is nobody's loss."""
     roster, pods = Roster(1), Pods()
     lost: list[RankProcess] = []
-    Witness(roster, pods, patience=0)
+    Witness(roster, pods, patience=0, break_off=lambda: None)
     roster.on_lost = lost.append
     member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
     roster.enroll(Hello(rank=0, role="backup", process="a-backup"), 0)
@@ -137,7 +137,7 @@ async def test_a_rank_that_holds_training_up_is_lost() -> None:
     """As one that ended: its process is stopped, or all others wait for it, which no heartbeat shows."""
     roster, pods = Roster(1), Pods()
     lost: list[RankProcess] = []
-    witness = Witness(roster, pods, patience=0)
+    witness = Witness(roster, pods, patience=0, break_off=lambda: None)
     roster.on_lost = lost.append
     member, _ = roster.enroll(Hello(rank=0, role="worker", process="a-member"), 1)
     witness._watch._kill(0, "stopped")
@@ -165,7 +165,7 @@ async def test_a_rank_that_is_lost_when_others_have_finished_is_not_repaired() -
     for rank in range(2):
         roster.follow(rank, "")
     nowhere: Any = None
-    with pytest.raises(CannotRepair, match=r"complete on ranks \[0\]"):
+    with pytest.raises(CannotRepair, match=r"ended on ranks \[0\]"):
         await Repair(roster, nowhere, InPlace(roster, Pods()), limit=1).run()
 
 

@@ -280,15 +280,6 @@ while b"RANK" in os.environ._data and "a spare ended" not in open({str(alone.fol
     assert "a spare ended before it was needed" in printed
 
 
-async def test_a_launcher_whose_helper_is_killed_ends(alone: Standalone, tmp_path: Path) -> None:
-    """All processes end with the one that made them, and the exit code says so."""
-    (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); time.sleep(100)')
-    launcher = await alone.start(script=str(tmp_path / "rank.py"), ranks=1)
-    await alone.prints("there")
-    os.kill(children(launcher.pid)[0], signal.SIGKILL)
-    assert await launcher.code() == 128 + signal.SIGKILL
-
-
 async def test_an_interrupted_job_ends_with_its_manager_and_spares(alone: Standalone, tmp_path: Path) -> None:
     """SIGTERM reaches all of them, and nothing is left."""
     (tmp_path / "rank.py").write_text(f'{NO_TORCH}\nsay("there"); os.environ["RANK"]; time.sleep(100)')

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rekindle_training
-from rekindle_training.launcher import arguments
+from rekindle_training.launcher import flags
 from tests.training.standalone import Standalone
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "training-guide.md").read_text()
@@ -36,7 +36,7 @@ def test_what_the_guide_shows_is_python() -> None:
 def test_a_flag_of_the_guide_is_one(flag: str) -> None:
     """With the default that the guide says."""
     stated = re.search(rf"`{flag}[^`]*` \((\w+)\)", GUIDE)
-    parsed = vars(arguments._parser().parse_args(["train.py"]))
+    parsed = vars(flags.read(["train.py"], {}))
     assert flag[2:].replace("-", "_") in parsed
     if stated is not None:
         assert parsed[flag[2:].replace("-", "_")] == stated[1]

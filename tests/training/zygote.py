@@ -87,8 +87,8 @@ def start(request: dict[str, Any]) -> int:
 def become(request: dict[str, Any], zygote: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = importlib.import_module("rekindle_training.launcher.child")
-    child._die_with(zygote)
+    linux = importlib.import_module("rekindle_training.launcher.linux")
+    linux.die_with(zygote)
     os.environ.update(request["env"])
     shorten(os.environ.pop("LIMITS", ""))
     output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,5 +1,6 @@
 """What the cluster and the launcher tell a process by its environment. The only module that reads `os.environ` for settings."""
 
+import multiprocessing
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ def has_launcher(source: Mapping[str, str] = os.environ) -> bool:
 
 
 def require_launcher(source: Mapping[str, str] = os.environ) -> None:
-    """Raises EnvironmentIncomplete where `rekindle-train` did not start this process."""
+    """Raises EnvironmentIncomplete where `rekindle-train` did not start this process, or where a rank did."""
+    if multiprocessing.parent_process() is not None:
+        raise EnvironmentIncomplete(
+            f"this process was made by rank {source.get(names.RANK, '?')} and is none itself: `rekindle-train --nproc-per-node "
+            "N` starts the ranks, so leave out what starts them in the script, such as torch.multiprocessing.spawn"
+        )
     if not has_launcher(source):
         raise EnvironmentIncomplete(
             "this process was not started by `rekindle-train`, so there is no manager that it could join: start the script with "
@@ -67,12 +73,13 @@ class RankEnvironment:
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
+        host, _, port = source.get(names.MANAGER, "").rpartition(":")
         return cls(
             rank=_number(source, names.RANK),
             world_size=_number(source, names.WORLD_SIZE),
             ranks_per_pod=_number(source, names.LOCAL_WORLD_SIZE, default=_number(source, names.WORLD_SIZE)),
-            master_addr=_text(source, names.MASTER_ADDR),
-            master_port=_number(source, names.MASTER_PORT),
+            master_addr=host or _text(source, names.MASTER_ADDR),
+            master_port=int(port) if port else _number(source, names.MASTER_PORT),
             role=source.get(names.POD_ROLE) or names.WORKER,
             pod=source.get(names.POD_NAME, ""),
             pod_uid=source.get(names.POD_UID, ""),
@@ -81,7 +88,7 @@ class RankEnvironment:
             job_generation=source.get(names.JOB_GENERATION) or "0",
             tamper=source.get(names.TAMPER, ""),
             process=_text(source, names.PROCESS),
-            own_state=_number(source, names.OWN_STATE) if source.get(names.OWN_STATE) else None,
+            own_state=_own_state(source),
             links=_links(source.get(names.LINKS, "")),
             trace=Path(source[names.TRACE]) if source.get(names.TRACE) else None,
             drill_steps=_number(source, names.DRILL_STEPS, default=0),
@@ -147,6 +154,18 @@ def _text(source: Mapping[str, str], name: str) -> str:
             "on one machine, `rekindle-train --standalone` needs nothing else"
         )
     return source[name]
+
+
+def _own_state(source: Mapping[str, str]) -> int | None:
+    """Returns the descriptor, unless this process was started by one that did not hand it on."""
+    if not source.get(names.OWN_STATE):
+        return None
+    descriptor = _number(source, names.OWN_STATE)
+    try:
+        opened = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        return descriptor if opened.startswith(f"/memfd:{names.OWN_STATE_MEMORY}") else None
+    except OSError:
+        return None
 
 
 def _links(said: str) -> tuple[str, ...]:

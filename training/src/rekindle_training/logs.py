@@ -1,17 +1,91 @@
-"""How the launcher and the manager write their logs: one line an event, its fields behind it as `name=value`."""
+"""How launcher, manager and ranks write their logs: one line an event, its fields behind it as `name=value`.
+
+Ranks share the terminal, and may be drawing progress bars there. So each record is written in one call, with its end of line, and
+on a terminal it takes the place of an unfinished line, which a progress bar draws again.
+"""
 
 import logging
+import os
+import sys
+from typing import TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+CLEAR_LINE = "\r\x1b[K"
+"""Puts a terminal's cursor on the beginning of its line, and empties that."""
 
 
 class _Fields(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the standard library's name
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        return " ".join([super().format(record), *(f"{name}={value}" for name, value in fields.items())])
+        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
+
+
+class _Lines(logging.Handler):
+    """Writes to what is standard error at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record))
+        except Exception:  # noqa: BLE001  # as every handler of the standard library does
+            self.handleError(record)
+
+
+class _UnlessConfigured(_Lines):
+    """Leaves records to the handlers of a script that has configured its logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def say(text: str) -> None:
+    """Writes lines to standard error in one call, beginning with a line of their own where that is a terminal."""
+    stream = sys.stderr
+    if stream is None:
+        return
+    line = f"{CLEAR_LINE if stream.isatty() else ''}{text}\n"
+    descriptor = _descriptor(stream)
+    if descriptor is None:
+        stream.write(line)
+        stream.flush()
+    else:
+        stream.flush()
+        left = line.encode(errors="backslashreplace")
+        while left:  # a signal may cut a long one in two
+            left = left[os.write(descriptor, left) :]
 
 
 def configure(program: str) -> None:
-    output = logging.StreamHandler()
-    output.setFormatter(_Fields(f"%(asctime)s {program} %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[output], force=True)  # a manager may be a fork of the launcher
+    """Sets up the logging of a process that is ours."""
+    logging.basicConfig(level=logging.INFO, handlers=[_lines(_Lines(), program)], force=True)  # a manager may be a fork
+
+
+def forget() -> None:
+    """Leaves logging as a fresh interpreter has it, for a script that is run by a fork of a process of ours."""
+    logging.basicConfig(level=logging.WARNING, handlers=[], force=True)
+
+
+def configure_rank(rank: int) -> None:
+    """Sets up what this package logs in a rank whose script has not configured logging. Its warnings and errors are shown."""
+    logger = logging.getLogger("rekindle_training")
+    if not logger.handlers:
+        logger.addHandler(_lines(_UnlessConfigured(), "rekindle-train"))
+        logger.handlers[0].addFilter(lambda record: _with(record, rank))
+
+
+def _with(record: logging.LogRecord, rank: int) -> bool:
+    record.rank = rank
+    return True
+
+
+def _lines(handler: logging.Handler, program: str) -> logging.Handler:
+    handler.setFormatter(_Fields(f"%(asctime)s {program} %(levelname)s %(message)s"))
+    return handler
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """None: it is no file, as where a script has put something else there."""
+    try:
+        return stream.fileno()
+    except (OSError, AttributeError):  # UnsupportedOperation is an OSError
+        return None

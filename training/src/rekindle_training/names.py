@@ -27,8 +27,12 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 LAUNCHER = "REKINDLE_LAUNCHER"
 """Set by `rekindle-train` for the processes that it starts: torchrun sets the other variables too, and has no manager."""
 
+MANAGER = "REKINDLE_MANAGER"
+"""Where the manager listens, `host:port`; the launcher's. A script may set MASTER_ADDR for itself."""
 PROCESS = "REKINDLE_PROCESS"
 """A name for this process that no other process of the job has; the launcher's."""
+OWN_STATE_MEMORY = "rekindle-"
+"""Beginning of the name of a rank's memory in /proc."""
 OWN_STATE = "REKINDLE_OWN_STATE"
 """Descriptor of the memory in which a rank leaves what only it has, for the process that follows it; the launcher's."""
 

@@ -1,6 +1,15 @@
-"""Settings of every gRPC connection of the training side; used by the manager and by the ranks' processors."""
+"""Settings of every gRPC connection of the training side; used by the manager, the launcher and the ranks' processors."""
 
+import logging
+import threading
 from collections.abc import Sequence
+
+import grpc
+
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 5.0
+"""After so long without a manager it is said where it is looked for."""
 
 Options = Sequence[tuple[str, int]]
 
@@ -32,3 +41,29 @@ SERVER: Options = (
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
 )
+
+
+class Silence:
+    """Says where the manager is looked for, once each time that it does not answer for some seconds."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._channel, self._address = channel, address
+        self._waits = False
+
+    def begin(self) -> None:
+        """Called before each stream. Returns at once."""
+        if self._waits:
+            return
+        self._waits = True
+        timer = threading.Timer(SILENT_SECONDS, self._say)
+        timer.daemon = True
+        timer.start()
+
+        def end(_: object) -> None:
+            timer.cancel()
+            self._waits = False
+
+        grpc.channel_ready_future(self._channel).add_done_callback(end)
+
+    def _say(self) -> None:
+        log.warning("no manager answers, waiting for it", extra={"address": self._address})

@@ -84,6 +84,7 @@ class RankMessage(google.protobuf.message.Message):
     STANDING_FIELD_NUMBER: builtins.int
     LINK_SWITCHED_FIELD_NUMBER: builtins.int
     STRESS_TESTED_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The communicator's generation to which the process belongs, counted from 1; 0 as long as it belongs to none."""
     @property
@@ -106,6 +107,8 @@ class RankMessage(google.protobuf.message.Message):
     def link_switched(self) -> Global___LinkSwitched: ...
     @property
     def stress_tested(self) -> Global___StressTested: ...
+    @property
+    def leaving(self) -> Global___Leaving: ...
     def __init__(
         self,
         *,
@@ -120,10 +123,11 @@ class RankMessage(google.protobuf.message.Message):
         standing: Global___Standing | None = ...,
         link_switched: Global___LinkSwitched | None = ...,
         stress_tested: Global___StressTested | None = ...,
+        leaving: Global___Leaving | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched", "stress_tested"] | None: ...
+    def HasField(self, field_name: typing.Literal["failed", b"failed", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failed", b"failed", "generation", b"generation", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "held", b"held", "hello", b"hello", "kind", b"kind", "leaving", b"leaving", "link_switched", b"link_switched", "paused", b"paused", "standing", b"standing", "stepped", b"stepped", "stress_tested", b"stress_tested"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["hello", "heartbeat", "held", "paused", "stepped", "failed", "goodbye", "standing", "link_switched", "stress_tested", "leaving"] | None: ...
 
 Global___RankMessage: typing_extensions.TypeAlias = RankMessage
 
@@ -183,17 +187,21 @@ class Heartbeat(google.protobuf.message.Message):
 
     STEP_FIELD_NUMBER: builtins.int
     COLLECTIVES_FIELD_NUMBER: builtins.int
+    BEGUN_FIELD_NUMBER: builtins.int
     step: builtins.int
     """The last completed step."""
     collectives: builtins.int
     """Collectives of the default group that were begun in this generation."""
+    begun: builtins.int
+    """The step that is being executed, or the last completed one at a step boundary."""
     def __init__(
         self,
         *,
         step: builtins.int = ...,
         collectives: builtins.int = ...,
+        begun: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["collectives", b"collectives", "step", b"step"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "collectives", b"collectives", "step", b"step"]) -> None: ...
 
 Global___Heartbeat: typing_extensions.TypeAlias = Heartbeat
 
@@ -307,12 +315,49 @@ class Failed(google.protobuf.message.Message):
 Global___Failed: typing_extensions.TypeAlias = Failed
 
 @typing.final
-class Goodbye(google.protobuf.message.Message):
+class Leaving(google.protobuf.message.Message):
+    """The loop of this process is over. It meets the others once more, and then says goodbye."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    STEP_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    COLLECTIVES_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """The last completed step."""
+    total: builtins.int
+    """The last step of the training loop; 0 when no loop has said it."""
+    collectives: builtins.int
+    """As in Heartbeat, before it meets the others."""
     def __init__(
         self,
+        *,
+        step: builtins.int = ...,
+        total: builtins.int = ...,
+        collectives: builtins.int = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["collectives", b"collectives", "step", b"step", "total", b"total"]) -> None: ...
+
+Global___Leaving: typing_extensions.TypeAlias = Leaving
+
+@typing.final
+class Goodbye(google.protobuf.message.Message):
+    """This process has met the others at the end of their loops, and takes part in nothing any more."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    step: builtins.int
+    """As in Leaving."""
+    total: builtins.int
+    def __init__(
+        self,
+        *,
+        step: builtins.int = ...,
+        total: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["step", b"step", "total", b"total"]) -> None: ...
 
 Global___Goodbye: typing_extensions.TypeAlias = Goodbye
 
@@ -815,6 +860,7 @@ class PodOrder(google.protobuf.message.Message):
     RESTART_FIELD_NUMBER: builtins.int
     DECIDES_FIELD_NUMBER: builtins.int
     TAKE_FIELD_NUMBER: builtins.int
+    TRAINS_FIELD_NUMBER: builtins.int
     @property
     def replace(self) -> Global___Replace: ...
     @property
@@ -825,6 +871,8 @@ class PodOrder(google.protobuf.message.Message):
     def decides(self) -> Global___Decides: ...
     @property
     def take(self) -> Global___Take: ...
+    @property
+    def trains(self) -> Global___Trains: ...
     def __init__(
         self,
         *,
@@ -833,12 +881,31 @@ class PodOrder(google.protobuf.message.Message):
         restart: Global___Restart | None = ...,
         decides: Global___Decides | None = ...,
         take: Global___Take | None = ...,
+        trains: Global___Trains | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides", "take"] | None: ...
+    def HasField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decides", b"decides", "end", b"end", "kind", b"kind", "replace", b"replace", "restart", b"restart", "take", b"take", "trains", b"trains"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["replace", "end", "restart", "decides", "take", "trains"] | None: ...
 
 Global___PodOrder: typing_extensions.TypeAlias = PodOrder
+
+@typing.final
+class Trains(google.protobuf.message.Message):
+    """A step was completed since all ranks began together: training loses something when they begin again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESTARTS_FIELD_NUMBER: builtins.int
+    restarts: builtins.int
+    """As in Restart."""
+    def __init__(
+        self,
+        *,
+        restarts: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["restarts", b"restarts"]) -> None: ...
+
+Global___Trains: typing_extensions.TypeAlias = Trains
 
 @typing.final
 class Take(google.protobuf.message.Message):
@@ -918,19 +985,19 @@ class Restart(google.protobuf.message.Message):
 
     RESTARTS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
-    UNTRAINED_FIELD_NUMBER: builtins.int
+    FUTILE_FIELD_NUMBER: builtins.int
     restarts: builtins.int
     """As many as there were when this was decided; where there have been more since, nothing happens."""
     reason: builtins.str
-    untrained: builtins.bool
-    """No step was completed since the ranks began: nothing is lost, and another limit holds."""
+    futile: builtins.bool
+    """What led to this would follow again: the pod ends, whatever is left of restarts."""
     def __init__(
         self,
         *,
         restarts: builtins.int = ...,
         reason: builtins.str = ...,
-        untrained: builtins.bool = ...,
+        futile: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["reason", b"reason", "restarts", b"restarts", "untrained", b"untrained"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["futile", b"futile", "reason", b"reason", "restarts", b"restarts"]) -> None: ...
 
 Global___Restart: typing_extensions.TypeAlias = Restart

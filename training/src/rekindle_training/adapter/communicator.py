@@ -1,5 +1,6 @@
 """The default process group of a rank, from one generation to the next, with all connections that its collectives use."""
 
+import atexit
 import contextlib
 import os
 import queue
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from rekindle_training.adapter import sockets
+from rekindle_training.adapter.last_group import end_group, meet_by_store
 from rekindle_training.adapter.links import Links
 from rekindle_training.adapter.places import Places
 from rekindle_training.environment import RankEnvironment
@@ -308,15 +310,18 @@ class Communicator:
             return 0
 
     def leave(self, *, together: bool) -> None:
-        """The normal end is together: nobody closes a connection that another rank still reads from. Otherwise who waits for this
-        rank is told now that it does not come."""
-        if not dist.is_initialized():
-            return
-        if together:
-            dist.barrier()
-        else:
+        """The normal end is together, also where the script has destroyed the group itself: who has left repairs nothing more.
+        The group stays for what stands behind the session, as in a script without one. Otherwise who waits for this rank is
+        told now that it does not come."""
+        if not together:
             self.cut(self._generation)
-        dist.destroy_process_group()
+            end_group()
+        elif dist.is_initialized():
+            dist.barrier()
+            atexit.register(end_group)
+        elif self._store is not None:
+            with self._asking():
+                meet_by_store(dist.PrefixStore(f"left {self._generation}", self._store), self._environment.world_size)
 
     @property
     def _is_cut(self) -> bool:

@@ -447,6 +447,8 @@ class Training:
         self._places.now = Place.ELSEWHERE
         if self._attempts.failed and not self._attempts.interrupted:
             raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        if self._attempts.done > self.step:
+            self._gate.complete(self._attempts.done)
         self._refuse_early_end()
         self._do_what_is_due()
         while not self._has_left():
@@ -469,6 +471,7 @@ class Training:
 
     def _has_left(self) -> bool:
         try:
+            self._processor.leave()
             self._communicator.leave(together=not self._attempts.interrupted)
         except RuntimeError as error:
             if not self._attempts.guarded:

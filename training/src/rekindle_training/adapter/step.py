@@ -149,6 +149,12 @@ class Attempts:
         return self._now.number if self._now.number > self._rank.gate.completed else 0
 
     @property
+    def done(self) -> int:
+        """The last step whose scope has ended well, also where the loop was left before the end of its turn."""
+        now = self._now
+        return now.number if now.agreed and not (now.inside or now.failed) else now.number - 1
+
+    @property
     def guarded(self) -> bool:
         """The loop says `with step:`, or may say it in its first turn."""
         return self._now.entered or self._now.number == 0

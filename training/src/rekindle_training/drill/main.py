@@ -19,8 +19,7 @@ from rekindle_training.drill.options import RANKS, Drill
 from rekindle_training.drill.report import Report
 from rekindle_training.drill.trial import Trial
 from rekindle_training.launcher.arguments import Arguments
-from rekindle_training.launcher.signals import PASSED_ON
-from rekindle_training.launcher.zygote import load_ahead
+from rekindle_training.launcher.zygote import PASSED_ON, load_ahead
 
 
 class _Interrupted(BaseException):

@@ -11,7 +11,7 @@ from typing import Self
 
 from rekindle_training import logs
 from rekindle_training.launcher import child
-from rekindle_training.launcher.zygote import AS_USUAL
+from rekindle_training.launcher.zygote import PASSED_ON, usual_handlers
 
 GRACE_SECONDS = 8.0
 """Time for a launcher to end its ranks: it gives them five seconds."""
@@ -54,7 +54,7 @@ class Processes:
             logs.configure("rekindle-train")
             return run()
 
-        self._living[name] = child.fork(begin, AS_USUAL)
+        self._living[name] = child.fork(begin, {**usual_handlers(PASSED_ON), signal.SIGCHLD: signal.SIG_DFL})
 
     def end(self, name: str) -> None:
         os.kill(self._living[name], signal.SIGTERM)

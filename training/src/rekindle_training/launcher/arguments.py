@@ -1,10 +1,12 @@
-"""The command line of `rekindle-train`: torchrun's flags with torchrun's defaults, so that a start command changes by one word.
+"""What the command line and the environment of `rekindle-train` say: torchrun's flags with torchrun's defaults, so that a start
+command changes by one word.
 
 Read by `main`. A flag that cannot be honoured is refused with what is accepted, except where ignoring it changes nothing.
 """
 
 import argparse
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,30 +14,14 @@ from pathlib import Path
 from rekindle_training import names
 from rekindle_training.drill import options
 from rekindle_training.drill.options import Drill
+from rekindle_training.launcher import flags
+from rekindle_training.launcher.address import meeting_point
+from rekindle_training.launcher.flags import UsageInvalid
 
-DESCRIPTION = """\
-Starts a training script once for each accelerator of this pod, in torchrun's place and with its flags, and keeps
-training going: a rank that is killed, freezes or fails is replaced while the others wait where they are.
+__all__ = ["Arguments", "UsageInvalid", "parse"]
 
-    rekindle-train --standalone --nproc-per-node 4 --spares 1 train.py --batch-size 32
-    rekindle-train --nnodes 2 --nproc-per-node 8 train.py
-    rekindle-train --drill train.py --batch-size 32"""
-
-EPILOG = """\
-exit codes:
-  0            all ranks ended well; of a drill: the script survives all faults
-  1            of a drill: it does not
-  2            a flag that makes no sense; the message names it and what is accepted
-  128 + N      rekindle-train got signal N and ended the ranks, or signal N ended the rank whose failure ended the job
-  other        that of the rank whose failure ended the job
-
-environment:
-  REKINDLE_JOB_DIR           where checkpoints lie; by default the current directory
-  REKINDLE_CHECKPOINT_EVERY  steps between two of them, for scripts that do not say it"""
-
-
-class UsageInvalid(ValueError):
-    """A flag that makes no sense, or not beside another one; the message names it and what is accepted."""
+POD_RANKS = ("PET_NODE_RANK", "NODE_RANK", names.RANK)
+"""Variables by which controllers of others number the pods of a job; a value that is no rank of a pod means something else."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +45,11 @@ class Arguments:
     """Of all ranks together, from the last checkpoint."""
     stall_seconds: int
     """How long ranks may wait for another one before it is replaced; 0: as long as it takes."""
+    grace_seconds: int | None
+    """How long ranks may take to end after SIGTERM; None: it depends on what ends them."""
+    signals: tuple[int, ...]
+    """Those that are passed on."""
+    role_name: str
     log_dir: Path | None
     redirects: int
     """1: standard output goes to a file, 2: standard error does, 3: both."""
@@ -79,7 +70,16 @@ class Arguments:
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> Arguments:
-    given = _parser().parse_args(argv)
+    try:
+        return _parse(argv, environment)
+    except UsageInvalid as error:
+        if variables := flags.from_environment(environment):
+            raise UsageInvalid(f"{error} (the environment has {' '.join(variables)})") from None
+        raise
+
+
+def _parse(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
+    given = flags.read(argv, environment)
     if (drill := _drill(given)) is not None:
         environment = {}  # a drill takes no part in a job around it
     standalone = given.standalone or not environment.get(names.JOB_ID)
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> A
     _check(given, nnodes, standalone)
     if role == names.STANDBY:
         _check_standby(given, standalone)
-    addr, port = _meeting_point(given, environment)
+    addr, port = meeting_point(given, environment, standalone=standalone)
     return Arguments(
         nnodes=nnodes,
         nproc_per_node=_processes(given.nproc_per_node or ("1" if drill is None else str(options.RANKS))),
@@ -103,6 +103,9 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> A
         spares=_count("--spares", given.spares),
         max_restarts=_count("--max-restarts", given.max_restarts),
         stall_seconds=_count("--stall-seconds", given.stall_seconds),
+        grace_seconds=None if given.grace_seconds is None else _count("--grace-seconds", given.grace_seconds, lowest=1),
+        signals=_signals(given.signals_to_handle),
+        role_name=given.role,
         log_dir=Path(given.log_dir).absolute() if given.log_dir else None,
         redirects=_redirects(given),
         command=(given.training_script, *given.training_script_args),
@@ -161,10 +164,20 @@ def _processes(text: str) -> int:
     raise UsageInvalid(f"--nproc-per-node {text}: accepted are a whole number from 1, cpu, gpu and auto")
 
 
-def _count(flag: str, text: str) -> int:
-    if not text.isdigit():
-        raise UsageInvalid(f"{flag} {text}: accepted is a whole number from 0")
+def _count(flag: str, text: str, lowest: int = 0) -> int:
+    if not text.isdigit() or int(text) < lowest:
+        raise UsageInvalid(f"{flag} {text}: accepted is a whole number from {lowest}")
     return int(text)
+
+
+def _signals(text: str) -> tuple[int, ...]:
+    known = {number.name: int(number) for number in signal.Signals if number not in (signal.SIGKILL, signal.SIGSTOP)}
+    found = [name.strip() for name in text.split(",")]
+    if wrong := [name for name in found if name not in known]:
+        raise UsageInvalid(
+            f"--signals-to-handle {wrong[0]}: accepted are names of signals with commas between them such as SIGTERM,SIGINT"
+        )
+    return tuple(known[name] for name in found)
 
 
 def _devices(kind: str) -> int:
@@ -182,21 +195,17 @@ def _devices(kind: str) -> int:
 
 
 def _node_rank(text: str | None, nnodes: int, environment: Mapping[str, str]) -> int:
-    source = "--node-rank" if text is not None else names.POD_RANK
-    text = text if text is not None else environment.get(names.POD_RANK) or "0"
-    if not text.isdigit() or int(text) >= nnodes:
-        raise UsageInvalid(f"{source} {text}: accepted is a whole number from 0 to {nnodes - 1} (--nnodes {nnodes})")
-    return int(text)
+    said = {"--node-rank": text, names.POD_RANK: environment.get(names.POD_RANK) or None}
+    for source, rank in said.items():
+        if rank is not None:
+            if not _is_rank(rank, nnodes):
+                raise UsageInvalid(f"{source} {rank}: accepted is a whole number from 0 to {nnodes - 1} (--nnodes {nnodes})")
+            return int(rank)
+    return next((int(environment[name]) for name in POD_RANKS if _is_rank(environment.get(name, ""), nnodes)), 0)
 
 
-def _meeting_point(given: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int]:
-    """Where the manager listens. The cluster's word goes before flags that a start command brought along from torchrun."""
-    host, _, port = given.rdzv_endpoint.rpartition(":") if ":" in given.rdzv_endpoint else (given.rdzv_endpoint, "", "")
-    host = environment.get(names.MASTER_ADDR) or host or given.master_addr
-    port = environment.get(names.MASTER_PORT) or port or given.master_port
-    if not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageInvalid(f"--master-port {port}: accepted is a port from 1 to 65535")
-    return host, int(port)
+def _is_rank(text: str, count: int) -> bool:
+    return text.isdigit() and int(text) < count
 
 
 def _redirects(given: argparse.Namespace) -> int:
@@ -205,116 +214,3 @@ def _redirects(given: argparse.Namespace) -> int:
     if given.redirects != "0" and not given.log_dir:
         raise UsageInvalid(f"--redirects {given.redirects} needs --log-dir, the folder to write to")
     return int(given.redirects)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]  # the caller prints it, as every other usage error
-        flags = " ".join(sorted(option for action in self._actions for option in action.option_strings if "_" not in option))
-        raise UsageInvalid(f"{message}; accepted flags are {flags}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="rekindle-train",
-        usage="%(prog)s [flags] training_script [arguments of the script]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawTextHelpFormatter,
-        allow_abbrev=False,
-    )
-    _flag(parser, "--nnodes", metavar="N", default="1", help="pods of the job (1)")
-    _flag(parser, "--nproc-per-node", metavar="N", help="ranks in each pod: a number, cpu, gpu or auto (1; in a drill 2)")
-    _flag(parser, "--node-rank", metavar="N", help=f"rank of this pod; by default {names.POD_RANK}, which the cluster sets")
-    _flag(
-        parser,
-        "--master-addr",
-        metavar="HOST",
-        default="127.0.0.1",
-        help="where the job's manager listens; the environment goes before it (127.0.0.1)",
-    )
-    _flag(
-        parser,
-        "--master-port",
-        metavar="PORT",
-        default=str(names.DEFAULT_MASTER_PORT),
-        help=f"and on which port ({names.DEFAULT_MASTER_PORT})",
-    )
-    _flag(
-        parser,
-        "--rdzv-endpoint",
-        metavar="HOST:PORT",
-        default="",
-        help="the same as --master-addr and --master-port, HOST[:PORT]",
-    )
-    _flag(parser, "--rdzv-backend", default="", help="static, c10d, rekindle: ranks meet in the job's manager")
-    _flag(parser, "--rdzv-id", default="", help="name of the run; by default the job's id")
-    _flag(parser, "--rdzv-conf", default="", help="accepted and not used: there is one rendezvous")
-    _flag(
-        parser,
-        "--max-restarts",
-        metavar="N",
-        default="0",
-        help="standalone: how often all ranks begin again at the last checkpoint (0)",
-    )
-    _flag(
-        parser,
-        "--stall-seconds",
-        metavar="N",
-        default="300",
-        help="standalone: a rank for which the others wait longer is replaced; 0: never (300)",
-    )
-    _flag(
-        parser,
-        "--spares",
-        metavar="N",
-        default="0",
-        help="processes that wait, loaded, to take the place of a rank's (0)",
-    )
-    _flag(parser, "--monitor-interval", default="0.1", help="accepted and not used: ends of processes are noticed at once")
-    _flag(
-        parser,
-        "--start-method",
-        default="spawn",
-        choices=("spawn", "fork"),
-        metavar="METHOD",
-        help="spawn, or fork: load torch once for all ranks (spawn)",
-    )
-    _flag(parser, "--log-dir", metavar="DIR", help="folder for redirected output")
-    _flag(
-        parser,
-        "--redirects",
-        metavar="N",
-        short="-r",
-        default="0",
-        help="0 none, 1 stdout, 2 stderr, 3 both, to files in --log-dir",
-    )
-    _flag(parser, "--tee", metavar="N", short="-t", default="0", help="0 only")
-    _flag(parser, "--local-addr", default="", help="accepted and not used")
-    _drill_flags(parser)
-    parser.add_argument("--standalone", action="store_true", help="one machine, no control plane: starts a manager of its own")
-    parser.add_argument("-m", "--module", action="store_true", help="run the training script as a module, like python -m")
-    parser.add_argument("--no-python", action="store_true", help="run the training script as a program")
-    parser.add_argument("--no_python", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("training_script", help="a script; with -m a module, with --no-python a program")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its own arguments")
-    return parser
-
-
-def _drill_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--drill", action="store_true", help="try what of the script survives: run it with one fault after the other"
-    )
-    _flag(parser, "--drill-steps", metavar="N", help=f"steps of each run of a drill ({options.STEPS})")
-    _flag(parser, "--drill-cases", metavar="A,B", help=f"faults to try: {', '.join(options.CASES)} (all)")
-    _flag(parser, "--drill-seconds", metavar="N", help=f"limit of the run without a fault ({options.SECONDS})")
-    _flag(parser, "--drill-keep", metavar="DIR", help="an empty folder in which all runs are kept")
-    _flag(parser, "--drill-output", metavar="FORMAT", help="text, or json: one object as the last line of standard output (text)")
-
-
-def _flag(parser: argparse.ArgumentParser, name: str, short: str = "", **options: object) -> None:
-    """torchrun takes every flag with dashes and with underscores."""
-    underscored = "--" + name[2:].replace("-", "_")
-    spellings = [spelling for spelling in (short, name) if spelling]
-    flag = parser.add_argument(*spellings, **{"metavar": "..."} | options)  # type: ignore[arg-type]
-    if underscored != name:
-        parser.add_argument(underscored, dest=flag.dest, default=argparse.SUPPRESS, choices=flag.choices, help=argparse.SUPPRESS)

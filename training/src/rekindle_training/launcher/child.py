@@ -5,7 +5,6 @@ Used by the zygote only, and for the zygote itself: who forks has one thread.
 
 import atexit
 import contextlib
-import ctypes
 import os
 import runpy
 import signal
@@ -16,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+from rekindle_training import logs
+from rekindle_training.launcher import linux
 
 CANNOT_START = 127
 """Exit code of a program that could not be executed, as shells have it."""
@@ -47,7 +46,7 @@ def fork(run: Callable[[], int], handlers: Handlers) -> int:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _die_with(maker)
+        linux.die_with(maker)
         code = run()
     except BaseException:  # noqa: BLE001  # this is the top of a process
         sys.excepthook(*sys.exc_info())
@@ -65,7 +64,7 @@ def redirect(redirects: Mapping[int, Path]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            print(f"rekindle-train: cannot write to {path}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+            logs.say(f"rekindle-train: cannot write to {path}: {error.strerror}")
             os._exit(CANNOT_START)
         os.dup2(file, descriptor)
         os.close(file)
@@ -78,7 +77,7 @@ def execute(command: Sequence[str], environment: Mapping[str, str], keep: Sequen
     try:
         os.execvpe(command[0], list(command), environment)  # noqa: S606  # the user's own command
     except OSError as error:
-        print(f"rekindle-train: cannot start {command[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        logs.say(f"rekindle-train: cannot start {command[0]}: {error.strerror}")
     return CANNOT_START
 
 
@@ -87,6 +86,7 @@ def interpret(command: Sequence[str], *, as_module: bool) -> int:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # otherwise all that are forked draw the same; `random` sees to it itself
     sys.argv = list(command)
+    logs.forget()
     run: Callable[[], object]
     if as_module:
         sys.path.insert(0, str(Path.cwd()))
@@ -120,12 +120,6 @@ def _finish() -> None:
     """What the interpreter does at its end, which `os._exit` leaves out: threads are waited for, executors' work is done."""
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # it has no other name
     atexit._run_exitfuncs()  # noqa: SLF001
-
-
-def _die_with(parent: int) -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
 
 
 def _exit_code(end: SystemExit) -> int:

@@ -57,12 +57,13 @@ class Link:
 
     def _run(self) -> None:
         with grpc.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
-            stub = PodsStub(channel)
+            stub, silence = PodsStub(channel), wire.Silence(channel, self._address)
             while not self._ended.is_set():
                 with self._lock:
                     outbox: _Outbox = queue.SimpleQueue()
                     outbox.put(self._latest)
                     self._outbox = outbox
+                silence.begin()
                 try:
                     for order in stub.Attach(_speak(outbox)):
                         self._obey(order)

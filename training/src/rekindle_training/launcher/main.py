@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rekindle_training import logs
-from rekindle_training.launcher.arguments import Arguments, UsageInvalid, parse
+from rekindle_training.launcher import titles
+from rekindle_training.launcher.arguments import Arguments, parse
+from rekindle_training.launcher.flags import UsageInvalid
 from rekindle_training.launcher.pod import Pod
 
 
@@ -23,8 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         _refuse_missing(arguments)
     except UsageInvalid as error:
-        print(f"rekindle-train: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
+        logs.say(f"rekindle-train: {error}")
         return 2
+    titles.show("launcher", arguments.command)
     if arguments.drill is not None:
         from rekindle_training.drill.main import run
 

@@ -35,7 +35,7 @@ class OwnManager:
         """`forked`: from a process that has loaded torch."""
         self._arguments, self._forked = arguments, forked
         self._say: Callable[[Command], None] = lambda _: None
-        self._announced, self._announce = os.pipe()
+        self._announced, self.announce = os.pipe()
         self._starts: list[float] = []
         self.runs = False
         self.is_stopped = False
@@ -60,13 +60,13 @@ class OwnManager:
         self._starts.append(time.monotonic())
         self.runs, self.is_stopped = True, False
         size = [f"--nnodes={self._arguments.nnodes}", f"--nproc-per-node={self._arguments.nproc_per_node}"]
-        where = [f"--port={port}", f"--announce-fd={self._announce}"]
+        where = [f"--port={port}", f"--announce-fd={self.announce}"]
         patience = f"--stall-seconds={self._arguments.stall_seconds}"
         command = ("rekindle_training.manager.main", "--standalone", patience, *where, *size)
         program = Program(command, interpreted=True, as_module=True)
         if not self._forked:
             program = Program((sys.executable, "-m", *command))
-        self._say(Start(MANAGER, program, dict(os.environ), keep=(self._announce,), interruptible=False))
+        self._say(Start(MANAGER, program, dict(os.environ), keep=(self.announce,), interruptible=False))
 
     def send(self, number: int) -> None:
         if self.runs:

@@ -3,7 +3,8 @@
 Where no manager decides, the pod ends with the first rank that fails: its exit code is that rank's, the others are ended, and
 killed if they do not react. A manager that decides has a rank that ended replaced, by a spare if there is one, and the others
 live on. Standalone it may let all begin again at the last checkpoint; beside a control plane the pod ends then, and so it does
-when it has heard nothing for too long.
+when it has heard nothing for too long. Where the zygote ends, and all processes with it, another one is started, and their ends
+are told as any others.
 
 A standby has no ranks: its spares wait until a manager gives it the rank of a pod, and from then on it is that pod's backup.
 """
@@ -14,59 +15,43 @@ import queue
 import signal
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rekindle_training import names
 from rekindle_training.launcher import signals
 from rekindle_training.launcher.arguments import Arguments
+from rekindle_training.launcher.grace import Grace
 from rekindle_training.launcher.link import Link, Refused
-from rekindle_training.launcher.own_manager import MANAGER, Listens, OwnManager
+from rekindle_training.launcher.own_manager import MANAGER, Listens, OwnManager, ends_again_and_again
 from rekindle_training.launcher.processes import ZYGOTE, Processes
 from rekindle_training.launcher.rank_environment import place, pod_environment, redirects
+from rekindle_training.launcher.ranks import Rank, Ranks
 from rekindle_training.launcher.signals import Signalled
 from rekindle_training.launcher.spares import Spares
-from rekindle_training.launcher.timers import GraceOver, RestartDue, SpareDue, StillStopped, Undecided
-from rekindle_training.launcher.zygote import Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
+from rekindle_training.launcher.timers import GraceOver, ManagerDue, RestartDue, SpareDue, StillEnding, StillStopped, Undecided
+from rekindle_training.launcher.zygote import PASSED_ON, Bind, Ended, Event, Program, Signal, Start, Stopped, Waits
 from rekindle_training.processor.processor import REFUSED
 from rekindle_wire import PROTOCOL
-from rekindle_wire.training_pb2 import PodOrder, PodState, ProcessState, Restart, Standby
+from rekindle_wire.training_pb2 import PodOrder, PodState, Restart, Standby
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 5.0
-"""How long a rank may take to end after SIGTERM. A frozen process ignores it, so SIGKILL follows."""
+MANAGER_SECONDS = 5.0
+"""How long the manager may take to end when all ranks have."""
 SPARE_SECONDS = 3.0
 """How long after a spare was used the next one begins to load: not beside the recovery that used it."""
 UNDECIDED_SECONDS = 120.0
 """How long a pod of a job with a control plane waits for a word about a rank that has ended."""
 END_SECONDS = 1.0
 """The manager may hear of a loss from other ranks, before the launcher hears of the end."""
-STANDBY_STARTS = 3
-"""How often a process of a standby that ends before it was needed is followed by another one; then the pod fails."""
 UNTRAINED_RESTARTS = 3
 """How often all ranks begin again because one was killed before the first step: nothing is lost, `--max-restarts` is not used."""
 
 
-_PodEvent = Event | PodOrder | Refused | Listens | Undecided | Signalled | GraceOver | SpareDue | StillStopped | RestartDue
-
-
-@dataclass
-class _Rank:
-    """The latest process of a rank."""
-
-    process: str
-    own_state: int
-    """Descriptor of what the rank leaves to its next process."""
-    ended: int | None = None
-    stopped: bool = False
-    spare: str = ""
-    """What the process was called before it had the rank; by this name it may still be told that it was stopped."""
-
-    @property
-    def lives(self) -> bool:
-        return bool(self.process) and self.ended is None
+_Timer = Undecided | GraceOver | StillEnding | ManagerDue | SpareDue | StillStopped | RestartDue
+_PodEvent = Event | PodOrder | Refused | Listens | Signalled | _Timer
 
 
 class Pod:
@@ -76,16 +61,17 @@ class Pod:
         self._arguments = arguments
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
-        self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
+        self._ranks = Ranks(arguments.nproc_per_node)
         self._spares = Spares()
-        self._useless = 0
-        """Processes of a standby that ended before they were needed."""
         self._preloads = arguments.start_method == "fork" or arguments.spares > 0 or arguments.is_standby
         """Torch is loaded once, for all that is forked."""
         self._manager = OwnManager(arguments, forked=self._preloads)
-        self._processes = Processes(preload=self._preloads)
+        self._processes = Processes(preload=self._preloads, signals={*PASSED_ON, *arguments.signals})
+        self._zygotes: list[float] = []
+        """When others were started."""
         self._events: queue.SimpleQueue[_PodEvent] = queue.SimpleQueue()
-        self._port = 0 if arguments.standalone else arguments.master_port
+        self._grace = Grace(arguments.grace_seconds, self._later)
+        self._port = arguments.master_port
         self._link: Link | None = None
         self._decides = False
         """A manager of a job with a control plane says what follows the end of a rank."""
@@ -93,8 +79,10 @@ class Pod:
         """That were heard of it, and ends that it is to decide about."""
         self._restarts = 0
         self._restarting = False
+        self._trained = False
+        """A step was completed since all ranks began together."""
         self._untrained = 0
-        """Restarts of ranks that had not completed a step."""
+        """Restarts of ranks that had not completed one."""
         self._failures: list[int] = []
         """Exit codes of ranks that failed and were not replaced, in their order."""
         self._code = 0
@@ -103,7 +91,8 @@ class Pod:
         self._ending = False
 
     def run(self) -> int:
-        signals.listen(self._events)
+        signals.listen(self._events, self._arguments.signals)
+        self._ranks.attend(self._processes.say)
         self._processes.listen(self._events)  # type: ignore[arg-type]  # it puts some of what the queue takes
         if self._arguments.standalone:
             self._manager.attend(self._processes, self._events)
@@ -114,15 +103,15 @@ class Pod:
             self._handle(self._events.get())
         if self._link is not None:
             self._link.end()
-        self._processes.end()
         if not self._code and any(self._failures):  # behind the end of training
             self._code = _exit_code(self._failures[0])
+        self._processes.end(well=self._code == 0)
         return self._code
 
     @property
     def _over(self) -> bool:
         waits = self._manager.runs or self._restarting or self._is_undecided or self._waits_for_rank
-        return not waits and not any(rank.lives for rank in self._ranks)
+        return not waits and not self._ranks.living
 
     @property
     def _waits_for_rank(self) -> bool:
@@ -137,17 +126,17 @@ class Pod:
         match event:
             case Ended() | Stopped() | Waits():
                 self._hear(event)
-            case PodOrder():
+            case PodOrder() if not (self._ending or self._restarting):
                 self._obey(event)
+            case PodOrder() if event.HasField("restart"):
+                self._grace.limit()  # ranks that wait for others that have ended do not end by themselves
             case Refused(reason) if self._waits_for_rank:
                 log.error("this standby serves no manager of this job", extra={"reason": reason})
                 self._end(REFUSED, None)
             case Listens(port):
                 self._meet(port)
-            case Signalled(number, from_terminal):
-                log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
-                reached_all = from_terminal and number == signal.SIGINT and self._arguments.runs_as != "program"
-                self._end(128 + number, None if reached_all else number)
+            case Signalled():
+                self._signalled(event)
             case _:
                 self._notice_time(event)
 
@@ -155,22 +144,24 @@ class Pod:
         match event:
             case SpareDue():
                 self._load_spares()
-            case StillStopped():
-                self._manager.end_if_stopped()
+            case StillStopped(name):
+                self._end_if_stopped(name)
             case Undecided(words) if words == self._words and self._is_undecided:
                 self._let_go(f"nothing was decided within {UNDECIDED_SECONDS:g} s")
             case RestartDue(order) if order.restarts == self._restarts and not (self._ending or self._restarting):
                 self._restart(order)
-            case GraceOver(life) if life == self._restarts:
-                self._end_grace()
+            case GraceOver() if self._grace.is_meant(event):
+                self._ranks.kill(f"its grace of {event.seconds:g} s is over")
+            case StillEnding() if self._grace.is_meant(event):
+                ranks = [rank.number for rank in self._ranks.living]
+                log.info("ranks are still ending, a second signal to rekindle-train kills them", extra={"ranks": ranks})
+            case ManagerDue(life) if life == self._restarts and not self._restarting:
+                self._manager.send(signal.SIGKILL)
 
     def _hear(self, event: Event) -> None:
         match event:
             case Ended(name, code):
                 self._ended(name, code)
-            case Stopped(name, stopped) if name == MANAGER:
-                self._manager.is_stopped = stopped
-                self._later(GRACE_SECONDS, StillStopped())
             case Stopped(name, stopped):
                 self._stopped(name, stopped=stopped)
             case Waits(name):
@@ -178,12 +169,34 @@ class Pod:
                 self._tell()
 
     def _stopped(self, name: str, *, stopped: bool) -> None:
+        if name == MANAGER:
+            self._manager.is_stopped = stopped
         if name in self._spares:
             self._spares.stopped(name, stopped=stopped)
-        for rank in self._ranks:
+        for rank in self._ranks.all:
             if name in (rank.process, rank.spare):
                 rank.stopped = stopped
+                name = rank.process
+        self._later(self._grace.of_stopped, StillStopped(name))
         self._tell()
+
+    def _end_if_stopped(self, name: str) -> None:
+        """A manager, which hears of no fault, or a rank that is to end, which hears of nothing."""
+        if name == MANAGER:
+            self._manager.end_if_stopped()
+        elif self._ending or self._restarting:
+            self._ranks.kill_if_stopped(name)
+
+    def _signalled(self, event: Signalled) -> None:
+        number = event.number
+        match self._grace.is_second(number):
+            case True:
+                self._ranks.kill("a second signal came")
+                self._manager.send(signal.SIGKILL)
+            case False:
+                log.info("ending all ranks", extra={"signal": signal.Signals(number).name})
+                reached_all = event.from_terminal and number == signal.SIGINT and self._arguments.runs_as != "program"
+                self._end(128 + number, None if reached_all else number, limited=False)
 
     # The manager of a pod that has no control plane.
 
@@ -203,7 +216,8 @@ class Pod:
 
     def _manager_ended(self, code: int) -> None:
         self._manager.runs = False
-        if self._ending or self._is_complete or (code == 0 and self._link is not None):
+        is_complete = self._ranks.complete and not self._restarting
+        if self._ending or is_complete or (code == 0 and self._link is not None):
             return
         if self._link is None or self._manager.ends_again_and_again:
             log.error("the manager ended, ending the ranks", extra={"code": code})
@@ -212,11 +226,6 @@ class Pod:
         log.warning("the manager ended, starting another one; training goes on", extra={"code": code})
         self._manager.start(self._port)
         self._tell()
-
-    @property
-    def _is_complete(self) -> bool:
-        """All ranks have ended well."""
-        return all(rank.ended == 0 for rank in self._ranks) and not self._restarting
 
     def _tell(self) -> None:
         """The manager, but for that of a pod that ends: it would have to make something of it."""
@@ -231,16 +240,10 @@ class Pod:
             if self._arguments.is_standby:
                 state.standby.CopyFrom(Standby(loaded=self._spares.ready == self._arguments.nproc_per_node))
             else:
-                state.processes.extend(self._process_states())
+                state.processes.extend(self._ranks.states())
             self._link.say(state)
 
-    def _process_states(self) -> Iterator[ProcessState]:
-        for rank in self._ranks:
-            yield ProcessState(rank=self._number(rank), process=rank.process, ended=rank.ended, stopped=rank.stopped)
-
     def _obey(self, order: PodOrder) -> None:
-        if self._ending or self._restarting:
-            return
         match order.WhichOneof("kind"):
             case "replace":
                 self._replace(order.replace.process)
@@ -252,6 +255,8 @@ class Pod:
                 self._wait_for_a_word()
             case "restart":
                 self._obey_restart(order.restart)
+            case "trains":
+                self._trained |= order.trains.restarts == self._restarts
             case "take" if self._arguments.is_standby:
                 self._take(order.take.pod_rank)
 
@@ -259,7 +264,7 @@ class Pod:
         if not self._arguments.standalone:
             self._let_go(order.reason)
         elif order.restarts == self._restarts:
-            if order.untrained and not self._was_killed:
+            if not (self._trained or self._was_killed):
                 self._later(END_SECONDS, RestartDue(order))
             else:
                 self._restart(order)
@@ -287,9 +292,9 @@ class Pod:
     def _restart(self, order: Restart) -> None:
         """One that was killed before the first step says nothing against the script, and its death has cost no training."""
         reason = order.reason
-        if order.untrained and self._untrained < UNTRAINED_RESTARTS and self._was_killed:
+        if self._was_killed and not self._trained and not order.futile and self._untrained < UNTRAINED_RESTARTS:
             self._untrained += 1
-        elif self._restarts - self._untrained == self._arguments.max_restarts:
+        elif order.futile or self._restarts - self._untrained == self._arguments.max_restarts:
             log.error("training ends", extra={"reason": reason, "restarts": self._restarts})
             self._seeks_code = not self._failures
             self._end(_exit_code(self._failures[0]) if self._failures else 1, signal.SIGTERM)
@@ -299,8 +304,8 @@ class Pod:
             extra={"reason": reason, "restart": self._restarts + 1, "max_restarts": self._arguments.max_restarts},
         )
         self._restarting = True
-        self._give_grace()
-        self._send(signal.SIGTERM)
+        self._give_grace(limited=True)
+        self._ranks.signal(signal.SIGTERM)
         self._when_all_ended()
 
     # Ranks and spares.
@@ -312,13 +317,14 @@ class Pod:
 
     def _start_ranks(self) -> None:
         self._failures.clear()
-        for local, rank in enumerate(self._ranks):
+        self._trained = False
+        for local, rank in enumerate(self._ranks.all):
             os.ftruncate(rank.own_state, 0)  # what an earlier life left there is not what follows its checkpoint
             self._start_rank(local)
         self._tell()
 
     def _replace(self, process: str) -> None:
-        for local, rank in enumerate(self._ranks):
+        for local, rank in enumerate(self._ranks.all):
             if rank.process == process and rank.ended is not None:
                 if rank.ended in self._failures:
                     self._failures.remove(rank.ended)
@@ -326,23 +332,23 @@ class Pod:
                 self._tell()
 
     def _start_rank(self, local: int) -> None:
-        arguments, rank = self._arguments, self._ranks[local]
+        arguments, rank = self._arguments, self._ranks.all[local]
         self._started += 1
-        rank.process, rank.ended = f"{self._name}/{local}/{self._started}", None
-        rank.spare, rank.stopped = "", False
+        rank.begin(arguments.node_rank * arguments.nproc_per_node + local, f"{self._name}/{local}/{self._started}")
         where = place(arguments, local, rank.process, rank.own_state, self._restarts)
-        if (spare := self._spares.take(self._number(rank))) is not None:
+        if (spare := self._spares.take(rank.number)) is not None:
             rank.spare = spare
             self._processes.say(Bind(spare, rank.process, where))
             self._later(SPARE_SECONDS, SpareDue())
             return
-        forked = arguments.start_method == "fork"
+        program = self._program(forked=arguments.start_method == "fork", title=f"rank-{rank.number}")
         environment = {**self._environment(), **where.environment}
-        self._processes.say(Start(rank.process, self._program(forked=forked), environment, where.redirects, (rank.own_state,)))
+        self._processes.say(Start(rank.process, program, environment, where.redirects, (rank.own_state,)))
 
     def _load_spares(self) -> None:
         arguments = self._arguments
-        while len(self._spares) < (arguments.nproc_per_node if arguments.is_standby else arguments.spares) and not self._ending:
+        wanted = arguments.nproc_per_node if arguments.is_standby else arguments.spares
+        while len(self._spares) < wanted and not (self._ending or self._spares.given_up):
             self._started += 1
             name = f"spare-{self._started}"
             self._spares.started(name)
@@ -353,11 +359,13 @@ class Pod:
     def _environment(self) -> dict[str, str]:
         return pod_environment(self._arguments, self._port, os.environ)
 
-    def _program(self, *, forked: bool) -> Program:
+    def _program(self, *, forked: bool, title: str = "") -> Program:
+        """`title`: for `ps`, in an option that the interpreter does not know and does not mind."""
         arguments = self._arguments
         if forked:
             return Program(arguments.command, interpreted=True, as_module=arguments.runs_as == "module")
-        python = {"script": (sys.executable, "-u"), "module": (sys.executable, "-u", "-m"), "program": ()}
+        interpreter = (sys.executable, "-u", "-X", f"rekindle-train={title}")
+        python = {"script": interpreter, "module": (*interpreter, "-m"), "program": ()}
         return Program((*python[arguments.runs_as], *arguments.command), own_group=arguments.runs_as == "program")
 
     # Ends.
@@ -366,15 +374,11 @@ class Pod:
         if name == MANAGER:
             self._manager_ended(code)
         elif name == ZYGOTE:
-            log.error("the process that starts the others was ended, and they with it")
-            self._manager.runs = self._restarting = False
-            for rank in self._ranks:
-                rank.ended = code
-            self._ending, self._code = True, self._code or _exit_code(code)
+            self._zygote_ended(code)
         elif name in self._spares:
             self._spare_ended(name, code)
         else:
-            for rank in self._ranks:
+            for rank in self._ranks.all:
                 if rank.process == name:
                     self._rank_ended(rank, code)
 
@@ -382,75 +386,88 @@ class Pod:
         self._spares.ended(name)
         if self._ending:
             return
-        if not self._arguments.is_standby:
-            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
-            return
-        self._useless += 1
-        if self._useless > STANDBY_STARTS:
-            log.error("processes of this standby end before they are needed, again and again", extra={"code": code})
+        is_standby = self._arguments.is_standby
+        if code == 0 and not is_standby:
+            self._spares.give_up()  # its script does not ask for its rank, and another one would run through it as well
+        if not self._spares.given_up:
+            log.warning("a spare ended before it was needed, starting another one", extra={"code": code})
+            self._later(0 if is_standby else SPARE_SECONDS, SpareDue())
+        elif is_standby:
+            log.error("spares of this standby end before they are needed, again and again", extra={"code": code})
             self._end(_exit_code(code) if code else 1, None)
-            return
-        log.warning("a process of this standby ended before it was needed, starting another one", extra={"code": code})
-        self._load_spares()
+        else:
+            log.warning("a spare ended before it was needed, and is not replaced", extra={"code": code})
         self._tell()
 
-    def _rank_ended(self, rank: _Rank, code: int) -> None:
+    def _zygote_ended(self, code: int) -> None:
+        """All processes of the pod have ended with it."""
+        self._zygotes.append(time.monotonic())
+        if ends_again_and_again(self._zygotes, self._zygotes[-1]):
+            log.error("the zygote ended again and again, and all processes of the pod with it", extra={"code": code})
+            self._end(_exit_code(code), None)
+        if self._ending:
+            self._manager.runs = False
+        else:
+            log.warning("the zygote ended, and all processes of the pod with it, starting another one", extra={"code": code})
+            self._processes.begin_again([self._manager.announce, *(rank.own_state for rank in self._ranks.all)])
+            self._spares.lose()
+            self._later(0 if self._arguments.is_standby else SPARE_SECONDS, SpareDue())
+            if self._manager.runs:
+                self._manager.start(self._port)
+        for rank in self._ranks.living:
+            self._rank_ended(rank, code)
+
+    def _rank_ended(self, rank: Rank, code: int) -> None:
         rank.ended, rank.stopped = code, False
         if self._seeks_code and code not in (0, -signal.SIGTERM):
             self._seeks_code, self._code = False, _exit_code(code)
         if code:
             self._failures.append(code)
             if (self._manager.runs or self._decides) and not self._ending and not self._restarting:
-                log.warning("a rank ended", extra={"rank": self._number(rank), "code": code})
+                log.warning("a rank ended", extra={"rank": rank.number, "code": code})
                 self._wait_for_a_word()
             elif not self._ending and not self._restarting:
-                log.error("a rank failed, ending the others", extra={"rank": self._number(rank), "code": code})
+                log.error("a rank failed, ending the others", extra={"rank": rank.number, "code": code})
                 self._end(_exit_code(code), signal.SIGTERM)
         self._tell()
         self._when_all_ended()
 
     def _when_all_ended(self) -> None:
-        if any(rank.lives for rank in self._ranks):
+        if self._ranks.living:
             return
+        self._grace.settle()
         if self._restarting:
             self._restarting = False
             self._restarts += 1
             self._start_ranks()
         elif self._ending or not any(self._failures):
-            self._give_grace()  # to the manager, which knows when training is complete, and is told when it is not
+            self._later(MANAGER_SECONDS, ManagerDue(self._restarts))  # it knows when training is over, and is told when it is not
             if self._ending:
                 self._manager.send(signal.SIGTERM)
 
-    def _end(self, code: int, number: int | None) -> None:
-        """`number` is the signal that ranks are sent, if they have not got one already."""
+    def _end(self, code: int, number: int | None, *, limited: bool = True) -> None:
+        """Args:
+        number: the signal that ranks are sent, if they have not got one already.
+        limited: nobody else would ever kill a rank that does not react.
+        """
         if not self._ending:
             self._ending, self._code = True, code
             self._restarting = False
-            self._give_grace()
+            self._give_grace(limited=limited)
         if number is not None:
-            self._send(number)
+            self._ranks.signal(number)
         self._when_all_ended()
 
-    def _number(self, rank: _Rank) -> int:
-        return self._arguments.node_rank * self._arguments.nproc_per_node + self._ranks.index(rank)
-
-    def _give_grace(self) -> None:
-        self._later(GRACE_SECONDS, GraceOver(self._restarts))
-
-    def _end_grace(self) -> None:
-        self._send(signal.SIGKILL)
-        if not self._restarting:
-            self._manager.send(signal.SIGKILL)
+    def _give_grace(self, *, limited: bool) -> None:
+        """`limited`: as in `Grace.give`. One that is stopped does not hear of the end."""
+        self._grace.give(limited=limited)
+        for rank in self._ranks.living:
+            self._later(self._grace.of_stopped, StillStopped(rank.process))
 
     def _later(self, seconds: float, event: _PodEvent) -> None:
         timer = threading.Timer(seconds, self._events.put, [event])
         timer.daemon = True
         timer.start()
-
-    def _send(self, number: int) -> None:
-        for rank in self._ranks:
-            if rank.lives:
-                self._processes.say(Signal(rank.process, number))
 
 
 def _exit_code(code: int) -> int:

@@ -5,9 +5,10 @@ import os
 import queue
 import signal
 import threading
+from collections.abc import Collection
 from multiprocessing.connection import Connection
 
-from rekindle_training.launcher import zygote
+from rekindle_training.launcher import linux, zygote
 from rekindle_training.launcher.zygote import Command, End, Ended, Event
 
 ZYGOTE = "zygote"
@@ -17,21 +18,46 @@ ZYGOTE = "zygote"
 class Processes:
     """Made while the launcher has one thread."""
 
-    def __init__(self, *, preload: bool) -> None:
-        self._zygote, self._way = zygote.start(preload=preload)
+    def __init__(self, *, preload: bool, signals: Collection[int]) -> None:
+        """Args:
+        preload: torch is loaded once, for all that is forked.
+        signals: those that the launcher passes on.
+        """
+        self._preload, self._signals = preload, signals
+        self._strangers = linux.children()
+        """Of whoever became the launcher, as a shell does by `exec`."""
+        linux.adopt_orphans()
+        self._zygote, self._way = zygote.start(preload=preload, signals=signals)
 
     def listen(self, events: "queue.SimpleQueue[Event]") -> None:
         """From here on what becomes of them is put there."""
+        self._events = events
         threading.Thread(target=self._listen, args=(self._way, events), daemon=True).start()
 
     def say(self, command: Command) -> None:
         with contextlib.suppress(OSError):  # it has ended, and all processes with it, which is told
             self._way.send(command)
 
-    def end(self) -> None:
-        """All that are still there are killed."""
-        self.say(End())
-        os.waitpid(self._zygote, 0)
+    def begin_again(self, inherited: Collection[int]) -> None:
+        """Starts another zygote when the one before has ended, and ends what that left behind.
+
+        Args:
+            inherited: descriptors that the pod's processes need.
+        """
+        self._end_rest()
+        self._zygote, self._way = zygote.start_another(preload=self._preload, signals=self._signals, inherited=inherited)
+        self.listen(self._events)
+
+    def end(self, *, well: bool) -> None:
+        """All that are still there are killed; `well`: but for what ranks have left behind."""
+        self.say(End(well))
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._zygote, 0)
+        if not well:
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        linux.end_children(besides=self._strangers)
 
     @staticmethod
     def _listen(way: Connection, events: "queue.SimpleQueue[Event]") -> None:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rekindle_training import names
+from rekindle_training.launcher.address import LOOPBACK
 from rekindle_training.launcher.arguments import Arguments
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 BEFORE_TORCH = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 """Read when torch and gRPC are loaded. Torch's warnings of connections that break have a stack of C++ each; what follows is said
@@ -30,9 +29,10 @@ def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, s
         names.LOCAL_WORLD_SIZE: arguments.nproc_per_node,
         "GROUP_WORLD_SIZE": arguments.nnodes,
         "ROLE_WORLD_SIZE": arguments.world_size,
-        "ROLE_NAME": "default",
+        "ROLE_NAME": arguments.role_name,
         names.MASTER_ADDR: arguments.master_addr,
         names.MASTER_PORT: master_port,
+        names.MANAGER: f"{arguments.master_addr}:{master_port}",
         names.LAUNCHER: "rekindle-train",
         "TORCHELASTIC_RUN_ID": arguments.run_id,
         "TORCHELASTIC_MAX_RESTARTS": arguments.max_restarts,

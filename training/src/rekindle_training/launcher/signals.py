@@ -3,10 +3,9 @@
 import queue
 import signal
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
-
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _SI_KERNEL = 0x80
 
@@ -18,10 +17,10 @@ class Signalled:
     """It went to all processes of the terminal's foreground, ranks among them."""
 
 
-def listen(events: "queue.SimpleQueue[Any]") -> None:
-    """From here on each signal is put there as a `Signalled`, but for those that whoever started this process has it ignore, as
-    `nohup` does. Called while the process has one thread, and never taken back."""
-    heard = {number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}
+def listen(events: "queue.SimpleQueue[Any]", numbers: Collection[int]) -> None:
+    """From here on each of these signals is put there as a `Signalled`, but for those that whoever started this process has it
+    ignore, as `nohup` does. Called while the process has one thread, and never taken back."""
+    heard = {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)
 
     def wait() -> None:

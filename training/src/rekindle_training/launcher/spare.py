@@ -11,14 +11,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from rekindle_training import last_words
-from rekindle_training.launcher import child
+from rekindle_training import last_words, names
+from rekindle_training.launcher import child, titles
 from rekindle_training.launcher.rank_environment import OF_ONE_POD, OF_ONE_RANK, Place
 
 MAKES_A_PROCESS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"})
@@ -29,11 +29,11 @@ paid_ahead: list[Callable[[], None]] = []
 """What every rank does once, whichever it is, and a spare before it waits; filled by who has loaded torch."""
 
 
-def wait_for_rank(binding: Connection) -> None:
+def wait_for_rank(binding: Connection, command: Sequence[str]) -> None:
     """From here on this process is a spare. `binding` is told when it waits, and brings the rank's `Place`; where it ends, so
-    does the process, as a script that is done."""
+    does the process, as a script that is done. `command` is what it runs."""
     global _spare  # of one process, as its environment is
-    _spare = _Spare(binding)
+    _spare = _Spare(binding, command)
     os.environ.__class__ = os.environb.__class__ = _Unbound
     signal.signal(signal.SIGINT, _spare.interrupted)
     sys.addaudithook(lambda event, _: _spare.bind() if event in MAKES_A_PROCESS else None)
@@ -51,8 +51,8 @@ _Environ: Any = os.environ.__class__  # the standard library gives it no public 
 
 
 class _Spare:
-    def __init__(self, binding: Connection) -> None:
-        self._binding = binding
+    def __init__(self, binding: Connection, command: Sequence[str]) -> None:
+        self._binding, self._command = binding, command
         self._lock = threading.RLock()  # a signal's handler may ask as well
 
     def bind(self) -> None:
@@ -74,6 +74,7 @@ class _Spare:
             os.environ.update(place.environment)
             os.environ.__class__ = os.environb.__class__ = _Environ
             last_words.watch()
+            titles.show_rank(os.environ[names.RANK], self._command)
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
         """Of a terminal's Ctrl-C, which goes to everybody, a spare has nothing to say."""

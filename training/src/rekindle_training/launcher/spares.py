@@ -1,14 +1,20 @@
 """Processes of a pod that run the script ahead and wait for a rank, as the launcher knows them. Used by `pod.py`."""
 
 import logging
+import time
 from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
+USELESS_STARTS = 3
+"""How often in a row a process that ends before it was needed is followed by another one."""
+USEFUL_SECONDS = 60.0
+"""A process that has waited so long was of use: its end is not its script's doing."""
+
 
 @dataclass
 class _Spare:
-    waits: bool = False
+    waits_since: float | None = None
     """It has got as far as it can without a rank."""
     stopped: bool = False
 
@@ -18,6 +24,8 @@ class Spares:
 
     def __init__(self) -> None:
         self._known: dict[str, _Spare] = {}
+        self._useless = 0
+        """Processes in a row that ended before they were needed."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -28,14 +36,19 @@ class Spares:
     @property
     def ready(self) -> int:
         """How many can take a rank at once."""
-        return sum(spare.waits and not spare.stopped for spare in self._known.values())
+        return sum(spare.waits_since is not None and not spare.stopped for spare in self._known.values())
+
+    @property
+    def given_up(self) -> bool:
+        """No further one is started: they end before they are needed, again and again."""
+        return self._useless > USELESS_STARTS
 
     def started(self, name: str) -> None:
         self._known[name] = _Spare()
 
     def waits(self, name: str) -> None:
         if name in self._known:  # it may have a rank by now
-            self._known[name].waits = True
+            self._known[name].waits_since = time.monotonic()
             log.info("a spare waits", extra={"spare": name})
 
     def stopped(self, name: str, *, stopped: bool) -> None:
@@ -43,12 +56,24 @@ class Spares:
         log.warning("a spare is not used while it is stopped" if stopped else "a spare goes on", extra={"spare": name})
 
     def ended(self, name: str) -> None:
-        del self._known[name]
+        since = self._known.pop(name).waits_since
+        was_useful = since is not None and time.monotonic() - since > USEFUL_SECONDS
+        self._useless = 0 if was_useful else self._useless + 1
+
+    def give_up(self) -> None:
+        """Another one would end as the last one did."""
+        self._useless = USELESS_STARTS + 1
+
+    def lose(self) -> None:
+        """All have ended, for a reason that is not their own."""
+        self._known.clear()
 
     def take(self, rank: int) -> str | None:
         """One for this rank, if there is any; one that waits before one that still loads."""
         able = [name for name, spare in self._known.items() if not spare.stopped]
-        name = max(able, key=lambda name: self._known[name].waits, default=None)
+        name = max(able, key=lambda name: self._known[name].waits_since is not None, default=None)
         if name is not None:
-            log.info("a spare takes a rank", extra={"rank": rank, "waited": self._known.pop(name).waits})
+            waited = self._known.pop(name).waits_since is not None
+            self._useless = 0
+            log.info("a spare takes a rank", extra={"rank": rank, "waited": waited})
         return name

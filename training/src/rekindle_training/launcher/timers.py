@@ -7,7 +7,23 @@ from rekindle_wire.training_pb2 import Restart
 
 @dataclass(frozen=True)
 class GraceOver:
-    """Whoever of this life of the pod is still there is killed."""
+    """Ranks that were told to end, and have not, are killed."""
+
+    number: int
+    """Of the grace: where another one was given since, nothing happens."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StillEnding:
+    """Ranks that take long to end are named."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ManagerDue:
+    """A manager that does not end by itself when all ranks have ended is killed."""
 
     life: int
 
@@ -26,7 +42,9 @@ class SpareDue:
 
 @dataclass(frozen=True)
 class StillStopped:
-    """A manager that does not go on is ended, and followed by another one."""
+    """A process that does not go on is killed, where it has to: a manager, or a rank that was told to end."""
+
+    name: str
 
 
 @dataclass(frozen=True)

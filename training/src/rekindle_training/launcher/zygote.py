@@ -1,7 +1,8 @@
 """The process of a pod that makes all others. It never has a second thread, so that what it forks is whole.
 
 The launcher forks it before anything else and speaks to it through a pair of sockets. All processes of the pod are its children:
-it hears of their ends and stops, and the kernel ends them with it.
+it hears of their ends and stops, and the kernel ends them with it. What a rank has started is ended here when the rank was killed
+or has failed, and everything when the launcher ends.
 """
 
 import contextlib
@@ -10,25 +11,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
+from typing import Any
 
-from rekindle_training import last_words
-from rekindle_training.launcher import child, spare
+from rekindle_training import last_words, logs, names
+from rekindle_training.launcher import child, linux, spare, titles
 from rekindle_training.launcher.child import CANNOT_START
 from rekindle_training.launcher.rank_environment import BEFORE_TORCH, Place
 
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The launcher passes them on; a terminal sends them to everybody."""
-AS_USUAL: child.Handlers = {
-    signal.SIGINT: signal.default_int_handler,
-    **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD), signal.SIG_DFL),
-}
-"""What a Python process does about them."""
-UNINTERRUPTED: child.Handlers = {**AS_USUAL, signal.SIGINT: signal.SIG_IGN}
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""By the launcher; a terminal sends them to everybody."""
 SPARE_SECONDS = 2.0
 """How long a spare that nobody needed may take to end."""
 
@@ -75,7 +71,9 @@ class Signal:
 
 @dataclass(frozen=True)
 class End:
-    """Everything."""
+    """Everything; `well`: but for what ranks that ended well have left behind."""
+
+    well: bool = False
 
 
 Command = Start | Bind | Signal | End
@@ -106,26 +104,70 @@ class Waits:
 Event = Ended | Stopped | Waits
 
 
-def start(*, preload: bool) -> tuple[int, Connection]:
+def start(*, preload: bool, signals: Collection[int] = PASSED_ON) -> tuple[int, Connection]:
     """A zygote's pid, and the way to it, of `Command`s and `Event`s. Its end is the end of all its children.
 
     Args:
         preload: it loads torch, which its children then need not.
+        signals: those that the launcher passes on.
     """
     mine, its = Pipe()
+    usual = usual_handlers(signals)
 
     def run() -> int:
         mine.close()
-        return _Zygote(its).run(preload=preload)
+        return _Zygote(its, usual).run(preload=preload)
 
-    pid = child.fork(run, dict.fromkeys(IGNORED, signal.SIG_IGN))
+    pid = child.fork(run, dict.fromkeys(usual, signal.SIG_IGN))
     its.close()
     return pid, mine
+
+
+def usual_handlers(signals: Collection[int]) -> child.Handlers:
+    """What a Python process does about these signals that was started as this one was."""
+    python: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+    ignored = {number for number in signals if signal.getsignal(number) is signal.SIG_IGN}
+    return {number: signal.SIG_IGN if number in ignored else python.get(number, signal.SIG_DFL) for number in signals}
+
+
+def start_another(*, preload: bool, signals: Collection[int], inherited: Collection[int]) -> tuple[int, Connection]:
+    """A zygote in a program of its own, as `start`: for a launcher that has other threads by now, and cannot fork.
+
+    Args:
+        inherited: descriptors that its children need.
+    """
+    mine, its = Pipe()
+    descriptors = (its.fileno(), *inherited)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    said = f"{descriptors}, {os.getpid()}, {[int(number) for number in signals]}, preload={preload}"
+    program = f"from rekindle_training.launcher import zygote; zygote.serve({said})"
+    try:
+        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ, setsigmask=signals)
+    finally:
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+    its.close()
+    return pid, mine
+
+
+def serve(descriptors: Sequence[int], launcher: int, signals: Collection[int], *, preload: bool) -> None:
+    """Called in that program, with the way to the launcher as the first descriptor."""
+    usual = usual_handlers(signals)
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    linux.die_with(launcher)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    os._exit(_Zygote(Connection(descriptors[0]), usual).run(preload=preload))
 
 
 @dataclass
 class _Zygote:
     launcher: Connection
+    usual: child.Handlers = field(default_factory=lambda: usual_handlers(PASSED_ON))
+    """What its children do about the signals that it ignores."""
     _names: dict[int, str] = field(default_factory=dict)
     """Of its children, by pid."""
     _spares: dict[str, Connection] = field(default_factory=dict)
@@ -133,7 +175,9 @@ class _Zygote:
     """Those spares that have got as far as they can."""
     _groups: set[int] = field(default_factory=set)
     """Of them, those that lead a group of their own."""
-    _ends: bool = False
+    _orphans: set[int] = field(default_factory=set)
+    """Left behind by a rank that did not end well, and killed."""
+    _ends: End | None = None
 
     def run(self, *, preload: bool) -> int:
         woken, wake = os.pipe()
@@ -142,17 +186,21 @@ class _Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake)
         self._inner = (woken, wake)
+        linux.adopt_orphans()
+        titles.show("zygote")
+        launcher = os.getppid()
         if preload:
             load_ahead()
+        linux.die_with(launcher, signal.SIGCONT)  # not before it has ended all others; the end of the way there wakes it
         with contextlib.suppress(EOFError, OSError):  # the launcher has ended
-            while not self._ends:
+            while self._ends is None:
                 for ready in wait([self.launcher, woken, *self._spares.values()]):
                     self._handle(ready)
             self._end_spares()
-        for pid in self._names:
-            self._signal(pid, signal.SIGKILL)
-        for pid in self._names:
-            os.waitpid(pid, 0)
+        for group in self._groups:
+            self._signal(group, signal.SIGKILL)
+        well = self._ends is not None and self._ends.well
+        linux.end_children(besides=linux.children() - self._names.keys() if well else ())
         return 0
 
     def _handle(self, ready: object) -> None:
@@ -177,7 +225,7 @@ class _Zygote:
                 for pid in [pid for pid, known in self._names.items() if known == name]:
                     self._signal(pid, number)
             case End():
-                self._ends = True
+                self._ends = command
 
     def _signal(self, pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -200,9 +248,12 @@ class _Zygote:
         if command.is_spare:
             binding, its = Pipe()
         try:
-            pid = child.fork(partial(self._become, command, binding, its), AS_USUAL if command.interruptible else UNINTERRUPTED)
+            handlers = {**self.usual, signal.SIGCHLD: signal.SIG_DFL}
+            if not command.interruptible:
+                handlers[signal.SIGINT] = signal.SIG_IGN
+            pid = child.fork(partial(self._become, command, binding, its), handlers)
         except OSError as error:  # no memory, or too many processes
-            print(f"rekindle-train: cannot start {command.name}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
+            logs.say(f"rekindle-train: cannot start {command.name}: {error.strerror}")
             self.launcher.send(Ended(command.name, CANNOT_START))
             return
         self._names[pid] = command.name
@@ -222,18 +273,24 @@ class _Zygote:
             os.close(descriptor)
         for connection in (self.launcher, *self._spares.values(), *([zygotes] if zygotes else [])):
             connection.close()
+        linux.adopt_orphans()
         child.redirect(command.redirects)
-        if command.program.own_group:
+        program = command.program
+        if program.own_group:
             os.setpgid(0, 0)
-        if not command.program.interpreted:
-            return child.execute(command.program.command, command.environment, command.keep)
+        if not program.interpreted:
+            return child.execute(program.command, command.environment, command.keep)
         os.environ.clear()
         os.environ.update(command.environment)
         if binding is not None:
-            spare.wait_for_rank(binding)
-        else:
+            titles.show(command.name.replace("-", " "), program.command)
+            spare.wait_for_rank(binding, program.command)
+        elif names.RANK in command.environment:
             last_words.watch()
-        return child.interpret(command.program.command, as_module=command.program.as_module)
+            titles.show_rank(command.environment[names.RANK], program.command)
+        else:
+            titles.show(command.name)
+        return child.interpret(program.command, as_module=program.as_module)
 
     # What becomes of the children.
 
@@ -253,19 +310,34 @@ class _Zygote:
                 del ending[pid], self._names[pid]
 
     def _look_after_children(self) -> None:
-        while self._names:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-            if found is None:
-                return
-            if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
-                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-                self._signal_rest(found.si_pid)
-                name = self._names.pop(found.si_pid, "")
-                if (binding := self._spares.pop(name, None)) is not None:
-                    binding.close()
-                self.launcher.send(Ended(name, code))
-            else:
-                self.launcher.send(Stopped(self._names.get(found.si_pid, ""), found.si_code == os.CLD_STOPPED))
+        leave_orphans = False
+        with contextlib.suppress(ChildProcessError):  # there is none any more
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG)) is not None:
+                if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+                    code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                    leave_orphans |= self._ended(found.si_pid, code)
+                elif found.si_pid in self._names:
+                    self.launcher.send(Stopped(self._names[found.si_pid], found.si_code == os.CLD_STOPPED))
+        if leave_orphans:
+            self._end_orphans()
+
+    def _ended(self, pid: int, code: int) -> bool:
+        """Returns whether what it has left behind is to end as well."""
+        self._signal_rest(pid)
+        if (name := self._names.pop(pid, None)) is None:
+            was_killed = pid in self._orphans
+            self._orphans.discard(pid)
+            return was_killed
+        if (binding := self._spares.pop(name, None)) is not None:
+            binding.close()
+        self.launcher.send(Ended(name, code))
+        return code != 0
+
+    def _end_orphans(self) -> None:
+        """Of processes that have ended: those of one that lives are its own. What they leave behind is found when they end."""
+        for pid in linux.children() - self._names.keys() - self._orphans:
+            self._orphans.add(pid)
+            self._signal(pid, signal.SIGKILL)
 
     def _signal_rest(self, pid: int) -> None:
         """What a program that has ended leaves behind."""

@@ -10,17 +10,16 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from rekindle_training import names
-from rekindle_training.manager import procedures
+from rekindle_training.manager import loop_ends, procedures
 from rekindle_training.manager.hot_switch import HotSwitch, Means
 from rekindle_training.manager.maintenance import FAULT_FIRST, NOT_PAUSED, Maintenance, Task
 from rekindle_training.manager.procedures import Plan, TrainingEnds
-from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
+from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed
 from rekindle_training.manager.recovery import Order, Recovery
-from rekindle_training.manager.repair import Repair
+from rekindle_training.manager.repair import Repair, stand
 from rekindle_training.manager.reports import CONTINUE, EXIT, FAILED, MIGRATION, RECOVERED
 from rekindle_training.manager.standalone import Standalone
-from rekindle_training.manager.successors import CannotRepair, InPlace
-from rekindle_training.manager.watch import LOOK_SECONDS
+from rekindle_training.manager.successors import CannotRepair, InPlace, LoopsDiffer
 from rekindle_training.manager.witness import MEET_SECONDS, Witness
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class Conductor:
         self._roster.on_lost = self.lost
         self._roster.on_standing = self.stands
         self._alone = Standalone(means.roster, means.pods, means.stall_seconds, self._begin_repair) if means.alone else None
-        self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds)
+        self._witness = None if means.alone else Witness(means.roster, means.pods, means.stall_seconds, self._break_off)
         self._switch: HotSwitch | None = None
         """The last one."""
         self._pausing: HotSwitch | Maintenance | None = None
@@ -79,7 +78,7 @@ class Conductor:
             self._start(watching.watch())
         alone = self._alone
         await self._roster.until(lambda: self._roster.finished or (alone is not None and alone.over))
-        log.info("training is complete")
+        loop_ends.say(self._roster)
         if self._recovering is not None:
             await asyncio.wait({self._recovering}, timeout=LAST_SECONDS)
         self._roster.dismiss([*self._roster.all_backups, *self._roster.retired], "training is complete")
@@ -190,20 +189,7 @@ class Conductor:
         roster.dismiss(roster.all_backups, reason)
         roster.dismiss([*roster.members.values(), *roster.retired, *roster.starting.values()], reason, code)
         pods.release(reason)
-        self._start(self._dismiss_late({launcher_of(process.process) for process in pods.processes}, reason, code))
-
-    async def _dismiss_late(self, launchers: set[str], reason: str, code: int) -> None:
-        """Who was started in these pods and says so from now on, or does not get so far: nobody else would have it leave."""
-        roster, pods = self._roster, self._means.pods
-        killed: set[str] = set()
-        while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
-            late = [*roster.starting.values(), *roster.all_backups]
-            roster.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
-            for process in here:
-                if not (process.HasField("ended") or process.process in killed or roster.knows(process.process)):
-                    killed.add(process.process)
-                    pods.kill(process.process, reason)
-            await asyncio.sleep(LOOK_SECONDS)
+        self._start(procedures.dismiss_late(roster, pods, reason, code))
 
     # Losses.
 
@@ -306,7 +292,7 @@ class Conductor:
         try:
             await Repair(self._roster, await self._means.store, successors, self._means.rebuild_timeout).run()
         except CannotRepair as error:
-            self._end_training(str(error))
+            self._end_training(str(error), futile=isinstance(error, LoopsDiffer))
         except Exception:
             self._end_training("the repair failed")  # no rank waits for ever
             raise
@@ -316,9 +302,19 @@ class Conductor:
             if (standing := self._roster.standing) is not None and not self._roster.vacant:
                 self.stands(standing)
 
-    def _end_training(self, reason: str) -> None:
+    def _break_off(self) -> None:
+        if not self._mends:
+            self._start(self._stand())
+
+    async def _stand(self) -> None:
+        try:
+            await stand(self._roster)
+        except LoopsDiffer as error:
+            self._end_training(str(error))
+
+    def _end_training(self, reason: str, *, futile: bool = False) -> None:
         if self._alone is not None:
-            self._alone.give_up(reason)
+            self._alone.give_up(reason, futile=futile)
             return
         log.error("training cannot go on", extra={"reason": reason})
         self._dismiss(reason, FAILED_CODE)

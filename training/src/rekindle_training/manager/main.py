@@ -19,6 +19,7 @@ import grpc
 from rekindle_training import logs, wire
 from rekindle_training.environment import EnvironmentIncomplete, ManagerEnvironment
 from rekindle_training.injection import Injection, InjectionInvalid
+from rekindle_training.launcher import titles
 from rekindle_training.manager.conductor import Conductor
 from rekindle_training.manager.gateway import Gateway
 from rekindle_training.manager.hot_switch import Means
@@ -44,11 +45,13 @@ PORTS_TRIED = 20
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logs.configure("rekindle-manager")
+    if arguments.standalone:
+        titles.show("manager")
     try:
         environment = ManagerEnvironment.read(standalone=arguments.standalone, port=arguments.port)
         injection = Injection.read()
     except (EnvironmentIncomplete, InjectionInvalid) as error:
-        print(f"rekindle-manager: {error}", file=sys.stderr)  # noqa: T201  # a usage error is for people
+        logs.say(f"rekindle-manager: {error}")
         return 2
     return asyncio.run(_run(arguments, environment, injection))
 

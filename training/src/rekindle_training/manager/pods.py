@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart, Take
+from rekindle_wire.training_pb2 import Decides, End, PodOrder, PodState, ProcessState, Replace, Restart, Take, Trains
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ class Pods:
         """`decides`: launchers are told that they wait for orders when a rank has ended, which those of a job without a control
         plane do anyway."""
         self._decides = decides
+        self._trains: PodOrder | None = None
+        """What launchers are told once training has made a step."""
         self._released: dict[str, PodOrder] = {}
         """By their names: pods for which nothing will be decided."""
         self.on_change: Callable[[], None] = lambda: None
@@ -51,7 +53,7 @@ class Pods:
         self._pods.append(pod)
         if self._decides:
             pod.outbox.put_nowait(PodOrder(decides=Decides()))
-        for order in self._orders.values():
+        for order in [*self._orders.values(), *([self._trains] if self._trains else [])]:
             pod.outbox.put_nowait(order)
         return pod
 
@@ -113,14 +115,20 @@ class Pods:
         """The process ends where it is."""
         self._order(identity, PodOrder(end=End(process=identity, reason=reason)))
 
-    def restart(self, reason: str, *, untrained: bool) -> None:
+    def restart(self, reason: str, *, futile: bool) -> None:
         """All ranks begin again, as long as restarts are left; otherwise the job ends.
 
         Args:
-            untrained: no step was completed since they began.
+            futile: the job ends, since it would come to the same end again.
         """
         for pod in self._pods:
-            self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, untrained=untrained)))
+            self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, futile=futile)))
+
+    def train(self) -> None:
+        """Launchers are told that a step was completed since all ranks began together."""
+        self._trains = PodOrder(trains=Trains(restarts=self.restarts))
+        for pod in self._pods:
+            pod.outbox.put_nowait(self._trains)
 
     def keep(self) -> None:
         """It is not decided yet what follows an end: the pods go on waiting."""

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.pods import Pods
+from rekindle_training.manager.rank_process import RankProcess, launcher_of
 from rekindle_training.manager.roster import Members, Roster
 from rekindle_training.manager.store import Store
+from rekindle_training.manager.watch import LOOK_SECONDS
 from rekindle_wire.training_pb2 import Hold, ManagerMessage, PauseAt, RankMessage, Rebuild, Resume, Stand, Standing, Transfer
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,20 @@ async def turn_away(roster: Roster, reason: str) -> None:
     while True:
         await roster.until(lambda: any(not backup.dismissed for backup in roster.all_backups))
         roster.dismiss([backup for backup in roster.all_backups if not backup.dismissed], reason)
+
+
+async def dismiss_late(roster: Roster, pods: Pods, reason: str, code: int) -> None:
+    """Processes that were started in the pods of now, and say so later or not at all: nobody else would have them leave."""
+    launchers = {launcher_of(process.process) for process in pods.processes}
+    killed: set[str] = set()
+    while here := [process for process in pods.processes if launcher_of(process.process) in launchers]:
+        late = [*roster.starting.values(), *roster.all_backups]
+        roster.dismiss([process for process in late if launcher_of(process.identity) in launchers], reason, code)
+        for process in here:
+            if not (process.HasField("ended") or process.process in killed or roster.knows(process.process)):
+                killed.add(process.process)
+                pods.kill(process.process, reason)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def resume(roster: Roster) -> dict[int, RankMessage]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from rekindle_wire.training_pb2 import Hello, Leave, ManagerMessage, RankMessage, Standing
+from rekindle_wire.training_pb2 import Hello, Leave, Leaving, ManagerMessage, RankMessage, Standing
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,12 @@ class RankProcess:
         self.role = hello.role
         self.generation = 0
         self.step = hello.step
+        self.begun = 0
+        """The step that it executes, or the last completed one."""
         self.collectives = 0
         """Begun in this generation."""
+        self.leaving: Leaving | None = None
+        """What it said in this generation at the end of its loop."""
         self.paused = hello.paused
         self.maintenance: str | None = None
         """For which attempt of one it is paused; None: it is not, or for a hot switch."""
@@ -60,7 +64,7 @@ class RankProcess:
         """What it said then."""
         self.stood_unasked = False
         self.finished = False
-        """It said goodbye: its training is complete."""
+        """It said goodbye."""
         self.dismissed = False
         """It was told to leave."""
         self.lost = False
@@ -152,7 +156,10 @@ class RankProcess:
     def _note(self, kind: str, message: RankMessage) -> None:
         match kind:
             case "heartbeat":
-                self.step, self.collectives = message.heartbeat.step, message.heartbeat.collectives
+                beat = message.heartbeat
+                self.step, self.begun, self.collectives = beat.step, beat.begun, beat.collectives
+            case "leaving":
+                self.leaving = message.leaving
             case "paused":
                 self.step, self.paused = message.paused.step, True
             case "stepped":
@@ -160,6 +167,7 @@ class RankProcess:
                 self.stepped, self.steps_lost = message.stepped.step, message.stepped.steps_lost
             case "goodbye":
                 self.finished = True
+                self.leaving = self.leaving or Leaving(step=message.goodbye.step, total=message.goodbye.total)
             case "standing":
                 self.step, self.paused, self.stands = message.standing.step, False, True
                 self.standing, self.stood_unasked = message.standing, "standing" not in self._unanswered

@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rekindle_training.manager import procedures
+from rekindle_training.manager.loop_ends import uneven
 from rekindle_training.manager.procedures import NoReplica, Plan
 from rekindle_training.manager.rank_process import RankLost, RankProcess, RebuildFailed, StepFailed, launcher_of
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.store import Store
-from rekindle_training.manager.successors import CannotRepair, Nobody
+from rekindle_training.manager.successors import CannotRepair, LoopsDiffer, Nobody
 from rekindle_wire.training_pb2 import Standing
 
 log = logging.getLogger(__name__)
@@ -62,13 +63,22 @@ async def stand(roster: Roster) -> dict[int, Standing]:
     """Where all that live stand, also when one of them ends meanwhile.
 
     Raises:
-        CannotRepair: some have left the loop.
+        CannotRepair: some have left the loop for good.
+        LoopsDiffer: others wait for one that has left its loop, in a step that it does not do.
     """
     while True:
         if done := sorted(rank for rank, member in roster.members.items() if member.finished):
-            raise CannotRepair(f"training is complete on ranks {done}, and not on all")
+            _refuse_uneven(roster)
+            raise CannotRepair(f"training has ended on ranks {done}, and not on all")
         with contextlib.suppress(RankLost):
-            return await procedures.stand(roster)
+            standing = await procedures.stand(roster)
+            _refuse_uneven(roster)
+            return standing
+
+
+def _refuse_uneven(roster: Roster) -> None:
+    if reason := uneven(roster):
+        raise LoopsDiffer(reason)
 
 
 def _reaches(at: Standing, step: int) -> bool:

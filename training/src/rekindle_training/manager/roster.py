@@ -43,6 +43,8 @@ class Roster:
         """Members were met that do not belong to one generation: whoever led them to the next one did not live to its end."""
         self.stepped = False
         """A step was completed since all began together."""
+        self.on_first_step: Callable[[], None] = lambda: None
+        """Hears of the first one."""
         self.members: Members = {}
         self.starting: Members = {}
         self.all_backups: list[RankProcess] = []
@@ -159,6 +161,7 @@ class Roster:
         self.members = dict(members)
         for process in members.values():
             process.generation, process.stepped, process.stands, process.stranded = self.generation, 0, False, False
+            process.leaving = None
             self._trained.add(process.identity)
             self._forget(process)
         self._change()
@@ -199,7 +202,9 @@ class Roster:
         if message.generation != process.generation:
             return
         process.hear(kind, message)
-        self.stepped |= kind == "stepped"
+        if kind == "stepped" and not self.stepped:
+            self.stepped = True
+            self.on_first_step()
         if kind == "standing" and self.members.get(process.rank) is process:
             for member in self.members.values():
                 member.completes_no_step(StepFailed(f"rank {process.rank}: {message.standing.reason or LOST_OTHERS}"))

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 from rekindle_training.manager import watch
+from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
@@ -27,11 +28,13 @@ class Standalone:
         """
         self._roster, self._pods, self._repair = roster, pods, repair
         self._watch = Watch(patience, self._kill)
+        self._ends = LoopEnds(roster, patience, self._break_off)
         self._considering: asyncio.Task[None] | None = None
         self._restarts = 0
         self.given_up = False
         """All ranks are to begin again, or to end."""
         roster.lives = pods.vouches_for
+        roster.on_first_step = pods.train
         pods.on_change = self._changed
 
     @property
@@ -44,18 +47,21 @@ class Standalone:
         if self._considering is None and not self.given_up:
             self._considering = asyncio.create_task(self._look_at_losses())
 
-    def give_up(self, reason: str) -> None:
-        """Only the last checkpoint is left to go on from."""
+    def give_up(self, reason: str, *, futile: bool = False) -> None:
+        """Only the last checkpoint is left to go on from; `futile`: not even that."""
         if self.given_up:
             return
         self.given_up = True
         log.error("training cannot go on", extra={"reason": reason})
-        roster, pods = self._roster, self._pods
-        pods.restart(reason, untrained=not (roster.stepped or roster.took_over or pods.succeeds))
+        self._pods.restart(reason, futile=futile)
 
     async def watch(self) -> None:
         """Who holds training up is ended, and replaced as one that ended by itself. Never returns."""
-        await watch.keep(self._watch, self._roster, self._pods)
+        await watch.keep(self._watch, self._ends, self._roster, self._pods)
+
+    def _break_off(self) -> None:
+        if not self.given_up:
+            self._repair()
 
     def _changed(self) -> None:
         for process in self._pods.processes:

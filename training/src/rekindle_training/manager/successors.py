@@ -20,6 +20,10 @@ class CannotRepair(Exception):
     """Only the last checkpoint is left to go on from; the message says why."""
 
 
+class LoopsDiffer(CannotRepair):
+    """The script does not do the same steps on all ranks, and would not after a restart."""
+
+
 class NotReplaced(CannotRepair):
     """A rank is gone that nobody replaces here."""
 

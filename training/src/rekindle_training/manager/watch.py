@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
+from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.rank_process import RankProcess
 from rekindle_training.manager.roster import Roster
@@ -31,16 +32,17 @@ LEARNT = 5
 """Nobody is taken for stuck before all have stood this many times longer than they ever did and went on."""
 
 
-async def keep(watch: "Watch", roster: Roster, pods: Pods) -> None:
+async def keep(watch: "Watch", ends: LoopEnds, roster: Roster, pods: Pods) -> None:
     """Never returns."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         look(watch, roster, pods)
+        ends.look()
 
 
 def look(watch: "Watch", roster: Roster, pods: Pods) -> None:
     watch.look_at_stopped(stopped(roster, pods))
-    if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
+    if roster.training and not roster.vacant and not any(member.leaving for member in roster.members.values()):
         watch.look({rank: _progress(member) for rank, member in roster.members.items()})
     else:
         watch.rest()

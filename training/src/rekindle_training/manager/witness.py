@@ -5,8 +5,10 @@ The conductor reports it. Without a launcher that speaks, a process is lost when
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from rekindle_training.manager import watch
+from rekindle_training.manager.loop_ends import LoopEnds
 from rekindle_training.manager.pods import Pods
 from rekindle_training.manager.roster import Roster
 from rekindle_training.manager.watch import Watch
@@ -21,10 +23,14 @@ MEET_SECONDS = 2.0
 class Witness:
     """Of one job."""
 
-    def __init__(self, roster: Roster, pods: Pods, patience: float) -> None:
-        """`patience`: as of `Watch`."""
+    def __init__(self, roster: Roster, pods: Pods, patience: float, break_off: Callable[[], None]) -> None:
+        """Args:
+        patience: as of `Watch`.
+        break_off: ends what goes on between the ranks, so that all say where they stand.
+        """
         self._roster, self._pods = roster, pods
         self._watch = Watch(patience, self._lose)
+        self._ends = LoopEnds(roster, patience, break_off)
         self._useless: set[str] = set()
         """Processes whose end concerns their own pod only."""
         roster.lives = pods.vouches_for
@@ -32,7 +38,7 @@ class Witness:
 
     async def watch(self) -> None:
         """Never returns."""
-        await watch.keep(self._watch, self._roster, self._pods)
+        await watch.keep(self._watch, self._ends, self._roster, self._pods)
 
     def _look_at_ends(self) -> None:
         for process in list(self._pods.processes):

@@ -104,6 +104,16 @@ class Gate:
         return self._completed
 
     @property
+    def begun(self) -> int:
+        """The step that is being executed, or the last completed one at a boundary."""
+        return self._begun
+
+    @property
+    def total(self) -> int:
+        """The last step of the loop; 0 when no loop has said it."""
+        return self._total
+
+    @property
     def is_asked_to_join(self) -> bool:
         """A generation that the loop has not turned to yet."""
         return self._join is not None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import grpc
 
-from rekindle_training import wire
+from rekindle_training import logs, wire
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Check, Gate, Join, Switch
 from rekindle_wire import PROTOCOL
@@ -25,6 +25,7 @@ from rekindle_wire.training_pb2 import (
     Held,
     Hello,
     Leave,
+    Leaving,
     LinkSwitched,
     ManagerMessage,
     Paused,
@@ -76,6 +77,8 @@ class Processor:
         self._outbox: _Outbox = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._statement: RankMessage | None = None
+        self._leaving: Leaving | None = None
+        """What was said in this generation at the end of the loop."""
         self._steps_lost = 0
         self._owes_step = True
         self._maintenance: str | None = None
@@ -85,11 +88,19 @@ class Processor:
         self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
 
     def start(self) -> None:
+        logs.configure_rank(self._environment.rank)
         self._thread.start()
+
+    def leave(self) -> None:
+        """Says that the loop is over, before this rank meets the others for the last time: some may not come."""
+        with self._lock:
+            gate = self._gate
+            self._leaving = Leaving(step=gate.completed, total=gate.total, collectives=self._communicator.begun())
+            self._outbox.put(RankMessage(generation=self.generation, leaving=self._leaving))
 
     def end(self) -> None:
         """Says goodbye and waits until the manager has heard it."""
-        self._state(RankMessage(goodbye=Goodbye()))
+        self._state(RankMessage(goodbye=Goodbye(step=self._gate.completed, total=self._gate.total)))
         self._ended.wait(GOODBYE_SECONDS)
 
     # What the training loop reports.
@@ -97,7 +108,7 @@ class Processor:
     def joined(self, generation: int) -> None:
         with self._lock:
             self.generation = generation
-            self._statement = None
+            self._statement = self._leaving = None
             self._owes_step = True
 
     def paused(self, step: int, own_state: bytes, replicas: Iterable[int]) -> None:
@@ -113,6 +124,7 @@ class Processor:
 
     def standing(self, standing: Standing, generation: int) -> None:
         """`generation` is the one that has failed."""
+        self._outbox.put(self._heartbeat())
         self._state(RankMessage(generation=generation, standing=standing))
 
     def lost_steps(self, count: int) -> None:
@@ -141,7 +153,9 @@ class Processor:
         address = f"{self._environment.master_addr}:{self._environment.master_port}"
         with grpc.insecure_channel(address, options=list(wire.CLIENT)) as channel:
             stub = RanksStub(channel)
+            silence = wire.Silence(channel, address)
             while not self._ended.is_set():
+                silence.begin()
                 try:
                     self._converse(stub)
                 except grpc.RpcError as error:
@@ -168,6 +182,8 @@ class Processor:
             outbox.put(RankMessage(generation=self.generation, hello=self._hello(paused)))
             if self._statement is not None:
                 outbox.put(self._statement)
+            if self._leaving is not None:
+                outbox.put(RankMessage(generation=self.generation, leaving=self._leaving))
             if not paused:
                 self._owes_step = True
             self._outbox = outbox
@@ -192,13 +208,17 @@ class Processor:
             try:
                 message = outbox.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
-                beat = Heartbeat(step=self._gate.completed, collectives=self._communicator.begun())
-                message = RankMessage(generation=self.generation, heartbeat=beat)
+                message = self._heartbeat()
             if message is None:
                 return
             yield message
             if message.HasField("goodbye"):
                 return
+
+    def _heartbeat(self) -> RankMessage:
+        gate = self._gate
+        beat = Heartbeat(step=gate.completed, collectives=self._communicator.begun(), begun=gate.begun)
+        return RankMessage(generation=self.generation, heartbeat=beat)
 
     def _obey(self, message: ManagerMessage) -> None:
         if message.generation < self.generation:

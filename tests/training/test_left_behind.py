@@ -1,0 +1,239 @@
+"""What a rank has started ends with it, and a pod survives the end of the process that makes all others."""
+
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.training.job import children
+from tests.training.standalone import Standalone, last_words
+from tests.training.test_standalone import Undisturbed, found, undisturbed
+
+__all__ = ["found", "undisturbed"]
+
+NO_TORCH = """
+import os, signal, subprocess, sys, time
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())
+
+def wait_for(name):
+    while not os.path.exists(os.path.join(os.environ["REKINDLE_JOB_DIR"], name)):
+        time.sleep(0.01)
+
+rank, life = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+"""
+FAMILY = (
+    NO_TORCH
+    + """
+# In a session of its own; an orphan; an orphan in a session of its own, without the rank's environment.
+say(f"child {rank} {subprocess.Popen(['sleep', '1000'], start_new_session=True).pid}")
+say(f"child {rank} " + subprocess.run("sleep 1000 >/dev/null & echo $!", shell=True, stdout=subprocess.PIPE, text=True).stdout)
+orphan = subprocess.run("setsid sh -c 'sleep 1000 >/dev/null & echo $!'", shell=True, stdout=subprocess.PIPE, text=True, env={})
+say(f"child {rank} " + orphan.stdout)
+"""
+)
+WORKERS = """
+import torch, torch.multiprocessing
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    batches = iter(DataLoader(TensorDataset(torch.arange(8)), num_workers=1, multiprocessing_context="forkserver"))
+    say(f"batch {next(batches)}")
+    for child in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+        say(f"child {rank} {child}")
+        for grandchild in open(f"/proc/{child}/task/{child}/children").read().split():
+            say(f"child {rank} {grandchild}")
+    say(f"ready {rank} {os.getpid()}")
+    time.sleep(1000)
+"""
+WAITS = "\nsay(f'ready {rank} {os.getpid()}')\n"
+
+
+def pids(alone: Standalone, word: str, rank: int) -> list[int]:
+    return [int(pid) for pid in re.findall(rf"^{word} {rank} (\d+)$", alone.printed, re.MULTILINE)]
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "rank.py").write_text(text)
+    return str(folder / "rank.py")
+
+
+async def gone(*processes: psutil.Process) -> bool:
+    """All of them, in a moment."""
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=10)
+    return not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+async def ready(alone: Standalone, *ranks: int) -> dict[int, list[psutil.Process]]:
+    """What each of these ranks has started."""
+    for rank in ranks:
+        await alone.prints(f"ready {rank}")
+    return {rank: [psutil.Process(pid) for pid in pids(alone, "child", rank)] for rank in ranks}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+async def test_what_a_killed_rank_has_started_ends_with_it(method: str, alone: Standalone, tmp_path: Path) -> None:
+    """Also what has left its session, its parent or its environment; what another rank has started lives on."""
+    text = FAMILY + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
+    launcher = await alone.start(f"--start-method={method}", script=script(tmp_path, text), ranks=2)
+    started = await ready(alone, 0, 1)
+    assert len(started[0]) == 3
+    os.kill(pids(alone, "ready", 0)[0], signal.SIGKILL)
+    assert await gone(*started[0])
+    assert [process.status() for process in started[1]] == [psutil.STATUS_SLEEPING] * 3
+    launcher.kill()
+    assert await gone(*started[1])
+
+
+async def test_workers_and_their_server_end_with_their_rank(alone: Standalone, tmp_path: Path) -> None:
+    """Those of a data loader that is not forked: the server, its workers and what looks after their resources."""
+    await alone.start(script=script(tmp_path, NO_TORCH + WORKERS), ranks=1)
+    started = (await ready(alone, 0))[0]
+    assert len(started) >= 3
+    os.kill(pids(alone, "ready", 0)[0], signal.SIGKILL)
+    assert await gone(*started)
+
+
+@pytest.mark.parametrize("victim", ["launcher", "zygote"])
+async def test_nothing_is_left_of_a_pod_that_is_killed(victim: str, alone: Standalone, tmp_path: Path) -> None:
+    """Neither of its processes, nor of theirs, whichever of the two that hold them is killed."""
+    launcher = await alone.start(script=script(tmp_path, FAMILY + WAITS + "time.sleep(1000)"), ranks=1)
+    started = (await ready(alone, 0))[0]
+    (zygote,) = children(launcher.pid)
+    processes = [psutil.Process(pid) for pid in (zygote, *children(zygote))]
+    os.kill(launcher.pid if victim == "launcher" else zygote, signal.SIGKILL)
+    assert await gone(*processes, *started)
+
+
+async def test_what_a_rank_leaves_behind_that_ended_well_is_left_alone(alone: Standalone, tmp_path: Path) -> None:
+    """As with torchrun: an upload goes on, for instance."""
+    await alone.run(script=script(tmp_path, FAMILY), ranks=1)
+    left = [psutil.Process(pid) for pid in pids(alone, "child", 0)]
+    assert [process.status() for process in left] == [psutil.STATUS_SLEEPING] * 3
+    for process in left:
+        process.kill()
+
+
+# The process that makes all others.
+
+
+async def test_a_job_whose_zygote_is_killed_before_its_first_step_begins_again(alone: Standalone, tmp_path: Path) -> None:
+    """Nothing is lost with that, and --max-restarts is not used."""
+    text = NO_TORCH + WAITS + "time.sleep(1000) if life == '0' else sys.exit(0)"
+    launcher = await alone.start(script=script(tmp_path, text), ranks=2)
+    await ready(alone, 0, 1)
+    os.kill(children(launcher.pid)[0], signal.SIGKILL)
+    assert await launcher.code() == 0
+    assert "the zygote ended, and all processes of the pod with it, starting another one" in alone.printed
+
+
+@pytest.mark.parametrize("flags", [["--spares=1"], []], ids=["beside a spare", "without spares"])
+async def test_a_job_whose_zygote_is_killed_goes_on_at_its_checkpoint(
+    flags: list[str], alone: Standalone, undisturbed: Undisturbed
+) -> None:
+    """As often as --max-restarts allows, to the bits of an undisturbed run."""
+    launcher = await alone.start("--max-restarts=1", *flags, EVERY="2", PACE_MS="50")
+    await alone.prints("progress step=1")
+    async with asyncio.timeout(60):
+        while not list(alone.folder.glob("checkpoints/step-*")):
+            await asyncio.sleep(0.01)
+    os.kill(children(launcher.pid)[0], signal.SIGKILL)
+    assert await launcher.code() == 0
+    assert "all ranks begin again at the last checkpoint" in alone.printed
+    assert last_words(alone.printed) == await undisturbed()
+
+
+async def test_a_job_whose_zygote_is_killed_and_that_may_not_begin_again_ends_with_a_reason(alone: Standalone) -> None:
+    """The exit code is that of its ranks, which were killed with it."""
+    launcher = await alone.start(PACE_MS="100")
+    steps = alone.folder / "steps" / "rank-00000.jsonl"
+    async with asyncio.timeout(60):
+        while not steps.exists() or len(steps.read_text().splitlines()) < 6:
+            await asyncio.sleep(0.01)
+    os.kill(children(launcher.pid)[0], signal.SIGKILL)
+    assert await launcher.code() == 128 + signal.SIGKILL
+    assert re.search(r"training ends reason=rank \d ended with -9, and no other one trains restarts=0", alone.printed)
+
+
+# Spares.
+
+
+async def test_a_spare_that_is_killed_while_it_waits_is_followed_by_another_one(alone: Standalone, tmp_path: Path) -> None:
+    """In a moment, and not at the next fault."""
+    text = "import os\nos.write(1, f'spare {os.getpid()}\\n'.encode())\n" + NO_TORCH + WAITS + "wait_for('ends')"
+    launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
+    await alone.prints("a spare waits")
+    (spare,) = set(map(int, re.findall(r"^spare (\d+)$", alone.printed, re.MULTILINE))) - set(pids(alone, "ready", 0))
+    os.kill(spare, signal.SIGKILL)
+    await alone.prints("a spare ended before it was needed, starting another one code=-9")
+    async with asyncio.timeout(60):
+        while alone.printed.count("a spare waits") < 2:
+            await asyncio.sleep(0.01)
+    (alone.folder / "ends").touch()
+    assert await launcher.code() == 0
+
+
+async def test_spares_that_fail_again_and_again_are_given_up(alone: Standalone, tmp_path: Path) -> None:
+    """With the code of the last one; the job goes on without."""
+    text = 'import os, sys\nif b"RANK" not in os.environ._data:\n    sys.exit(5)\n' + NO_TORCH + "wait_for('ends')"
+    launcher = await alone.start("--spares=1", script=script(tmp_path, text), ranks=1, LIMITS="launcher.pod.SPARE_SECONDS=0.1")
+    await alone.prints("a spare ended before it was needed, and is not replaced code=5")
+    assert alone.printed.count("a spare ended before it was needed, starting another one code=5") == 3
+    (alone.folder / "ends").touch()
+    assert await launcher.code() == 0
+
+
+# Processes of the script's own.
+
+MAKES = """
+import os, sys, torch, torch.multiprocessing
+from torch.utils.data import DataLoader, TensorDataset
+import rekindle_training
+
+def help(index, text):
+    os.write(1, f"{text} {index}\\n".encode())
+
+def train(_index=0):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rekindle_training.session(model, optimizer, checkpoint_every=0) as training:
+        for step in training.steps(1):
+            with step:
+                if sys.argv[1] == "helpers":
+                    torch.multiprocessing.spawn(help, ("helped",), nprocs=2)
+                elif sys.argv[1] in ("forkserver", "spawn", "fork"):
+                    data = TensorDataset(torch.arange(4))
+                    batches = DataLoader(data, num_workers=1, multiprocessing_context=sys.argv[1])
+                    help(len(list(batches)), "batches")
+                model(torch.ones(2)).sum().backward()
+                optimizer.step()
+
+if __name__ == "__main__":
+    if sys.argv[1] == "ranks":
+        torch.multiprocessing.spawn(train, nprocs=2)
+    else:
+        train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("makes", "said"),
+    [("helpers", "helped 1"), ("forkserver", "batches 4"), ("spawn", "batches 4"), ("fork", "batches 4")],
+)
+async def test_a_rank_makes_processes_in_every_way(makes: str, said: str, alone: Standalone, tmp_path: Path) -> None:
+    """Whether by torch's `spawn` or by a data loader, and in whichever context."""
+    await alone.start("--spares=1", script=script(tmp_path, MAKES.replace("sys.argv[1]", repr(makes))), ranks=1)
+    assert await alone.started[0].code() == 0
+    assert said in alone.printed
+    assert "training is complete" in alone.printed
+
+
+async def test_a_script_that_starts_its_ranks_itself_is_refused(alone: Standalone, tmp_path: Path) -> None:
+    """The launcher has started them."""
+    printed = await alone.run(code=1, script=script(tmp_path, MAKES.replace("sys.argv[1]", repr("ranks"))), ranks=1)
+    assert "this process was made by rank 0 and is none itself: `rekindle-train --nproc-per-node N` starts the ranks" in printed

@@ -1,0 +1,65 @@
+"""Where the job's manager listens: one address for ranks, launcher and manager. Used by `arguments.py`."""
+
+import argparse
+import contextlib
+import socket
+from collections.abc import Mapping
+
+from rekindle_training import names
+from rekindle_training.launcher.flags import UsageInvalid
+
+HERE = "127.0.0.1"
+"""Address of a manager that the launcher starts itself: its ranks are on the same machine."""
+LOOPBACK = (HERE, "localhost", "::1")
+
+
+def meeting_point(given: argparse.Namespace, environment: Mapping[str, str], *, standalone: bool) -> tuple[str, int]:
+    """Returns host and port of the manager.
+
+    Standalone they are not the user's choice (port 0: any), and flags that name this machine say the same; MASTER_ADDR is not
+    read, as by torchrun. In a cluster its word goes before flags that a start command brought along from torchrun.
+
+    Raises:
+        UsageInvalid: a port that is none, or, standalone, an address of another machine.
+    """
+    flag, host, port = _of_flags(given)
+    if standalone:
+        _check_port(port, lowest=0)
+        if not (given.standalone or _is_here(host)):
+            raise UsageInvalid(
+                f"{flag} {host}: this machine has no such name or address, and a job without {names.JOB_ID} runs on one machine; "
+                f"accepted are its own, or leave {flag} out"
+            )
+        return HERE, 0
+    port = environment.get(names.MASTER_PORT) or port
+    _check_port(port, lowest=1)
+    return environment.get(names.MASTER_ADDR) or host, int(port)
+
+
+def _of_flags(given: argparse.Namespace) -> tuple[str, str, str]:
+    """Returns the flag, host and port."""
+    if not given.rdzv_endpoint:
+        return "--master-addr", given.master_addr.strip("[]"), given.master_port
+    host, _, port = given.rdzv_endpoint.rpartition(":") if ":" in given.rdzv_endpoint else (given.rdzv_endpoint, "", "")
+    return "--rdzv-endpoint", host.strip("[]") or given.master_addr, port or given.master_port
+
+
+def _check_port(port: str, *, lowest: int) -> None:
+    if not port.isdigit() or not lowest <= int(port) < 65536:
+        raise UsageInvalid(f"--master-port {port}: accepted is a port from {lowest} to 65535")
+
+
+def _is_here(host: str) -> bool:
+    if host in (*LOOPBACK, socket.gethostname()):
+        return True
+    with contextlib.suppress(OSError, UnicodeError):
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        return any(_can_listen(family, address) for family, _, _, _, address in found)
+    return False
+
+
+def _can_listen(family: int, address: object) -> bool:
+    with contextlib.suppress(OSError), socket.socket(family) as probe:
+        probe.bind(address)  # type: ignore[arg-type]  # as `getaddrinfo` gave it
+        return True
+    return False

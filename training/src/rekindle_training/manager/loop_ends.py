@@ -1,0 +1,87 @@
+"""Finds loops of different lengths: a rank is at the end of its loop, and others wait for it in a step that it does not do.
+
+The conductor then breaks off what goes on between the ranks, so that all say where they stand, and `repair.py` asks `uneven`
+what to make of it. A rank that only takes long to come to its end is not harmed by that.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from rekindle_training.manager.rank_process import RankProcess
+from rekindle_training.manager.roster import Roster
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 2.0
+"""Two heartbeats: ranks that have begun a collective more than the one that left, and do not go on, wait for it."""
+
+Progress = dict[int, tuple[int, int, int]]
+"""Completed steps, the step that is executed and collectives, by rank."""
+
+
+def uneven(roster: Roster) -> str:
+    """Returns which rank left its loop behind which step, and who waits for it in which one; empty: no such rank is known."""
+    left = {rank: member.leaving for rank, member in roster.members.items() if member.leaving is not None}
+    if not left:
+        return ""
+    rank = min(left, key=lambda rank: left[rank].step)
+    step, total = left[rank].step, left[rank].total
+    others = {other: member.begun for other, member in _in_their_loops(roster).items() if member.begun > step}
+    if not others:
+        return ""
+    return (
+        f"rank {rank} left its loop behind step {step} of {total}, and ranks {sorted(others)} wait for it in step "
+        f"{min(others.values())}: all ranks have to do the same steps, and a loader may be a batch shorter on one rank"
+    )
+
+
+def say(roster: Roster) -> None:
+    """Logs how training has ended, once all ranks have ended well."""
+    ends: dict[tuple[int, int], list[int]] = {}
+    for rank, member in sorted(roster.members.items()):
+        if member.leaving is not None:
+            ends.setdefault((member.leaving.step, member.leaving.total), []).append(rank)
+    if ends and all(step >= total > 0 for step, total in ends):
+        log.info("training is complete")
+    for (step, total), ranks in ends.items():
+        if step < total:
+            log.warning("training ended before its last step", extra={"step": step, "total": total, "ranks": ranks})
+    if not any(total for _, total in ends):
+        log.info("training ended, no loop of a session has counted its steps")
+
+
+def _in_their_loops(roster: Roster) -> dict[int, RankProcess]:
+    return {rank: member for rank, member in roster.members.items() if member.leaving is None and not member.lost}
+
+
+class LoopEnds:
+    """Ends of the loops of one job. `look` is called every half a second."""
+
+    def __init__(
+        self, roster: Roster, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args:
+        patience: seconds after which ranks that have begun no further collective are asked as well; 0: never.
+        cut: breaks off what goes on between the ranks.
+        """
+        self._roster, self._patience, self._cut, self._clock = roster, patience, cut, clock
+        self._progress: Progress = {}
+        self._since = clock()
+
+    def look(self) -> None:
+        members = _in_their_loops(self._roster)
+        left = [member.leaving for member in self._roster.members.values() if member.leaving is not None]
+        able = all(member.connected and not (member.stands or member.paused) for member in members.values())
+        progress = {rank: (member.step, member.begun, member.collectives) for rank, member in members.items()}
+        if not left or not members or not able or progress != self._progress:
+            self._progress, self._since = progress if able else {}, self._clock()
+            return
+        began_more = any(collectives > min(one.collectives for one in left) for _, _, collectives in progress.values())
+        limit = QUIET_SECONDS if began_more else self._patience
+        if limit and self._clock() - self._since > limit:
+            self._since = self._clock()
+            log.warning(
+                "some ranks have left their loops, the others are asked where they stand", extra={"others": sorted(members)}
+            )
+            self._cut()
