@@ -50,6 +50,8 @@ class RankEnvironment:
     """A name that no other process of the job has."""
     own_state: int | None
     """Descriptor of the memory in which it leaves what only it has; None: of no use."""
+    pod_memory: int | None = None
+    """Descriptor of the memory that the ranks of the pod share; None: they share none."""
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
 
@@ -70,6 +72,7 @@ class RankEnvironment:
             tamper=source.get(names.TAMPER, ""),
             process=_text(source, names.PROCESS),
             own_state=_number(source, names.OWN_STATE) if source.get(names.OWN_STATE) else None,
+            pod_memory=_number(source, names.POD_MEMORY) if source.get(names.POD_MEMORY) else None,
             links=_links(source.get(names.LINKS, "")),
         )
 

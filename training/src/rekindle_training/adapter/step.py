@@ -14,11 +14,13 @@ from typing import Any, Self, cast
 
 import torch
 
-from rekindle_training.adapter import communicator
+from rekindle_training.adapter import agreement, communicator
+from rekindle_training.adapter.agreement import Kind, RanksDiffer
 from rekindle_training.adapter.boundary import Boundary, CannotGoBack
 from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
@@ -62,6 +64,7 @@ class _Attempt:
     given_up: bool = False
     failed: bool = False
     interrupted: bool = False
+    refused: RanksDiffer | None = None
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
@@ -183,7 +186,10 @@ class Attempts:
         if error is not None and not isinstance(error, FAILURES):
             self._interrupt(error)
             return False
-        done = error is None and (self._now.agreed or self._agree())
+        done = error is None and (self._now.agreed or self._agree(Kind.END))
+        if self._now.refused is not None:  # also where the script caught it
+            self._interrupt(self._now.refused)
+            raise self._now.refused
         self._now.inside = False
         if done:
             self._tell_update()
@@ -218,30 +224,36 @@ class Attempts:
     # Before the update.
 
     def before_update(self, *_: object) -> None:
-        """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not."""
-        if self._now.inside and not self._now.agreed and not self._agree():
+        """Returns when all ranks have all gradients of this step; raises StepRepeated where they have not, and RanksDiffer where
+        some do not update."""
+        if self._now.inside and not self._now.agreed and not self._agree(Kind.UPDATE):
+            if self._now.refused is not None:
+                raise self._now.refused
             raise StepRepeated(f"step {self._now.number} is repeated")
 
-    def _agree(self) -> bool:
+    def _agree(self, kind: Kind) -> bool:
         """Whether all ranks have all gradients of this step; waits for the manager's word where this rank cannot tell."""
         if not self._now.given_up:
             self._boundary.notice_gradients()
             self._now.own_before_update = self._rank.trained.take_own()
             left = pickle.dumps(self._now.own_before_update)
             self._rank.legacy.leave(self._now.number, left)
-            self._now.agreed = self._all_say_so(left) or self._manager_says_so()
+            self._now.agreed = self._all_say_so(kind, left) or (self._now.refused is None and self._manager_says_so())
             self._now.given_up = not self._now.agreed
             if self._now.agreed:
                 self._rank.wrappers.agreed()
         return self._now.agreed
 
-    def _all_say_so(self, own: bytes) -> bool:
+    def _all_say_so(self, kind: Kind, own: bytes) -> bool:
         if self._rank.gate.broken:
             return False
         try:
             self._rank.wrappers.settle()
             self._rank.buddy.exchange(self._now.number, own)
-            self._rank.communicator.agree()
+            self._rank.communicator.agree(agreement.word(self._now.number, kind))
+        except Disagreement as found:
+            self._now.refused = agreement.explained(found)
+            return False
         except RuntimeError as error:
             self._note(f"step {self._now.number}", error)
             return False

@@ -76,6 +76,8 @@ class Pod:
         self._arguments = arguments
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
+        self._memory = os.memfd_create("rekindle-pod")
+        """Descriptor of what the ranks of the pod share."""
         self._ranks = [_Rank("", os.memfd_create(f"rekindle-{rank}")) for rank in range(arguments.nproc_per_node)]
         self._spares = Spares()
         self._useless = 0
@@ -338,7 +340,8 @@ class Pod:
             return
         forked = arguments.start_method == "fork"
         environment = {**self._environment(), **where.environment}
-        self._processes.say(Start(rank.process, self._program(forked=forked), environment, where.redirects, (rank.own_state,)))
+        keep = (rank.own_state, self._memory)
+        self._processes.say(Start(rank.process, self._program(forked=forked), environment, where.redirects, keep))
 
     def _load_spares(self) -> None:
         arguments = self._arguments
@@ -351,7 +354,7 @@ class Pod:
             self._processes.say(Start(name, program, self._environment(), where, is_spare=True, interruptible=False))
 
     def _environment(self) -> dict[str, str]:
-        return pod_environment(self._arguments, self._port, os.environ)
+        return pod_environment(self._arguments, self._port, self._memory, os.environ)
 
     def _program(self, *, forked: bool) -> Program:
         arguments = self._arguments
