@@ -95,7 +95,7 @@ class Checkpoints:
             slots = [slot_of(tensor) for tensor in tensors]
             _write_durably(scratch / (self._part + _COMMON), pickle.dumps((self._kinds(), skeleton, slots)))
         _by_torch(lambda: dcp.save(self._named(skeleton, tensors), checkpoint_id=scratch))
-        _write_durably(scratch / self._own_name(), pickle.dumps(self._trained.take_own()))
+        _write_durably(scratch / self._own_name(), self._trained.take_own().pickled)
         dist.barrier()
         if self._rank == 0:
             self._publish(scratch, step)
@@ -121,7 +121,7 @@ class Checkpoints:
     def _place(self, step: int, common: State, mine: Own) -> None:
         self._trained.place(common)
         self._trained.put_own(mine)
-        self._legacy.leave(step, pickle.dumps(mine))
+        self._legacy.leave(step, mine.pickled)
 
     def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
         wrote = len(list(folder.glob("rank-*.own")))

@@ -34,8 +34,8 @@ class Legacy:
         self._latest = (step, own)
         self._written += 1
         place = self._written % _SLOTS * _STRIDE
-        os.pwrite(self._descriptor, own, place + _HEADER.size)
-        os.pwrite(self._descriptor, _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own)), place)
+        header = _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own))
+        os.pwritev(self._descriptor, (header, own), place)
 
     def behind(self, step: int) -> bytes | None:
         """What the process before left behind this step, the latest if there are several; None: nothing."""

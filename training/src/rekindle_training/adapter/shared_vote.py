@@ -17,8 +17,8 @@ import torch.distributed as dist
 from rekindle_training.adapter import ballot, futex
 from rekindle_training.adapter.ballot import Ballot
 
-SPIN_SECONDS = 20e-6
-"""A rank looks again and again for so long before it sleeps."""
+YIELD_SECONDS = 5e-6
+"""A rank lets others run, and looks again, for so long before it sleeps."""
 LOOK_SECONDS = 0.1
 """A rank that sleeps looks again after so long, whether it was woken or not."""
 
@@ -126,7 +126,7 @@ class SharedVote:
     def _awaited(self, bell: int, look: Callable[[], _Found | None]) -> _Found:
         """Looks until there is something. A missed bell, as of a rank that was killed, costs `LOOK_SECONDS`."""
         began = time.perf_counter()
-        while time.perf_counter() - began < SPIN_SECONDS:
+        while time.perf_counter() - began < YIELD_SECONDS:
             if (found := look()) is not None:
                 return found
             os.sched_yield()

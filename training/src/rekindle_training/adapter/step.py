@@ -214,12 +214,12 @@ class Attempts:
     def _remember(self) -> None:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
-        self._rank.legacy.leave(self._now.number - 1, pickle.dumps(own))
+        self._rank.legacy.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
 
     def leave_own(self, step: int) -> None:
         """Of a rank that begins behind this step, for the process that follows it before the next one."""
-        self._rank.legacy.leave(step, pickle.dumps(self._rank.trained.take_own()))
+        self._rank.legacy.leave(step, self._rank.trained.take_own().pickled)
 
     # Before the update.
 
@@ -236,7 +236,7 @@ class Attempts:
         if not self._now.given_up:
             self._boundary.notice_gradients()
             self._now.own_before_update = self._rank.trained.take_own()
-            left = pickle.dumps(self._now.own_before_update)
+            left = self._now.own_before_update.pickled
             self._rank.legacy.leave(self._now.number, left)
             self._now.agreed = self._all_say_so(kind, left) or (self._now.refused is None and self._manager_says_so())
             self._now.given_up = not self._now.agreed
