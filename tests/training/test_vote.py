@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.adapter.communicator import Communicator, is_loss
+from rekindle_training.adapter.lines import Lines
 from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
@@ -55,24 +57,26 @@ class Voters:
     pods: int
     ranks_per_pod: int
     shares: bool = True
-    members: list[Member] = field(default_factory=list)
+    members: list[Member] = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.memories = [os.memfd_create(f"pod-{pod}") for pod in range(self.pods)]
         self.members = [self.started(rank) for rank in range(self.pods * self.ranks_per_pod)]
 
-    def started(self, rank: int) -> Member:
+    def started(self, rank: int, pod: int | None = None) -> Member:
+        """`pod` is the one in which its process is; by default the one to which the rank belongs."""
+        pod = rank // self.ranks_per_pod if pod is None else pod
         (loop, mine), (aside, its) = CONTEXT.Pipe(), CONTEXT.Pipe()
         environment = {
-            "REKINDLE_PROCESS": f"{rank}",
+            "REKINDLE_PROCESS": f"pod-{pod}/{rank}",
             "RANK": f"{rank}",
             "WORLD_SIZE": f"{self.pods * self.ranks_per_pod}",
             "LOCAL_WORLD_SIZE": f"{self.ranks_per_pod}",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "1",
         }
-        memory = f"/proc/{os.getpid()}/fd/{self.memories[rank // self.ranks_per_pod]}" if self.shares else None
+        memory = f"/proc/{os.getpid()}/fd/{self.memories[pod]}" if self.shares else None
         process = CONTEXT.Process(target=_rank, args=(environment, memory, self.store.port, mine, its), daemon=True)
         process.start()
         return Member(process, loop, aside)
@@ -134,7 +138,8 @@ def _aside(communicator: Communicator, orders: Connection) -> None:
                 case ("begun",):
                     orders.send(communicator.begun())
                 case ("cut", generation):
-                    orders.send(communicator.cut(generation))
+                    communicator.cut(generation)
+                    orders.send("cut")
                 case ("fork",):
                     if (worker := os.fork()) == 0:
                         signal.pause()
@@ -168,15 +173,31 @@ def _reduce(*_: Any) -> str:
     return "reduced"
 
 
-_LOOP: dict[str, Callable[..., str]] = {"join": _join, "vote": _vote, "vote often": _vote_often, "reduce": _reduce}
+def _exchange(communicator: Communicator, _: int, sizes: list[int]) -> str:
+    rank, ranks = communicator._environment.rank, len(sizes)
+    theirs = communicator.exchange(bytes([rank]) * sizes[rank])
+    before = (rank - communicator._environment.ranks_per_pod) % ranks
+    return "exchanged" if theirs == bytes([before]) * sizes[before] else f"{len(theirs)} bytes of another rank"
+
+
+_LOOP: dict[str, Callable[..., str]] = {
+    "join": _join,
+    "vote": _vote,
+    "vote often": _vote_often,
+    "reduce": _reduce,
+    "exchange": _exchange,
+}
+
+
+Make = Callable[..., Voters]
 
 
 @pytest.fixture
-def voters() -> Iterator[Callable[..., Voters]]:
+def voters() -> Iterator[Make]:
     made: list[Voters] = []
 
-    def make(*shape: int, **options: bool) -> Voters:
-        made.append(Voters(*shape, **options))
+    def make(pods: int, ranks_per_pod: int, *, shares: bool = True) -> Voters:
+        made.append(Voters(pods, ranks_per_pod, shares))
         return made[-1]
 
     yield make
@@ -185,7 +206,7 @@ def voters() -> Iterator[Callable[..., Voters]]:
 
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 1), (1, 2), (1, 5), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (5, 1)])
-def test_all_ranks_agree_or_all_hear_who_does_not(pods: int, ranks_per_pod: int, voters: Callable[..., Voters]) -> None:
+def test_all_ranks_agree_or_all_hear_who_does_not(pods: int, ranks_per_pod: int, voters: Make) -> None:
     """In however many pods: different words name the lowest rank, and the lowest one that says something else."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     count = len(ranks.members)
@@ -198,21 +219,34 @@ def test_all_ranks_agree_or_all_hear_who_does_not(pods: int, ranks_per_pod: int,
     assert ranks.all_answer("vote", 1) == ["agreed"] * count
 
 
-def test_ranks_that_share_no_memory_agree(voters: Callable[..., Voters]) -> None:
+def test_ranks_that_share_no_memory_agree(voters: Make) -> None:
     """Each of them is then like a pod of its own."""
     ranks = voters(2, 2, shares=False).joined(1)
     assert ranks.all_answer("vote often", 20) == ["agreed"] * 4
 
 
+def test_a_rank_whose_process_is_in_another_pod_takes_part(voters: Make) -> None:
+    """A backup pod may have a process for a rank that is lost, while the other ranks of its pod live."""
+    ranks = voters(2, 2).joined(1)
+    assert ranks.all_answer("vote", 1) == ["agreed"] * 4
+    ranks.kill(1)
+    ranks.memories.append(os.memfd_create("backup"))
+    ranks.members[1] = ranks.started(1, pod=2)
+    assert ranks.joined(2).all_answer("vote often", 20) == ["agreed"] * 4
+    ranks.kill(0)
+    ranks.members[0] = ranks.started(0, pod=2)
+    assert ranks.joined(3).all_answer("vote often", 20) == ["agreed"] * 4
+
+
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 4), (2, 2), (3, 1)])
-def test_a_thousand_votes_are_not_mixed_up(pods: int, ranks_per_pod: int, voters: Callable[..., Voters]) -> None:
+def test_a_thousand_votes_are_not_mixed_up(pods: int, ranks_per_pod: int, voters: Make) -> None:
     """A rank that is ahead says its next word before others have read its last one."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     assert ranks.all_answer("vote often", 1000) == ["agreed"] * len(ranks.members)
 
 
 @pytest.mark.parametrize(("killed", "noticed"), [(0, [2, 3, 4, 5]), (1, [])], ids=["the first of a pod", "another of a pod"])
-def test_a_rank_that_is_killed_keeps_nobody_waiting(killed: int, noticed: list[int], voters: Callable[..., Voters]) -> None:
+def test_a_rank_that_is_killed_keeps_nobody_waiting(killed: int, noticed: list[int], voters: Make) -> None:
     """Who waits for the first rank of another pod hears it at once, and everybody by the cut; the next generation votes as ever,
     with a process that follows the killed one in its memory."""
     ranks = voters(3, 2).joined(1)
@@ -241,7 +275,7 @@ def test_a_rank_that_is_killed_keeps_nobody_waiting(killed: int, noticed: list[i
     assert ranks.all_answer("vote often", 20) == ["agreed"] * 6
 
 
-def test_a_cut_ends_a_vote_in_shared_memory(voters: Callable[..., Voters]) -> None:
+def test_a_cut_ends_a_vote_in_shared_memory(voters: Make) -> None:
     """From another thread, for all ranks of the pod; a cut of an earlier generation does nothing."""
     ranks = voters(1, 3).joined(2)
     ranks.tell({1, 2}, "vote", 1)
@@ -253,7 +287,7 @@ def test_a_cut_ends_a_vote_in_shared_memory(voters: Callable[..., Voters]) -> No
     assert ranks.joined(3).all_answer("vote", 2) == ["agreed"] * 3
 
 
-def test_a_cut_ends_a_vote_between_pods(voters: Callable[..., Voters]) -> None:
+def test_a_cut_ends_a_vote_between_pods(voters: Make) -> None:
     """The rank that is cut closes its connections, so that those that wait for it hear it too."""
     ranks = voters(2, 1).joined(1)
     ranks.tell({1}, "vote", 1)
@@ -264,18 +298,18 @@ def test_a_cut_ends_a_vote_between_pods(voters: Callable[..., Voters]) -> None:
 
 
 @pytest.mark.parametrize(("pods", "ranks_per_pod"), [(1, 2), (2, 1)])
-def test_another_collective_is_not_taken_for_a_vote(pods: int, ranks_per_pod: int, voters: Callable[..., Voters]) -> None:
+def test_another_collective_is_not_taken_for_a_vote(pods: int, ranks_per_pod: int, voters: Make) -> None:
     """One rank votes, and the other one is in a collective of the script: both wait until they are cut."""
     ranks = voters(pods, ranks_per_pod).joined(1)
     ranks.tell({0}, "vote", 1)
     ranks.tell({1}, "reduce")
     ranks.wait_in_vote(0, votes=1)
     assert not any(member.loop.poll(0.1) for member in ranks.members)
-    assert [member.asked("cut", 1) for member in ranks.members] == [None, None]
+    assert [member.asked("cut", 1) for member in ranks.members] == ["cut", "cut"]
     assert [member.answer() for member in ranks.members] == ["lost", "lost"]
 
 
-def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_come(voters: Callable[..., Voters]) -> None:
+def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_come(voters: Make) -> None:
     """By that a rank that is stuck is told from those that wait for it, wherever in the vote they wait."""
     ranks = voters(3, 2).joined(1)
     assert ranks.all_answer("vote", 1) == ["agreed"] * 6
@@ -286,7 +320,7 @@ def test_ranks_that_wait_for_a_vote_have_begun_more_than_the_rank_that_does_not_
     assert [member.asked("begun") - max(before) for member in ranks.members] == [1, 1, 1, 1, 1, 0]
 
 
-def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Callable[..., Voters]) -> None:
+def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Make) -> None:
     """Otherwise the others would hear of a lost rank only when its workers have ended."""
     ranks = voters(2, 1).joined(1)
     worker = ranks.members[0].asked("fork")
@@ -297,6 +331,39 @@ def test_a_worker_that_a_rank_forks_keeps_no_connection_open(voters: Callable[..
         assert ranks.members[1].answer() == "lost"
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+def test_ranks_of_neighbouring_pods_exchange_messages_of_any_size(voters: Make) -> None:
+    """All send before one of them reads, more than their connections hold."""
+    ranks = voters(3, 2).joined(1)
+    for sizes in ([0, 1, 16 * 1024, 20_000_000, 3, 16 * 1024 - 8], [20_000_000] * 6, [100] * 6):
+        assert ranks.all_answer("exchange", sizes) == ["exchanged"] * 6
+
+
+def test_a_stranger_that_calls_is_not_taken_for_a_rank() -> None:
+    """One that says nothing, and one that says what it does not know."""
+    store = dist.HashStore()
+    strangers: list[socket.socket] = []
+
+    class Called(dist.HashStore):
+        """Called by strangers as soon as it knows an address."""
+
+        def get(self, key: str) -> bytes:
+            host, port, _ = store.get(key).decode().split()
+            strangers.extend(socket.create_connection((host, int(port))) for _ in range(2))
+            strangers[0].sendall(bytes(24))
+            return store.get(key)
+
+        def set(self, key: str, value: str) -> None:
+            store.set(key, value)
+
+    lines = Lines(0, 2, [2])
+    lines.listen("127.0.0.1", Called())
+    lines.connect()
+    assert lines.exchange(2, b"to itself, which is two places ahead of it") == b"to itself, which is two places ahead of it"
+    lines.close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_ballots_are_counted_in_any_order() -> None:

@@ -55,6 +55,11 @@ class RankEnvironment:
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
 
+    @property
+    def launcher(self) -> str:
+        """Name of the launcher that started this process; no other launcher of the job has it."""
+        return self.process.partition("/")[0]
+
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
         return cls(

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from rekindle_training.adapter import sockets
 from rekindle_training.adapter.lines import LineLost, Lines
 from rekindle_training.adapter.links import Links
-from rekindle_training.adapter.shared_vote import RankLeft
+from rekindle_training.adapter.shared_vote import RankLeft, is_shared, shared
 from rekindle_training.adapter.vote import Vote
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
@@ -210,8 +210,10 @@ class Communicator:
     def _meet(self, rebuild: Rebuild) -> None:
         world = rebuild.world_size
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
-        vote = Vote(self._environment, world, self._generation)
+        with self._asking():
+            mine = shared(self._environment, self._generation, store)
         self._gather(store, "all", world)
+        vote = Vote(self._environment.rank, world, self._generation, mine if is_shared(store) else None)
         self.links.choose(backup=rebuild.backup_link)
         sys.excepthook = self._excepthook  # each group puts another one before it
         distributed_c10d._world.group_count = 0  # part of the keys in the store, and left behind by a group that failed
@@ -224,10 +226,11 @@ class Communicator:
         )
         _set_timeout(dist.default_pg_timeout)
         apart = {*vote.distances, *({self._environment.ranks_per_pod} if world > self._environment.ranks_per_pod else ())}
-        lines = Lines()
+        lines = Lines(self._environment.rank, world, apart)
         if apart:
             with self._asking():
-                self._unless_given_up(lambda: lines.connect(self._environment.rank, world, apart, self._host(), store))
+                lines.listen(self._host(), store)
+            self._unless_given_up(lines.connect)
         with self._lock:
             self._vote, self._lines = vote, lines
 

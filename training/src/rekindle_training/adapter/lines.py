@@ -10,6 +10,7 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import chain
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -30,35 +31,55 @@ class LineLost(RuntimeError):
     """A rank of another pod cannot be reached any more."""
 
 
-class Lines:
-    """Those of one rank in one generation. `cut` may be called from any thread."""
+class _Address(NamedTuple):
+    host: str
+    port: int
+    token: bytes
+    """The caller has read it in the store, and a stranger has not."""
 
-    def __init__(self) -> None:
+
+class Lines:
+    """Those of one rank in one generation: `listen`, then `connect`. `cut` may be called from any thread."""
+
+    def __init__(self, rank: int, ranks: int, distances: Collection[int]) -> None:
+        """`distances` are places between this rank and those ahead and behind with which it exchanges messages."""
+        self._rank, self._ranks, self._distances = rank, ranks, distances
+        self._token = secrets.token_bytes(16)
+        self._addresses: dict[int, _Address] = {}
         self._ahead: dict[int, socket.socket] = {}
         self._behind: dict[int, socket.socket] = {}
         """By distance."""
 
-    def connect(self, rank: int, ranks: int, distances: Collection[int], host: str, store: dist.Store) -> None:
-        """Returns when this rank is connected with the ranks that are so many places ahead and behind.
+    def listen(self, host: str, store: dist.Store) -> None:
+        """Returns when the ranks ahead listen as well.
 
         Args:
             host: address under which other pods reach this one.
             store: one that is used in this generation only.
 
         Raises:
-            RuntimeError: a rank could not be reached.
+            RuntimeError: a rank did not come.
         """
-        token = secrets.token_bytes(16)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            with socket.create_server((host, 0), family=family) as server:
-                server.settimeout(CONNECT_SECONDS)
-                store.set(f"lines/{rank}", f"{server.getsockname()[1]} {token.hex()} {host}")
-                for distance in distances:
-                    self._ahead[distance] = _called(store, rank, (rank + distance) % ranks, host)
-                callers = {(rank - distance) % ranks: distance for distance in distances}
+            self._server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise LineLost(f"cannot listen on {host}: {error}") from error
+        self._server.settimeout(CONNECT_SECONDS)
+        store.set(f"lines/{self._rank}", f"{host} {self._server.getsockname()[1]} {self._token.hex()}")
+        for distance in self._distances:
+            there, port, token = store.get(f"lines/{(self._rank + distance) % self._ranks}").decode().split()
+            self._addresses[distance] = _Address(there, int(port), bytes.fromhex(token))
+
+    def connect(self) -> None:
+        """Raises RuntimeError where a rank could not be reached."""
+        try:
+            with self._server:
+                here = self._server.getsockname()[0]
+                for distance, address in self._addresses.items():
+                    self._ahead[distance] = _called(address, self._rank, here)
+                callers = {(self._rank - distance) % self._ranks: distance for distance in self._distances}
                 while callers:
-                    caller, line = _call(server, token)
+                    caller, line = _call(self._server, self._token)
                     self._behind[callers.pop(caller)] = line
         except (OSError, KeyError) as error:
             self.close()
@@ -77,13 +98,13 @@ class Lines:
         try:
             ahead.sendall(message[:_PART])
             end = _LENGTH.size + _LENGTH.unpack(_received(behind, _LENGTH.size))[0]
-            theirs = _received(behind, min(end, _PART) - _LENGTH.size)
+            theirs = [_received(behind, min(end, _PART) - _LENGTH.size)]
             for start in range(_PART, max(len(message), end), _PART):
                 ahead.sendall(message[start : start + _PART])
-                theirs += _received(behind, max(min(_PART, end - start), 0))
+                theirs.append(_received(behind, max(min(_PART, end - start), 0)))
         except OSError as error:
             raise LineLost(f"a rank of another pod was lost: {error}") from error
-        return theirs
+        return b"".join(theirs)
 
     def cut(self) -> None:
         """Ends the wait of this rank, and of whoever reads from it."""
@@ -100,10 +121,9 @@ class Lines:
         return chain(self._ahead.values(), self._behind.values())
 
 
-def _called(store: dist.Store, rank: int, other: int, host: str) -> socket.socket:
-    port, token, there = store.get(f"lines/{other}").decode().split()
-    line = socket.create_connection((there, int(port)), CONNECT_SECONDS, source_address=(host, 0))
-    line.sendall(_GREETING.pack(bytes.fromhex(token), rank))
+def _called(address: _Address, rank: int, here: str) -> socket.socket:
+    line = socket.create_connection((address.host, address.port), CONNECT_SECONDS, source_address=(here, 0))
+    line.sendall(_GREETING.pack(address.token, rank))
     return line
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from rekindle_training.adapter import ballot, futex
 from rekindle_training.adapter.ballot import Ballot
+from rekindle_training.environment import RankEnvironment
 
 YIELD_SECONDS = 5e-6
 """A rank lets others run, and looks again, for so long before it sleeps."""
@@ -28,11 +29,33 @@ _GENERATION = struct.Struct("Q")
 _SLOT = struct.Struct("QQQ")
 """Vote, word, and both of them combined: a slot that is half written does not count."""
 
+_APART = "ranks that share no memory with their pod"
 _Found = TypeVar("_Found")
 
 
 class RankLeft(RuntimeError):
     """A rank of the pod takes no part in this generation any more."""
+
+
+def shared(environment: RankEnvironment, generation: int, store: dist.Store) -> "SharedVote | None":
+    """Returns this rank's part in the votes of its pod. Called by all ranks before they meet in the store of a generation.
+
+    A rank may be replaced by a process of another pod, beside others that stay. Then no pod votes in memory.
+    """
+    if environment.ranks_per_pod == 1:
+        return None
+    first = environment.rank - environment.rank % environment.ranks_per_pod
+    pod = range(first, first + environment.ranks_per_pod)
+    launcher = store.compare_set(f"launcher of {first}", "", environment.launcher).decode()
+    if environment.pod_memory is None or not futex.IS_KNOWN or launcher != environment.launcher:
+        store.add(_APART, 1)
+        return None
+    return SharedVote(environment.pod_memory, generation, pod, environment.rank)
+
+
+def is_shared(store: dist.Store) -> bool:
+    """Whether the ranks of each pod share memory. Called when all ranks have met."""
+    return store.add(_APART, 0) == 0
 
 
 class SharedVote:
@@ -45,8 +68,9 @@ class SharedVote:
         pod: ranks of the pod.
         """
         self._generation, self._pod, self._place = generation, pod, pod.index(rank)
-        self._slots = _BELLS + len(pod) * _GENERATION.size
-        self._decision = self._slots + 2 * len(pod) * _SLOT.size
+        self.ranks = len(pod)
+        self._slots = _BELLS + self.ranks * _GENERATION.size
+        self._decision = self._slots + 2 * self.ranks * _SLOT.size
         size = self._decision + ballot.SIZE
         if os.fstat(memory).st_size < size:
             os.ftruncate(memory, size)  # to the same size, whichever rank does it
@@ -94,7 +118,7 @@ class SharedVote:
         self._ring(self._decided)
 
     def _refuse_lost(self) -> None:
-        left = struct.unpack_from(f"{len(self._pod)}Q", self._memory, _BELLS)
+        left = struct.unpack_from(f"{self.ranks}Q", self._memory, _BELLS)
         if gone := [rank for rank, generation in zip(self._pod, left, strict=True) if generation >= self._generation]:
             raise RankLeft(f"rank {gone[0]} has left generation {self._generation}")
 
@@ -107,14 +131,14 @@ class SharedVote:
         return Ballot.of({rank: said for rank, (_, said, _) in zip(self._pod, slots, strict=True)})
 
     def _all_say(self, vote: int, word: int) -> bool:
-        return self._memory[self._slots_of(vote)] == _SLOT.pack(vote, word, vote ^ word) * len(self._pod)
+        return self._memory[self._slots_of(vote)] == _SLOT.pack(vote, word, vote ^ word) * self.ranks
 
     def _slots_of(self, vote: int) -> slice:
-        start = self._slots + vote % 2 * len(self._pod) * _SLOT.size
-        return slice(start, start + len(self._pod) * _SLOT.size)
+        start = self._slots + vote % 2 * self.ranks * _SLOT.size
+        return slice(start, start + self.ranks * _SLOT.size)
 
     def _slot(self, vote: int) -> int:
-        return self._slots + (vote % 2 * len(self._pod) + self._place) * _SLOT.size
+        return self._slots + (vote % 2 * self.ranks + self._place) * _SLOT.size
 
     def _write(self, place: int, content: bytes) -> None:
         self._memory[place : place + len(content)] = content

@@ -5,11 +5,9 @@ of them tells the pod 2**k places ahead, and hears from the pod 2**k places behi
 each has heard of all of them.
 """
 
-from rekindle_training.adapter import futex
 from rekindle_training.adapter.ballot import Ballot
 from rekindle_training.adapter.lines import Lines
 from rekindle_training.adapter.shared_vote import SharedVote
-from rekindle_training.environment import RankEnvironment
 
 
 class Disagreement(RuntimeError):
@@ -24,16 +22,13 @@ class Disagreement(RuntimeError):
 class Vote:
     """The votes of one rank in one generation. `cut` may be called from any thread."""
 
-    def __init__(self, environment: RankEnvironment, ranks: int, generation: int) -> None:
-        """Made by all ranks before one of them votes. `generation` is the one that is to be joined."""
-        memory = environment.pod_memory if futex.IS_KNOWN else None
-        in_pod = 1 if memory is None else environment.ranks_per_pod
-        self._rank, first = environment.rank, environment.rank // in_pod * in_pod
-        pod = range(first, first + in_pod)
-        self._shared = None if memory is None or in_pod == 1 else SharedVote(memory, generation, pod, self._rank)
+    def __init__(self, rank: int, ranks: int, generation: int, shared: SharedVote | None) -> None:
+        """`shared` is None where ranks do not share memory: each votes like a pod of one rank."""
+        self._rank, self._shared = rank, shared
+        in_pod = 1 if shared is None else shared.ranks
         rounds = (ranks // in_pod - 1).bit_length()
         self._has_more_pods = rounds > 0
-        self.distances = [in_pod * 2**number for number in range(rounds)] if self._rank == first else []
+        self.distances = [in_pod * 2**number for number in range(rounds)] if rank % in_pod == 0 else []
         """Between this rank and those with which it exchanges messages."""
         self._last = generation << 32
         self.begun = 0
@@ -53,8 +48,9 @@ class Vote:
         self._last += 1
         try:
             found = self._found(self._last, word, lines)
-        except BaseException:
+        except BaseException:  # nobody waits for this rank any more
             self.cut()
+            lines.cut()
             raise
         if not found.is_unanimous:
             raise Disagreement(found)
