@@ -1,6 +1,7 @@
 """`python -P -m benchmarks.session_cost`: what a step of an empty loop costs, with the session and without, in microseconds.
 
-One rank, so that the agreement of a step waits for nobody; what one collective of one element costs then is the floor beside it.
+One rank, so that the vote of a step waits for nobody; `python -P -m benchmarks.vote` measures that. One collective of one element
+is there for comparison.
 """
 
 import argparse
@@ -29,6 +30,8 @@ STEPS, CHUNK = 4000, 100
 """Steps of a run, and those of which one figure is made."""
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "8 parameters": lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))),
+    "500 parameters": lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(250))),
     "the small GPT: 30 parameters": GPT,
     "300 parameters, 100 small buffers": lambda: nn.Sequential(
         *(nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)) for _ in range(100))

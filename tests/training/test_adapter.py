@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import pickle
 import random
 from collections.abc import Callable
 from contextlib import closing
@@ -103,6 +104,17 @@ def test_a_generator_that_was_not_read_again_has_not_moved(seed: int) -> None:
         drawn = [way() for way in ways]
         own.put(content, None, None)
         assert [way() for way in ways] == drawn
+
+
+def test_own_state_that_has_not_moved_is_taken_once() -> None:
+    """It is taken twice in each step: the same object is given again, with its bytes, until something moves."""
+    before = own.take(None, None)
+    assert own.take(None, None) is before
+    assert own.take(None, None).pickled is before.pickled
+    torch.rand(1)
+    after = own.take(None, None)
+    assert after != before
+    assert pickle.loads(after.pickled) == after
 
 
 @pytest.mark.parametrize("completed", [0, 5])

@@ -22,7 +22,7 @@ SCRIPT = __file__.replace("test_careless", "careless")
         ("late draw", "torch's random numbers moved between the update of step 1 and the beginning of step 2"),
         ("carries a batch", "The step uses something that the session was not given"),
         ("numbers of its own", "The step uses something that the session was not given"),
-        ("leaves out an update", "ranks disagree at the end of step 3"),
+        ("leaves out an update", "rank 1 leaves out its update in step 3, and rank 0 updates"),
         ("updates outside", "is outside `with step:`"),
         ("lbfgs", "LBFGS evaluates its closure several times in one update; session(repeat_updates=True) repeats its steps"),
         ("two updates", "speaks to other ranks after the update"),

@@ -64,12 +64,19 @@ class RankEnvironment:
     """A name that no other process of the job has."""
     own_state: int | None
     """Descriptor of the memory in which it leaves what only it has; None: of no use."""
+    pod_memory: int | None = None
+    """Descriptor of the memory that the ranks of the pod share; None: they share none."""
     links: tuple[str, ...] = ()
     """Interfaces of the pod's two links; none: it has one link only."""
     trace: Path | None = None
     """Folder for digests of the state after each step; None: none are written."""
     drill_steps: int = 0
     """Step after which a drill ends the script; 0: this is no drill."""
+
+    @property
+    def launcher(self) -> str:
+        """Name of the launcher that started this process; no other launcher of the job has it."""
+        return self.process.partition("/")[0]
 
     @classmethod
     def read(cls, source: Mapping[str, str] = os.environ) -> "RankEnvironment":
@@ -89,6 +96,7 @@ class RankEnvironment:
             tamper=source.get(names.TAMPER, ""),
             process=_text(source, names.PROCESS),
             own_state=_own_state(source),
+            pod_memory=_number(source, names.POD_MEMORY) if source.get(names.POD_MEMORY) else None,
             links=_links(source.get(names.LINKS, "")),
             trace=Path(source[names.TRACE]) if source.get(names.TRACE) else None,
             drill_steps=_number(source, names.DRILL_STEPS, default=0),

@@ -36,6 +36,9 @@ OWN_STATE_MEMORY = "rekindle-"
 OWN_STATE = "REKINDLE_OWN_STATE"
 """Descriptor of the memory in which a rank leaves what only it has, for the process that follows it; the launcher's."""
 
+POD_MEMORY = "REKINDLE_POD_MEMORY"
+"""Descriptor of the memory in which the ranks of a pod meet to vote; the launcher's."""
+
 LINKS = "REKINDLE_LINKS"
 """Network interfaces of the pod for collectives: the first link and, behind a comma, the backup; not set: there is no second."""
 

@@ -6,27 +6,22 @@ what belongs to the next boundary is kept elsewhere.
 
 import struct
 
-import torch
-import torch.distributed as dist
-
+from rekindle_training.adapter.communicator import Communicator
+from rekindle_training.environment import RankEnvironment
 from rekindle_wire.training_pb2 import Kept
 
-_HEADER = struct.Struct("<qQ")
-"""Step, length."""
-_FIRST = 16 * 1024
-"""Bytes of the first message, which as a rule is the only one."""
+_STEP = struct.Struct("!q")
 _KEPT = 2
 """Steps: training goes on behind the last one, or the one before."""
-_TAG = 0x6B70
-"""Of its own, so that a script's messages between the same two ranks are not taken for these."""
 
 
 class Buddy:
     """Of one rank. In a job of one pod there is nobody to keep anything."""
 
-    def __init__(self, rank: int, ranks: int, ranks_per_pod: int) -> None:
-        self._keeper, self._ward = (rank + ranks_per_pod) % ranks, (rank - ranks_per_pod) % ranks
-        self._is_needed = ranks > ranks_per_pod
+    def __init__(self, environment: RankEnvironment, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._is_needed = environment.world_size > environment.ranks_per_pod
+        self._ward = (environment.rank - environment.ranks_per_pod) % environment.world_size
         self._kept: dict[int, bytes] = {}
         """Of the ward, by step."""
 
@@ -41,27 +36,12 @@ class Buddy:
         """
         if not self._is_needed:
             return
-        mine = _HEADER.pack(step, len(own)) + own
-        theirs = self._swap(mine[:_FIRST].ljust(_FIRST, b"\0"), _FIRST)
-        at, length = _HEADER.unpack(theirs[: _HEADER.size])
-        end = _HEADER.size + length
-        theirs += self._swap(mine[_FIRST:], max(end - _FIRST, 0))
+        theirs = self._communicator.exchange(_STEP.pack(step) + own)
+        (at,) = _STEP.unpack_from(theirs)
         self._kept.pop(at, None)
-        self._kept[at] = theirs[_HEADER.size : end]
+        self._kept[at] = theirs[_STEP.size :]
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
 
     def kept(self) -> list[Kept]:
         return [Kept(rank=self._ward, step=step, own_state=own) for step, own in self._kept.items()]
-
-    def _swap(self, mine: bytes, expected: int) -> bytes:
-        theirs = torch.empty(expected, dtype=torch.uint8, device="cpu")
-        works = []
-        if mine:
-            works.append(dist.isend(torch.frombuffer(bytearray(mine), dtype=torch.uint8), self._keeper, tag=_TAG))
-        if expected:
-            works.append(dist.irecv(theirs, self._ward, tag=_TAG))
-        for work in works:
-            assert work is not None
-            work.wait()
-        return theirs.numpy().tobytes()

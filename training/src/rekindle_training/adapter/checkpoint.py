@@ -141,7 +141,7 @@ class Checkpoints:
             slots = [slot_of(tensor) for tensor in tensors]
             content = self._kinds(), skeleton, slots, {"step": step, **self._of_modules()}
             _write_durably(scratch / (self._part + COMMON), pickle.dumps(content))
-        _write_durably(scratch / self._own_name(), pickle.dumps(self._trained.take_own()))
+        _write_durably(scratch / self._own_name(), self._trained.take_own().pickled)
 
     def read(self, step: int) -> None:
         """Tensors that are alike are filled in place.
@@ -172,7 +172,7 @@ class Checkpoints:
     def _place(self, step: int, common: State, mine: Own) -> None:
         self._trained.place(common)
         self._trained.put_own(mine)
-        self._legacy.leave(step, pickle.dumps(mine))
+        self._legacy.leave(step, mine.pickled)
 
     def _opened(self, folder: Path) -> tuple[Any, list[torch.Tensor], Own]:
         wrote = len(list(folder.glob("rank-*.own")))

@@ -7,6 +7,7 @@ import queue
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from torch.distributed import distributed_c10d
 
 from rekindle_training.adapter import sockets
 from rekindle_training.adapter.last_group import end_group, meet_by_store
+from rekindle_training.adapter.lines import LineLost, Lines
 from rekindle_training.adapter.links import Links
 from rekindle_training.adapter.places import Places
+from rekindle_training.adapter.shared_vote import RankLeft, is_shared, shared
+from rekindle_training.adapter.vote import Vote
 from rekindle_training.environment import RankEnvironment
 from rekindle_training.processor.gate import Gate, Join
 from rekindle_wire.training_pb2 import Rebuild
@@ -65,7 +69,9 @@ class GivenUp(RuntimeError):
 
 def is_loss(error: BaseException) -> bool:
     """Whether a collective says that it lost another rank. Gloo's errors have no type of their own."""
-    return isinstance(error, dist.DistError | GivenUp) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+    return isinstance(error, dist.DistError | GivenUp | LineLost | RankLeft) or (
+        isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    )
 
 
 def warm() -> None:
@@ -121,6 +127,10 @@ class Communicator:
         """What was cut, until all ranks have left it."""
         self._aborting: threading.Thread | None = None
         self._store: dist.TCPStore | None = None
+        self._vote: Vote | None = None
+        self._lines: Lines | None = None
+        """Both of this generation."""
+        self._exchanges = 0
         self._asks = 0
         self._own_groups: list[_OwnGroup] = []
         """In the order in which the script made them."""
@@ -172,8 +182,10 @@ class Communicator:
             self._aborting.join()
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._lines is not None:
+            self._lines.close()
         with self._lock:
-            self._generation = wish.generation
+            self._generation, self._vote, self._lines, self._exchanges = wish.generation, None, None, 0
             self._connections.clear()
             self._kept.clear()
             if self._is_cut:
@@ -210,7 +222,10 @@ class Communicator:
     def _meet(self, rebuild: Rebuild) -> None:
         world = rebuild.world_size
         store = dist.PrefixStore(rebuild.store_prefix, self._store_at(rebuild.store_port, rebuild.timeout_seconds))
+        with self._asking():
+            mine = shared(self._environment, self._generation, store)
         self._gather(store, "all", world)
+        vote = Vote(self._environment.rank, world, self._generation, mine if is_shared(store) else None)
         self.links.choose(backup=rebuild.backup_link)
         sys.excepthook = self._excepthook  # each group puts another one before it
         distributed_c10d._world.group_count = 0  # part of the keys in the store, and left behind by a group that failed
@@ -222,6 +237,20 @@ class Communicator:
             timeout=timedelta(seconds=JOIN_SECONDS + world / 10),
         )
         _set_timeout(dist.default_pg_timeout)
+        apart = {*vote.distances, *({self._environment.ranks_per_pod} if world > self._environment.ranks_per_pod else ())}
+        lines = Lines(self._environment.rank, world, apart)
+        if apart:
+            with self._asking():
+                lines.listen(self._host(), store)
+            self._unless_given_up(lines.connect)
+        with self._lock:
+            self._vote, self._lines = vote, lines
+
+    def _host(self) -> str:
+        """Returns this rank's address in the default group."""
+        with self._lock:
+            mine = Counter(here[0] for here, _ in (self._connections or self._of_the_store()).values())
+        return mine.most_common(1)[0][0]
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
@@ -262,6 +291,9 @@ class Communicator:
             if not self._is_cut:
                 return
             self._kept += sockets.cut(self._connections)
+            if self._vote is not None and self._lines is not None:
+                self._vote.cut()
+                self._lines.cut()
             if self._asks:
                 self._kept += sockets.cut(self._of_the_store())
                 self._store = None
@@ -288,26 +320,37 @@ class Communicator:
             return self._is_cut or not self._connections or not sockets.are_whole(self._connections)
 
     def agree(self, word: int) -> None:
-        """Returns when every rank has called it with the same word.
+        """Returns when every rank has called it with this word, a number of up to 64 bits.
 
         Raises:
-            Disagreement: ranks said different words.
+            Disagreement: every rank has called it, and some with another word; raised on all of them.
             RuntimeError: not every rank could be reached; some may have returned all the same.
         """
-        if self._accelerator is not None:
-            getattr(torch, self._accelerator).current_stream().synchronize()  # what was computed is there, not only ordered
-        said = torch.tensor([word, -word], device="cpu")
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        if said[0] != word or said[1] != -word:
-            raise Disagreement(f"some rank said {said[0]}, and another one {-said[1]}")
+        if self._accelerator is not None:  # what the update needs has to be there, not only ordered
+            getattr(torch, self._accelerator).current_stream().synchronize()
+        assert self._vote is not None
+        assert self._lines is not None
+        self._vote.agree(word, self._lines)
+
+    def exchange(self, content: bytes) -> bytes:
+        """Sends to the rank at this one's place in the next pod, and returns what that of the pod before sends. Called by all
+        ranks together, where there are several pods.
+
+        Raises:
+            RuntimeError: one of the two could not be reached.
+        """
+        assert self._lines is not None
+        self._exchanges += 1
+        return self._lines.exchange(self._environment.ranks_per_pod, content)
 
     def begun(self) -> int:
-        """Collectives that this rank has begun in this generation, in all its groups; from any thread."""
+        """Collectives that this rank has begun in this generation, in all its groups, votes and exchanges; from any thread."""
         try:
             groups: list[Any] = list(distributed_c10d._world.pg_map)
-            return sum(group._get_sequence_number_for_group() for group in groups)
+            collectives: int = sum(group._get_sequence_number_for_group() for group in groups)
         except RuntimeError:  # one is being made, or left
             return 0
+        return collectives + self._exchanges + (0 if self._vote is None else self._vote.begun)
 
     def leave(self, *, together: bool) -> None:
         """The normal end is together, also where the script has destroyed the group itself: who has left repairs nothing more.
@@ -322,6 +365,8 @@ class Communicator:
         elif self._store is not None:
             with self._asking():
                 meet_by_store(dist.PrefixStore(f"left {self._generation}", self._store), self._environment.world_size)
+        if self._lines is not None:
+            self._lines.close()
 
     @property
     def _is_cut(self) -> bool:
@@ -401,6 +446,8 @@ class Communicator:
         """In a process that was forked, such as a data loader's worker: a neighbour notices the end of this rank by its sockets,
         and would not as long as another process holds them."""
         sockets.close(self._connections)
+        if self._lines is not None:
+            self._lines.close()
 
 
 def _set_timeout(timeout: timedelta) -> None:

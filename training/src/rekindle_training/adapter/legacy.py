@@ -47,8 +47,8 @@ class Legacy:
     def _write(self, descriptor: int, step: int, own: bytes) -> None:
         self._written += 1
         place = self._written % _SLOTS * _STRIDE
-        os.pwrite(descriptor, own, place + _HEADER.size)
-        os.pwrite(descriptor, _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own)), place)
+        header = _HEADER.pack(self._written, step, len(own), xxhash.xxh3_64_intdigest(own))
+        os.pwritev(descriptor, (header, own), place)
 
     def behind(self, step: int) -> bytes | None:
         """What the process before left behind this step, the latest if there are several; None: nothing."""

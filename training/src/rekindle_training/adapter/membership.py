@@ -117,7 +117,7 @@ class Membership:
             elif transfer.target == self._number:
                 self._take_over(transfer.source, wish)
         if (step := self._rank.gate.completed) > 0:  # before the first step the script has still to say with what it begins
-            self._rank.buddy.exchange(step, pickle.dumps(self._rank.trained.take_own()))
+            self._rank.buddy.exchange(step, self._rank.trained.take_own().pickled)
 
     def _take_over(self, source: int, wish: Join) -> None:
         self.lost = True

@@ -45,7 +45,7 @@ class Rank:
             held &= declared
         replicas = () if len(held) == everybody else tuple(sorted(held))
         legacy = Legacy(entry.environment.own_state)
-        buddy = Buddy(entry.environment.rank, everybody, entry.environment.ranks_per_pod)
+        buddy = Buddy(entry.environment, entry.communicator)
         return cls(entry, trained, wrappers, sharded, legacy, buddy, replicas, after_update)
 
     def tell_update(self) -> None:

@@ -6,7 +6,6 @@ enters the loop at the right step.
 """
 
 import logging
-import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -522,7 +521,7 @@ class Training:
                     self._say_paused()
 
     def _say_paused(self) -> None:
-        self._processor.paused(self.step, pickle.dumps(self._trained.take_own()), self._rank.replicas)
+        self._processor.paused(self.step, self._trained.take_own().pickled, self._rank.replicas)
 
     def _complete(self, step: int, start: float, *, is_last: bool) -> None:
         """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""

@@ -16,9 +16,9 @@ from typing import Any, Self, cast
 
 import torch
 
-from rekindle_training.adapter import communicator
+from rekindle_training.adapter import agreement, communicator
+from rekindle_training.adapter.agreement import Kind
 from rekindle_training.adapter.boundary import Boundary
-from rekindle_training.adapter.communicator import Disagreement
 from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.number import Number
@@ -27,16 +27,12 @@ from rekindle_training.adapter.places import DRAWS, LATE, UNREPEATABLE, Place, R
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.rehearsal import Rehearsal, differing, own_parts
 from rekindle_training.adapter.state import StateMismatch
+from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.adapter.words import FAILURES, fault_of, in_words
 from rekindle_training.processor.gate import Join, Stand
 from rekindle_wire.training_pb2 import Leave, Standing
 
 log = logging.getLogger(__name__)
-
-UPDATE, SCOPE, GATHERS, KINDS = 1, 2, 4, 8
-"""On what ranks agree: before an update, or at the end of a step without one; and that this step, unlike those before it, has
-added to gradients."""
-
 
 ONE_SCOPE = "put all backward passes of one update into one `with step:`"
 
@@ -73,6 +69,8 @@ class _Attempt:
     given_up: bool = False
     failed: bool = False
     interrupted: bool = False
+    gathers: bool = False
+    """This step, unlike those before it, has added to gradients."""
     rehearsed: bool = False
     """This was the first of its two passes."""
     own_before_update: Own | None = None
@@ -248,7 +246,7 @@ class Attempts:
             return error is not None
         if error is None and self._now.agreed:
             self._refuse_late_passes()
-        done = error is None and (self._now.agreed or self._agree(SCOPE))
+        done = error is None and (self._now.agreed or self._agree(Kind.END))
         self._now.inside = False
         with self._places.ours():
             self._end(error, done=done)
@@ -281,12 +279,12 @@ class Attempts:
     def _remember(self) -> None:
         self._rank.sharded.reshard()
         own = self._boundary.remember()
-        self._rank.legacy.leave(self._now.number - 1, pickle.dumps(own))
+        self._rank.legacy.leave(self._now.number - 1, own.pickled)
         self._now.remembered = True
 
     def leave_own(self, step: int) -> None:
         """Of a rank that begins behind this step, for the process that follows it before the next one."""
-        self._rank.legacy.leave(step, pickle.dumps(self._rank.trained.take_own()))
+        self._rank.legacy.leave(step, self._rank.trained.take_own().pickled)
 
     # Rehearsal.
 
@@ -406,7 +404,7 @@ class Attempts:
         elif not (self._now.agreed or self._repeats_updates) and (self._rehearses() or not self._agree()):
             raise StepRepeated(f"step {self._now.number} is repeated")
 
-    def _agree(self, kind: int = UPDATE) -> bool:
+    def _agree(self, kind: Kind = Kind.UPDATE) -> bool:
         """Whether all ranks have all gradients of this step; waits for the manager's word where this rank cannot tell."""
         if not (self._now.given_up or self._now.rehearsed):
             with self._places.ours():
@@ -415,13 +413,13 @@ class Attempts:
                 self._places.now = Place.UPDATED
         return self._now.agreed
 
-    def _take_part(self, kind: int) -> None:
+    def _take_part(self, kind: Kind) -> None:
         gathered = self._boundary.gathers
         self._boundary.has_gradients()
         if self._boundary.gathers and not gathered and not self.rehearsal.is_second_pass(self._now.number):
-            kind |= GATHERS
+            self._now.gathers = True
         own = self._now.own_before_update = self._rank.trained.take_own()
-        left = pickle.dumps(own)
+        left = own.pickled
         self._rank.legacy.leave(self._now.number, left)
         said = self._all_say_so(left, kind)
         self._now.agreed = said or (not self.refusal and self._manager_says_so())
@@ -433,15 +431,15 @@ class Attempts:
         else:
             self._tried = self._now.number, own
 
-    def _all_say_so(self, own: bytes, kind: int) -> bool:
+    def _all_say_so(self, own: bytes, kind: Kind) -> bool:
         if self._rank.gate.broken:
             return False
         try:
             self._rank.wrappers.settle()
             self._prove_repetition()
             self._rank.buddy.exchange(self._now.number, own)
-            self._rank.communicator.agree(self._now.number * KINDS + kind)
-            if kind & GATHERS:
+            self._rank.communicator.agree(agreement.word(self._now.number, kind, gathers=self._now.gathers))
+            if self._now.gathers:
                 self._compare_gradients()
         except Disagreement as error:
             self._refuse_disagreement(error)
@@ -472,10 +470,7 @@ class Attempts:
 
     def _refuse_disagreement(self, error: Disagreement) -> None:
         with suppress(Refused):
-            self.refuse(
-                f"ranks disagree at the end of step {self._now.number}: {error}; every rank calls `optimizer.step()` in a "
-                "step, or none does"
-            )
+            self.refuse(agreement.explained(error))
 
     def _manager_says_so(self) -> bool:
         self._break_off()

@@ -1,6 +1,5 @@
 """What is being trained: the objects that the user gave to the session, and every way in which their state moves."""
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,7 +36,7 @@ class Trained:
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         state.refuse_content(self.collect())
-        size = len(pickle.dumps(self.take_own()))
+        size = len(self.take_own().pickled)
         if size > LARGEST_OWN:
             raise ValueError(
                 f"session(data): the state of {type(self.data).__name__} has {size / 1e6:.1f} MB, of which a pause can take "

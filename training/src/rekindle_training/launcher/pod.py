@@ -61,6 +61,8 @@ class Pod:
         self._arguments = arguments
         self._name = uuid.uuid4().hex[:8]
         self._started = 0
+        self._memory = os.memfd_create("rekindle-pod")
+        """Descriptor of what the ranks of the pod share."""
         self._ranks = Ranks(arguments.nproc_per_node)
         self._spares = Spares()
         self._preloads = arguments.start_method == "fork" or arguments.spares > 0 or arguments.is_standby
@@ -343,7 +345,8 @@ class Pod:
             return
         program = self._program(forked=arguments.start_method == "fork", title=f"rank-{rank.number}")
         environment = {**self._environment(), **where.environment}
-        self._processes.say(Start(rank.process, program, environment, where.redirects, (rank.own_state,)))
+        keep = (rank.own_state, self._memory)
+        self._processes.say(Start(rank.process, program, environment, where.redirects, keep))
 
     def _load_spares(self) -> None:
         arguments = self._arguments
@@ -357,7 +360,7 @@ class Pod:
             self._processes.say(Start(name, program, self._environment(), where, is_spare=True, interruptible=False))
 
     def _environment(self) -> dict[str, str]:
-        return pod_environment(self._arguments, self._port, os.environ)
+        return pod_environment(self._arguments, self._port, self._memory, os.environ)
 
     def _program(self, *, forked: bool, title: str = "") -> Program:
         """`title`: for `ps`, in an option that the interpreter does not know and does not mind."""

@@ -21,9 +21,13 @@ class Place:
     redirects: Mapping[int, Path]
 
 
-def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, str]) -> dict[str, str]:
-    """What all ranks of the pod have in common. `base` is the launcher's own environment; torchrun, too, sets the number of
-    threads only where nobody has."""
+def pod_environment(arguments: Arguments, master_port: int, pod_memory: int, base: Mapping[str, str]) -> dict[str, str]:
+    """What all ranks of the pod have in common.
+
+    Args:
+        pod_memory: descriptor of the memory that they share.
+        base: the launcher's own environment; torchrun, too, sets the number of threads only where nobody has.
+    """
     added = {
         names.WORLD_SIZE: arguments.world_size,
         names.LOCAL_WORLD_SIZE: arguments.nproc_per_node,
@@ -33,6 +37,7 @@ def pod_environment(arguments: Arguments, master_port: int, base: Mapping[str, s
         names.MASTER_ADDR: arguments.master_addr,
         names.MASTER_PORT: master_port,
         names.MANAGER: f"{arguments.master_addr}:{master_port}",
+        names.POD_MEMORY: pod_memory,
         names.LAUNCHER: "rekindle-train",
         "TORCHELASTIC_RUN_ID": arguments.run_id,
         "TORCHELASTIC_MAX_RESTARTS": arguments.max_restarts,
