@@ -48,7 +48,7 @@ class Stream(IterableDataset[Sample]):
 
 
 class Resumable(Stream):
-    """Has a position of its own, and no random numbers."""
+    """Has a position of its own; its first worker has half as much as the others."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
@@ -57,10 +57,10 @@ class Resumable(Stream):
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         first, every = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        mine = range(self.rank + RANKS * first, SAMPLES, RANKS * every)
+        mine = range(self.rank + RANKS * first, SAMPLES if first else SAMPLES // 2, RANKS * every)
         for index in mine[self.drawn :]:
             self.drawn += 1
-            yield torch.full((8,), index / SAMPLES), torch.ones(1)
+            yield augmented(index)
         self.drawn = 0
 
     def state_dict(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, Sampler
 from rekindle_training.data.indexed import Indexed
 from rekindle_training.data.nodes import Graph
 from rekindle_training.data.prepared import Prepared
+from rekindle_training.data.resumed import Resumed
 from rekindle_training.data.stateful import Keeping
 from rekindle_training.data.streamed import Streamed
 
@@ -66,7 +67,7 @@ def _of_torch(loader: DataLoader[Any]) -> "Source":
             loader, "it has an __iter__ of its own; give a plain DataLoader, and do in the loop what is done with each batch"
         )
     if isinstance(loader.dataset, IterableDataset):
-        return Keeping(loader) if has_state else Streamed(loader)
+        return Resumed(loader, _loaded("torchdata.stateful_dataloader").StatefulDataLoader) if has_state else Streamed(loader)
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     parts = (loader.dataset, sampler, getattr(sampler, "sampler", None))
     if has_state and any(_has_state(part) and not type(part).__module__.startswith(_THEIRS) for part in parts):

@@ -1,4 +1,4 @@
-"""Batches of what keeps its own state, such as torchdata's StatefulDataLoader over a stream, or a graph of torchdata.nodes.
+"""Batches of what keeps its own state, such as torchdata's StatefulDataLoader over a stream.
 
 The state that these give belongs to the iterator in use, and the state that they are given to the next one.
 """
@@ -15,7 +15,7 @@ from rekindle_training.data.workers import tell_epoch
 
 
 class Keeping:
-    KEYS = frozenset({"seed", "generators", "loader"})
+    KEYS = frozenset({"seed", "generators", "loader", "skip"})
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -23,50 +23,68 @@ class Keeping:
         self._start = Start(loader)
         self._iterator: Iterator[Any] | None = None
         self._epoch = 0
-        self._state: bytes | None = b""
-        """At the batch to come; nothing at the very beginning, None: it has not been asked for."""
+        self._state = b""
+        """Of the loader; nothing at the very beginning."""
+        self._skip = 0
+        """How many batches it has given since."""
         self._first = b""
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._state is None:
-            self._state = self._dumped()
-        return {"seed": self._seed, "generators": self._start.state, "loader": self._state}
+        if self._skip and self._iterator is not None:
+            self._look()
+        return {"seed": self._seed, "generators": self._start.state, "loader": self._state, "skip": self._skip}
 
     def load_state_dict(self, state: dict[str, Any], epoch: int, _number: int) -> None:
-        self._seed, self._state = state["seed"], state["loader"] or self._first
+        self._seed, self._state, self._skip = state["seed"], state["loader"] or self._first, state["skip"]
         self._start.load(state["generators"], epoch)
         self._iterator = None
 
     def draw(self, epoch: int, number: int) -> Any:
         """Raises StopIteration at the end of the epoch."""
-        seed = mixed(self._seed, "batch", epoch, number)
-        iterator = self._iterator
-        if iterator is None or self._epoch != epoch:
-            with isolated(mixed(self._seed, "batch", epoch, 0)):  # what is put off is drawn by the first batch
-                iterator = self._begin(epoch)
-        with isolated(seed):
+        if self._iterator is None and self._state:
+            iterator = self._go_back(epoch, number)
+        elif self._iterator is None or self._epoch != epoch:
+            iterator = self._begin(epoch)
+            self._look()
+            self._first = self._first or self._state
+        else:
+            iterator = self._iterator
+        with isolated(mixed(self._seed, "batch", epoch, number)):
             batch = next(iterator)
-        self._state = None
+        self._skip += 1
         return batch
 
-    def _begin(self, epoch: int) -> Iterator[Any]:
-        tell_epoch(epoch, self._loader, getattr(self._loader, "dataset", None))
+    def _go_back(self, epoch: int, number: int) -> Iterator[Any]:
+        iterator = self._begin(epoch, pickle.loads(self._state))
+        for skipped in range(number - self._skip, number):
+            with isolated(mixed(self._seed, "batch", epoch, skipped)):
+                next(iterator)
+        return iterator
+
+    def _begin(self, epoch: int, state: Any = None) -> Iterator[Any]:
         self._start.begin(epoch)
-        if self._iterator is None and self._state:
-            self._loader.load_state_dict(pickle.loads(self._state))
-        begun: Iterator[Any] = iter(self._loader) if hasattr(self._loader, "__iter__") else self._loader
+        with isolated(mixed(self._seed, "batch", epoch, 0)):  # what is put off is drawn by the first batch
+            tell_epoch(epoch, self._loader, getattr(self._loader, "dataset", None))
+            if state is not None:
+                self._loader.load_state_dict(state)
+            begun: Iterator[Any] = iter(self._loader) if hasattr(self._loader, "__iter__") else self._loader
         self._iterator, self._epoch = begun, epoch
-        self._first = self._first or self._dumped()
         return begun
 
-    def _dumped(self) -> bytes:
-        state = pickle.dumps(self._loader.state_dict())
-        if len(state) > LARGEST_OWN:
+    def _look(self) -> None:
+        """Takes the loader's state, if it can be trusted with the batches that follow."""
+        state = self._loader.state_dict()
+        if not self._is_whole(state):
+            return
+        self._state, self._skip = pickle.dumps(state), 0
+        if len(self._state) > LARGEST_OWN:
             raise ValueError(
-                f"batches(loader): the state of {type(self._loader).__name__} has {len(state) / 1e6:.1f} MB; accepted are "
+                f"batches(loader): the state of {type(self._loader).__name__} has {len(self._state) / 1e6:.1f} MB; accepted are "
                 f"{LARGEST_OWN / 1e6:.1f} MB. Keep what it is made from, such as a seed and a position"
             )
-        return state
+
+    def _is_whole(self, _state: Any) -> bool:
+        return True

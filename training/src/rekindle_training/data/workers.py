@@ -28,6 +28,17 @@ class Sent:
         return _arrived, (self._indices, self._epoch, self._seed)
 
 
+class Asked:
+    """The request for the next batch of a worker's part of a stream, which seeds its generators by its own count."""
+
+    def __init__(self, indices: Any, epoch: int, seed: int, before: int) -> None:
+        """Takes how many batches the worker has given before, if none has ended."""
+        self._indices, self._epoch, self._seed, self._before = indices, epoch, seed, before
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _counted, (self._indices, self._epoch, self._seed, self._before)
+
+
 class Begun:
     """The `worker_init_fn` of a loader's workers, around the script's own."""
 
@@ -39,15 +50,17 @@ class Begun:
             self._given(worker)
         info = get_worker_info()
         assert info is not None
-        _here.roots = [info.dataset, self._collate]
+        _here.worker, _here.roots = worker, [info.dataset, self._collate]
 
 
 class _Here:
-    """What this worker loads with."""
+    """What this worker loads with, and how far it is."""
 
+    worker: int
     roots: list[Any]
     held: list[random_numbers.Held] | None = None
     epoch: int | None = None
+    given = 0
 
 
 _here = _Here()
@@ -61,3 +74,9 @@ def _arrived(indices: Any, epoch: int, seed: int) -> Any:
         _here.epoch = epoch
     random_numbers.seed_all(seed, _here.held)
     return indices
+
+
+def _counted(indices: Any, epoch: int, seed: int, before: int) -> Any:
+    """Requests are numbered by how many were sent: once a worker has ended, which request another one gets depends on timing."""
+    _here.given = before if epoch != _here.epoch else _here.given + 1
+    return _arrived(indices, epoch, random_numbers.mixed(seed, "part", epoch, _here.worker, _here.given))
