@@ -200,9 +200,9 @@ def test_signals_are_passed_on_and_a_frozen_rank_is_killed(launcher: Launch) -> 
 
 
 def test_a_signal_that_the_launcher_was_told_to_ignore_is_not_passed_on(launcher: Launch) -> None:
-    """`nohup rekindle-train` outlives its terminal."""
+    """`nohup rekindle-train` outlives its terminal, which tells the ranks as well."""
     program = """
-        say("ready")
+        say(f"ready {os.getpid()}")
         sys.stdin.readline()
         say("done")
     """
@@ -210,8 +210,9 @@ def test_a_signal_that_the_launcher_was_told_to_ignore_is_not_passed_on(launcher
         program, "--nnodes=2", stdin=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGHUP)
+    rank = int(process.stdout.readline().split()[1])
+    for told in (process.pid, rank):
+        os.kill(told, signal.SIGHUP)
     output, _ = process.communicate("\n", timeout=ENDS_SECONDS)
     assert (process.returncode, output) == (0, "done\n")
 

@@ -45,8 +45,8 @@ async def test_a_loop_that_is_shorter_on_one_rank_ends_the_job(way: str, environ
 
 
 async def test_a_rank_that_is_slow_behind_its_loop_is_waited_for(alone: Standalone) -> None:
-    """Others that wait longer for it than --stall-seconds ask where it stands, which costs a rebuild, and no rank is replaced."""
-    launcher = await alone.start("--stall-seconds=1", script=SCRIPT, ranks=2, STEPS="4,4", SLOW="0")
+    """Half of --stall-seconds later it is asked where it stands, which costs a rebuild and no step."""
+    launcher = await alone.start("--stall-seconds=6", script=SCRIPT, ranks=2, STEPS="4,4", SLOW="0")
     await alone.prints("some ranks have left their loops, the others are asked where they stand others=[0]")
     (alone.folder / "written").touch()
     assert await launcher.code() == 0

@@ -54,6 +54,19 @@ def test_what_was_not_carried_out_is_said_again_on_the_next_stream() -> None:
     assert order.replace.process == "old"
 
 
+def test_a_restart_that_is_ordered_before_a_launcher_speaks_is_told_to_it() -> None:
+    """A job may fail while its launcher is still on its way to the manager."""
+    pods = Pods()
+    pods.restart("it fails", futile=True)
+    pod = pods.attach()
+    pods.hear(pod, PodState(pod="a-pod", restarts=2))
+    order = pod.outbox.get_nowait()
+    assert order is not None
+    assert (order.restart.restarts, order.restart.reason, order.restart.futile) == (2, "it fails", True)
+    pods.hear(pod, PodState(pod="a-pod", restarts=3))
+    assert pod.outbox.empty()
+
+
 @pytest.mark.parametrize("lives", [True, False])
 async def test_a_silent_process_is_lost_only_if_its_launcher_does_not_know_better(
     lives: bool, monkeypatch: pytest.MonkeyPatch

@@ -4,8 +4,6 @@ import logging
 import threading
 from collections.abc import Sequence
 
-import grpc
-
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 5.0
@@ -46,24 +44,22 @@ SERVER: Options = (
 class Silence:
     """Says where the manager is looked for, once each time that it does not answer for some seconds."""
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
-        self._channel, self._address = channel, address
-        self._waits = False
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """Called before each stream. Returns at once."""
-        if self._waits:
-            return
-        self._waits = True
-        timer = threading.Timer(SILENT_SECONDS, self._say)
-        timer.daemon = True
-        timer.start()
+        """Called before each stream."""
+        if self._timer is None:
+            self._timer = threading.Timer(SILENT_SECONDS, self._say)
+            self._timer.daemon = True
+            self._timer.start()
 
-        def end(_: object) -> None:
-            timer.cancel()
-            self._waits = False
-
-        grpc.channel_ready_future(self._channel).add_done_callback(end)
+    def end(self) -> None:
+        """Called when the first message has been sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _say(self) -> None:
         log.warning("no manager answers, waiting for it", extra={"address": self._address})

@@ -57,7 +57,7 @@ class Link:
 
     def _run(self) -> None:
         with grpc.insecure_channel(self._address, options=list(wire.CLIENT)) as channel:
-            stub, silence = PodsStub(channel), wire.Silence(channel, self._address)
+            stub, silence = PodsStub(channel), wire.Silence(self._address)
             while not self._ended.is_set():
                 with self._lock:
                     outbox: _Outbox = queue.SimpleQueue()
@@ -65,7 +65,7 @@ class Link:
                     self._outbox = outbox
                 silence.begin()
                 try:
-                    for order in stub.Attach(_speak(outbox)):
+                    for order in stub.Attach(_speak(outbox, silence)):
                         self._obey(order)
                 except grpc.RpcError as error:
                     log.debug("lost the manager, coming back", extra={"reason": str(error)})
@@ -76,7 +76,7 @@ class Link:
                 self._ended.wait(RETRY_SECONDS)
 
 
-def _speak(outbox: _Outbox) -> Iterator[PodState]:
+def _speak(outbox: _Outbox, silence: wire.Silence) -> Iterator[PodState]:
     """The latest state again and again, so that a launcher that is frozen is told from one of which there are no news."""
     latest: PodState | None = None
     while True:
@@ -85,3 +85,4 @@ def _speak(outbox: _Outbox) -> Iterator[PodState]:
         if latest is None:
             return
         yield latest
+        silence.end()

@@ -31,7 +31,7 @@ def children() -> set[int]:
     """Returns the processes whose parent is this one."""
     try:
         return {int(child) for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
-    except FileNotFoundError:  # a kernel without these lists
+    except (FileNotFoundError, ProcessLookupError):  # a kernel without these lists, or a thread that has ended
         return {int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _parent(entry) == os.getpid()}
 
 
@@ -42,15 +42,18 @@ def _parent(process: Path) -> int:
 
 
 def end_children(besides: Collection[int] = ()) -> None:
-    """Kills what this process has made or adopted, and what they leave to it; returns when none of them is left.
+    """Kills what this process has made or adopted, and what they leave to it; returns when none of them is left, but for those
+    that it may not kill, as where a script has started them with `sudo`.
 
     Args:
         besides: children that are left alone.
     """
-    while left := children() - set(besides):
+    spared = set(besides)
+    while left := children() - spared:
         for child in left:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(child, signal.SIGKILL)
-        for child in left:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
+            except PermissionError:
+                spared.add(child)
+        for child in left - spared:
+            os.waitpid(child, 0)

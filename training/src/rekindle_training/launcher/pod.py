@@ -81,8 +81,8 @@ class Pod:
         """That were heard of it, and ends that it is to decide about."""
         self._restarts = 0
         self._restarting = False
-        self._trained = False
-        """A step was completed since all ranks began together."""
+        self._is_told_of_steps = False
+        """A step was completed since all ranks began together, as the manager says."""
         self._untrained = 0
         """Restarts of ranks that had not completed one."""
         self._failures: list[int] = []
@@ -258,7 +258,7 @@ class Pod:
             case "restart":
                 self._obey_restart(order.restart)
             case "trains":
-                self._trained |= order.trains.restarts == self._restarts
+                self._is_told_of_steps |= order.trains.restarts == self._restarts
             case "take" if self._arguments.is_standby:
                 self._take(order.take.pod_rank)
 
@@ -284,6 +284,11 @@ class Pod:
             self._end(0, None)
         elif any(self._failures):
             self._end(_exit_code(self._failures[0]), signal.SIGTERM)
+
+    @property
+    def _trained(self) -> bool:
+        """A manager that was lost may not have said so any more."""
+        return self._is_told_of_steps or (self._manager.succeeds and self._ranks.begun)
 
     @property
     def _was_killed(self) -> bool:
@@ -319,7 +324,7 @@ class Pod:
 
     def _start_ranks(self) -> None:
         self._failures.clear()
-        self._trained = False
+        self._is_told_of_steps = False
         for local, rank in enumerate(self._ranks.all):
             os.ftruncate(rank.own_state, 0)  # what an earlier life left there is not what follows its checkpoint
             self._start_rank(local)

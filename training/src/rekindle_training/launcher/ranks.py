@@ -52,6 +52,11 @@ class Ranks:
         return [rank for rank in self.all if rank.lives]
 
     @property
+    def begun(self) -> bool:
+        """Some have come to their first step: they have left something to their next processes."""
+        return any(os.fstat(rank.own_state).st_size for rank in self.all)
+
+    @property
     def complete(self) -> bool:
         """All have ended well."""
         return all(rank.ended == 0 for rank in self.all)

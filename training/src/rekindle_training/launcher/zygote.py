@@ -228,7 +228,7 @@ class _Zygote:
                 self._ends = command
 
     def _signal(self, pid: int, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
             if pid in self._groups:
                 os.killpg(pid, number)
             else:

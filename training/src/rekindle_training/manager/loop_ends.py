@@ -62,7 +62,8 @@ class LoopEnds:
         self, roster: Roster, patience: float, cut: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
-        patience: seconds after which ranks that have begun no further collective are asked as well; 0: never.
+        patience: seconds after which a rank is taken for stuck; in half of them one that has begun no further collective is asked
+            as well, which harms none that only takes long. 0: never.
         cut: breaks off what goes on between the ranks.
         """
         self._roster, self._patience, self._cut, self._clock = roster, patience, cut, clock
@@ -78,7 +79,7 @@ class LoopEnds:
             self._progress, self._since = progress if able else {}, self._clock()
             return
         began_more = any(collectives > min(one.collectives for one in left) for _, _, collectives in progress.values())
-        limit = QUIET_SECONDS if began_more else self._patience
+        limit = QUIET_SECONDS if began_more else self._patience / 2
         if limit and self._clock() - self._since > limit:
             self._since = self._clock()
             log.warning(

@@ -31,6 +31,8 @@ class Pods:
         """`decides`: launchers are told that they wait for orders when a rank has ended, which those of a job without a control
         plane do anyway."""
         self._decides = decides
+        self._untold: tuple[str, bool] | None = None
+        """A restart of which no launcher has heard: none spoke then."""
         self._trains: PodOrder | None = None
         """What launchers are told once training has made a step."""
         self._released: dict[str, PodOrder] = {}
@@ -68,6 +70,9 @@ class Pods:
             loaded = sum(known.state.standby.loaded for known in self._pods)
             log.info("a standby is ready", extra={"uid": state.pod_uid, "standbys": loaded})
         self._give_rank(pod)
+        if self._untold is not None:
+            reason, futile = self._untold
+            self.restart(reason, futile=futile)
         self.on_change()
 
     def detach(self, pod: _Pod) -> None:
@@ -121,6 +126,7 @@ class Pods:
         Args:
             futile: the job ends, since it would come to the same end again.
         """
+        self._untold = None if self._pods else (reason, futile)
         for pod in self._pods:
             self._order("", PodOrder(restart=Restart(restarts=pod.state.restarts, reason=reason, futile=futile)))
 

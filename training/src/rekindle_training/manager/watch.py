@@ -22,7 +22,7 @@ Progress = tuple[int, int]
 """Completed steps, collectives begun."""
 
 WAITS: Progress = (sys.maxsize, 0)
-"""Of a rank that stands until it is told to go on: it holds nobody up, however far the others are."""
+"""Of a rank that stands until it is told to go on, or is at the end of its loop: it holds nobody up, however far others are."""
 
 STOPPED_SECONDS = 1.0
 """How long a process may be stopped, as by SIGSTOP, before another one takes its rank."""
@@ -42,14 +42,14 @@ async def keep(watch: "Watch", ends: LoopEnds, roster: Roster, pods: Pods) -> No
 
 def look(watch: "Watch", roster: Roster, pods: Pods) -> None:
     watch.look_at_stopped(stopped(roster, pods))
-    if roster.training and not roster.vacant and not any(member.leaving for member in roster.members.values()):
+    if roster.training and not roster.vacant and not any(member.finished for member in roster.members.values()):
         watch.look({rank: _progress(member) for rank, member in roster.members.items()})
     else:
         watch.rest()
 
 
 def _progress(member: RankProcess) -> Progress:
-    return WAITS if member.stands or member.paused else (member.step, member.collectives)
+    return WAITS if member.stands or member.paused or member.leaving else (member.step, member.collectives)
 
 
 def stopped(roster: Roster, pods: Pods) -> frozenset[int]:

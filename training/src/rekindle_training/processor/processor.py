@@ -84,6 +84,7 @@ class Processor:
         self._maintenance: str | None = None
         """Of the latest pause."""
         self._ended = threading.Event()
+        self._silence = wire.Silence(f"{environment.master_addr}:{environment.master_port}")
         self.generation = 0
         self._thread = threading.Thread(target=self._run, name="rekindle-processor", daemon=True)
 
@@ -153,9 +154,8 @@ class Processor:
         address = f"{self._environment.master_addr}:{self._environment.master_port}"
         with grpc.insecure_channel(address, options=list(wire.CLIENT)) as channel:
             stub = RanksStub(channel)
-            silence = wire.Silence(channel, address)
             while not self._ended.is_set():
-                silence.begin()
+                self._silence.begin()
                 try:
                     self._converse(stub)
                 except grpc.RpcError as error:
@@ -212,6 +212,7 @@ class Processor:
             if message is None:
                 return
             yield message
+            self._silence.end()
             if message.HasField("goodbye"):
                 return
 
