@@ -78,9 +78,12 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
                 with torch.no_grad():
                     model(torch.ones(2, 16))
             fault("beginning", step)
+            model.set_requires_gradient_sync("GATHERS" not in os.environ or step % 2 == 0)
             batch = torch.randn(8, 16, generator=data.manual_seed(100 * rank + step))
             model(batch).pow(2).mean().backward()
             fault("behind", step)
+            if "GATHERS" in os.environ and step % 2:
+                continue
             optimizer.step()
             fault("updated", step)
             optimizer.zero_grad()

@@ -60,6 +60,12 @@ async def test_a_shard_without_a_replica_is_refused(alone: Standalone) -> None:
     assert "or say session(unique_shards=True)" in printed
 
 
+async def test_gradients_that_were_not_reduced_are_refused(alone: Standalone) -> None:
+    """Each rank holds its own between two steps, and no replica has them."""
+    printed = await alone.run(code=1, script=SCRIPT, GATHERS="yes")
+    assert "gradients are held after step 1 that were not reduced: put all backward passes of one update into one" in printed
+
+
 async def test_a_sharded_job_is_switched(job: Job, gateway: GatewayPeer, beside: Standalone) -> None:
     """The ranks of a pod pass to a backup, which builds its shards with the others and takes their content over."""
     expected = last_words(await beside.run(script=SCRIPT))
