@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from rekindle_training.adapter.ballot import Ballot
-from rekindle_training.adapter.communicator import Communicator, is_loss
+from rekindle_training.adapter.communicator import Communicator
 from rekindle_training.adapter.lines import Lines
 from rekindle_training.adapter.vote import Disagreement
 from rekindle_training.environment import RankEnvironment
@@ -128,7 +128,7 @@ def _rank(environment: dict[str, str], memory: str | None, port: int, loop: Conn
             except Disagreement as found:
                 loop.send(found.words)
             except RuntimeError as error:
-                loop.send("lost" if is_loss(error) else f"{error}")
+                loop.send("lost" if communicator.is_loss_now(error) else f"{error}")
 
 
 def _aside(communicator: Communicator, orders: Connection) -> None:
