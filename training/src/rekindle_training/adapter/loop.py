@@ -291,7 +291,7 @@ class Training:
             raise SystemExit(0)
 
     def _refuse_early_end(self) -> None:
-        if self._loops and self.step < self._total and not self._is_finished:
+        if self._loops and self.step < self._total and not (self._is_finished or self._attempts.interrupted):
             raise RuntimeError(
                 f"the loop ended after step {self.step} of {self._total}; say training.finish() before a `break` that is meant, "
                 "and give `total` as many steps as there are batches"
