@@ -27,6 +27,7 @@ def train() -> None:
     loss = model(torch.ones(2)).sum()
     loss.backward()
     for parameter in model.parameters():
+        assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
     optimizer.step()
     optimizer.zero_grad()
