@@ -103,7 +103,7 @@ async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path
 
 
 async def test_a_replacement_that_speaks_to_others_before_its_loop_says_so(alone: Standalone) -> None:
-    """It is alone there; the others do not wait for it until a limit is over."""
+    """The error names the line; the others do not wait until a limit is over."""
     printed = await alone.run("--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="talkative")
     assert "recv at own_groups.py:27: this process replaces another one and is alone before its loop" in printed
 

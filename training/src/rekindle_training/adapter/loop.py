@@ -62,7 +62,7 @@ class Training:
         self._total = 0
         self._called: list[tuple[int, Callable[[int], object]]] = []
         self._calls_due = self._calls_unsure = False
-        """What is registered is to be called; some ranks may have done so before a recovery."""
+        """Whether registered functions are to be called, and whether some ranks may have done so before a recovery."""
         self._called_at = 0
         """Step after which this rank called it last."""
         self._places = rank.communicator.places
