@@ -162,7 +162,7 @@ async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Dril
     """An evaluation that comes later than the last step of the drill is no failure of the script."""
     found = await drill("--drill-steps=4", str(EXAMPLES / "gpt.py"), code=0, cases="evaluation")
     assert results(found) == {"undisturbed": "trains", "evaluation": "not tried"}
-    assert "more --drill-steps" in found["text"]
+    assert "more --drill-steps" in " ".join(found["text"].split())
 
 
 @pytest.mark.parametrize(
