@@ -2,7 +2,7 @@
 
     python -P -m benchmarks.accelerator [--device cpu] [--only kill,memory] [--output FILE]
 
-On CUDA with NCCL, each rank has a device; where there is one device, ranks share it, if NCCL lets them. Without a device it says so
+On CUDA with NCCL, each rank has a device; where there is one device, ranks share it, if NCCL lets them. Without one it says so
 and ends with 0; `--device cpu` runs the same on processors and gloo. It ends with 1 where a row fails.
 """
 
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -189,7 +190,7 @@ def _cost(jobs: Jobs) -> Row:
 def _median(found: list[dict[str, Any]]) -> float:
     """Median of a step of rank 0, in microseconds."""
     (ends,) = [list(line["ends"].values())[WARM:] for line in found if line["rank"] == 0]
-    return median(end - begin for begin, end in zip(ends, ends[1:], strict=False)) * 1e6
+    return median(end - begin for begin, end in pairwise(ends)) * 1e6
 
 
 def _tolerance(jobs: Jobs) -> Row:

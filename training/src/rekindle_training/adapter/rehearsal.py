@@ -28,8 +28,8 @@ TOLERANCE = 1e-2
 """Of a gradient's norm, and of a sum of its elements with random signs: an accelerator's kernels may add in another order.
 Another batch or another mask changes both by more."""
 NOISE = 0.1
-"""Share of the largest gradient's norm below which a gradient is compared by the tolerance of that share: one that is zero but for
-rounding, such as that of a bias before BatchNorm, is another one each time."""
+"""Share of the largest gradient's norm below which a gradient is compared by the tolerance of that share: one that is zero but
+for rounding, such as that of a bias before BatchNorm, is another one each time."""
 AT_ONCE = 1024 * 1024
 """Elements of a gradient that are summed up at once, so that little memory of the accelerator is needed."""
 Fingerprint = bytes | tuple[float, float]
