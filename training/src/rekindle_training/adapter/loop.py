@@ -429,7 +429,8 @@ class Training:
 
     def _is_undone(self) -> bool:
         """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
-        undone = torch.tensor([not self._membership.renewed and self._called_at != self.step], dtype=torch.int64)
+        called = self._membership.renewed or self._called_at == self.step
+        undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
         dist.all_reduce(undone)
         return bool(undone.item())
 

@@ -62,6 +62,17 @@ def require(name: str, thing: object, *methods: str) -> None:
         )
 
 
+def refuse_other_device(model: torch.nn.Module, here: torch.device) -> None:
+    """Raises ValueError where a tensor of the model is on another accelerator than the one with which this process works: the
+    session waits for the stream of that one, and takes its random numbers along."""
+    for name, tensor in _tensors(model):
+        if tensor.device.type == here.type and tensor.device != here:
+            raise ValueError(
+                f"session(model): {name} is on {tensor.device}, and the device of this process is {here}; a rank works with one "
+                f"accelerator: call torch.{here.type}.set_device({tensor.device.index}) before the model is made"
+            )
+
+
 def refuse_content(state: State) -> None:
     """The same of what the objects keep.
 

@@ -36,6 +36,9 @@ class Trained:
         given = {"optimizer": self.optimizer, **self.shared}
         state.refuse(self.model, given if self.data is None else {**given, "data": self.data})
         state.refuse_content(self.collect())
+        if self.accelerator is not None:
+            device = torch.device(self.accelerator, getattr(torch, self.accelerator).current_device())
+            state.refuse_other_device(self.model, device)
         size = len(self.take_own().pickled)
         if size > LARGEST_OWN:
             raise ValueError(
