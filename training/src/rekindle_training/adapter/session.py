@@ -151,7 +151,8 @@ def _opened(  # noqa: PLR0913  # what a session is given
 ) -> Iterator["Training"]:
     if _entry is None:
         communicator.refuse_another()
-    wrappers, sharded = DataParallel(), FullySharded(model)
+    modules = [thing for thing in (model, *state) if isinstance(thing, torch.nn.Module)]
+    wrappers, sharded = DataParallel(), FullySharded(modules)
     shared: dict[str, Stateful] = {
         "DistributedDataParallel": wrappers,
         FULLY_SHARDED: sharded,
@@ -374,6 +375,7 @@ class Training:
         self._loops, self._total = True, total
         self._gate.expect(total)
         self._wrappers.begin_loop()
+        self._trained.attributes.begin_loop()
         if not self._trains:
             self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
@@ -434,11 +436,12 @@ class Training:
 
     @contextmanager
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
-        """Refuses an optimizer, a scheduler and a loader that train and are not given. Called by `session`."""
+        """Refuses what trains and is not given: optimizers, schedulers, scalers, averages, loaders. Called by `session`."""
         things = list(trained)
         optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
+        others = forgotten.ScalersAndAverages(things)
         loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
-        with optimizers.watched(), schedulers.watched(), loaders.watched():
+        with optimizers.watched(), schedulers.watched(), others.watched(), loaders.watched():
             yield
 
     def end(self) -> None:
