@@ -11,17 +11,17 @@ SCRIPT = str(Path(__file__).with_name("batched.py"))
 STRUCK = str(Path(__file__).with_name("struck.py"))
 RANKS = 2
 FAULTS = {"raise": "1:2:raise,0:5:raise", "kill": "1:2:kill,0:5:kill", "restart": "0:8:kill,1:8:kill"}
-"""In the first epoch and behind its end, where some loaders have loaded ahead."""
+"""Faults in the first epoch and after its end, when some loaders have loaded ahead."""
 LOADERS = ["plain", "uneven", "shuffled", "stateful", "resumable", "stream", "nodes"]
 
 
 @pytest.fixture(scope="session")
 def found() -> dict[str, list[bytes]]:
-    """What undisturbed runs ended with, by their loaders."""
+    """Final parameters of undisturbed runs, by their loaders."""
     return {}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [pytest.param(fault, marks=pytest.mark.same_path(over="fault")) for fault in FAULTS])
 @pytest.mark.parametrize("loader", LOADERS)
 async def test_training_ends_with_the_parameters_of_an_undisturbed_run(
     loader: str, fault: str, alone: Standalone, beside: Standalone, found: dict[str, list[bytes]]

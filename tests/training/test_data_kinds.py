@@ -101,8 +101,8 @@ def test_a_session_takes_what_has_a_position_of_training() -> None:
         refuse_raw(data)
 
 
-def test_a_loader_that_is_drawn_from_in_turn_after_turn_is_refused() -> None:
-    """Whoever it is, unless it was given."""
+def test_a_loader_that_turn_after_turn_draws_from_is_refused() -> None:
+    """Loaders of torch and torchdata are found, unless they were given."""
     given = rekindle_training.batches(DataLoader(Rows(), 4))
     turn = [1]
     for forgotten in (DataLoader(Rows(), 4), StatefulDataLoader(Rows(), 4, num_workers=1)):
@@ -118,8 +118,8 @@ def test_a_loader_that_is_drawn_from_in_turn_after_turn_is_refused() -> None:
         next(drawn)
 
 
-def test_a_loader_whose_batches_are_all_drawn_in_one_turn_is_nobody_s_affair() -> None:
-    """As in an evaluation, also with workers that stay; and what comes between two turns of the loop."""
+def test_a_loader_that_one_turn_draws_from_is_accepted() -> None:
+    """An evaluation may have workers that stay, and may come between two turns of the loop."""
     evaluation = DataLoader(Rows(), 18, num_workers=1, persistent_workers=True)
     between = iter(DataLoader(Rows(), 18))
     turn = [0]

@@ -307,16 +307,16 @@ def test_reasons_are_the_programs_own_words() -> None:
     """The injected error is no reason, and a lost connection comes last."""
     text = """
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/work/train.py", line 7, in <module>
+[rank1]:   File "/home/me/train.py", line 7, in <module>
 [rank1]:     loss = train()
 [rank1]: RuntimeError: injected in step 5
 Traceback (most recent call last):
-  File "/work/train.py", line 9, in average
+  File "/home/me/train.py", line 9, in average
     dist.all_reduce(loss)
   File "/lib/torch.py", line 1, in all_reduce
 RuntimeError: [pair.cc:545] Connection reset by peer
 Traceback (most recent call last):
-  File "/work/train.py", line 12, in <module>
+  File "/home/me/train.py", line 12, in <module>
 TypeError: SGD updates, and was not given to the session
 rekindle-manager ERROR training cannot go on reason=no rank is left
 """

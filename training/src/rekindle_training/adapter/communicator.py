@@ -59,19 +59,17 @@ def refuse_another() -> None:
         )
 
 
-class Disagreement(RuntimeError):
-    """Ranks came to an agreement about different things. Raised on all ranks."""
-
-
 class GivenUp(RuntimeError):
     """A generation was cut before it was there."""
 
 
+_LOSSES = (dist.DistError, GivenUp, LineLost, RankLeft)
+"""What only a collective or a vote of this generation raises."""
+
+
 def is_loss(error: BaseException) -> bool:
     """Whether a collective says that it lost another rank. Gloo's errors have no type of their own."""
-    return isinstance(error, dist.DistError | GivenUp | LineLost | RankLeft) or (
-        isinstance(error, RuntimeError) and "/gloo/" in str(error)
-    )
+    return isinstance(error, _LOSSES) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def warm() -> None:
@@ -314,7 +312,7 @@ class Communicator:
     def is_loss_now(self, error: BaseException) -> bool:
         """Tells whether an error says that a rank of this generation was lost. The script may have kept an error of an earlier
         generation, which has the same words; all connections of this one are whole then."""
-        if not is_loss(error) or isinstance(error, dist.DistError | GivenUp):
+        if not is_loss(error) or isinstance(error, _LOSSES):
             return is_loss(error)
         with self._lock:
             return self._is_cut or not self._connections or not sockets.are_whole(self._connections)

@@ -10,6 +10,9 @@ import torch
 from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.skeleton import put_together, taken_apart
 
+LOOKS = 3
+"""Steps in which it is looked for parameters that move: with a large frozen model each look costs as much as a small step."""
+
 
 @dataclass
 class Copies:
@@ -46,18 +49,22 @@ class Moving:
         self._optimizers = optimizers
         self._still: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Parameters that were not seen to move, with one element of each as it was when the step began."""
-        self._moving: set[torch.nn.Parameter] = set()
+        self._moving: dict[torch.nn.Parameter, None] = {}
+        self._looks = 0
         self._copies = Copies()
 
     def remember(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        updated = {one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]}
-        frozen = [parameter for parameter in parameters if parameter not in updated]
-        self._still = {parameter: _element(parameter) for parameter in frozen if parameter not in self._moving}
-        self._copies.take([parameter for parameter in frozen if parameter in self._moving])
+        self._still = {}
+        if self._looks < LOOKS:
+            self._looks += 1
+            updated = {one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]}
+            still = [parameter for parameter in parameters if parameter not in updated and parameter not in self._moving]
+            self._still = {parameter: _element(parameter) for parameter in still}
+        self._copies.take(list(self._moving))
 
     def notice(self) -> None:
         """Called before the update: what has moved is copied from the next step on."""
-        self._moving |= {parameter for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
+        self._moving |= {parameter: None for parameter, then in self._still.items() if not torch.equal(then, _element(parameter))}
 
     def put_back(self) -> None:
         self._copies.put_back()

@@ -8,10 +8,10 @@ from rekindle_training.data import kinds
 
 
 class Source(Protocol):
-    """One kind of loader, which gives any batch of any epoch."""
+    """Loader of one kind, which gives any batch of any epoch."""
 
     KEYS: frozenset[str]
-    """Of its state."""
+    """Keys of its state."""
 
     def __len__(self) -> int: ...
 
@@ -24,7 +24,7 @@ class Source(Protocol):
 
 
 class Batches(Iterator[Any]):
-    """One batch after the other, with a position that a session can put back. Made by `rekindle_training.batches`."""
+    """Iterator over the batches of all epochs, with a position that a session puts back. `rekindle_training.batches` makes it."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
@@ -34,17 +34,17 @@ class Batches(Iterator[Any]):
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch, from 0, to which the last batch belongs."""
+        """Number of the epoch of the last batch, counted from 0."""
         return self._epoch
 
     @property
     def position(self) -> int:
-        """How many batches of this epoch have been drawn."""
+        """Number of batches that were drawn in this epoch."""
         return self._position
 
     @property
     def drawing(self) -> bool:
-        """Whether a batch is being drawn at this moment."""
+        """Tells whether a batch is being drawn at this moment."""
         return self._drawing
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Batches(Iterator[Any]):
 
     @property
     def same_on_all_ranks(self) -> dict[str, int | None]:
-        """What ranks have to have in common, by its name; None: not known."""
+        """Values that have to be the same on all ranks, by their names. None is not known."""
         try:
             return {"batches of an epoch": len(self)}
         except TypeError:
@@ -73,7 +73,7 @@ class Batches(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        """Goes on in the next epoch where one ends.
+        """Draws a batch. At the end of an epoch the next one begins.
 
         Raises:
             RuntimeError: an epoch has no batches, or another thread draws than the one that trains.
@@ -102,12 +102,12 @@ class Batches(Iterator[Any]):
         raise RuntimeError(f"next(batches): {self._name} gives no batch in epoch {self._epoch}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position and what the loader's order is made from; no data."""
+        """Returns the position, and what the order of the loader is made from."""
         self._owner = threading.get_ident()
         return {"epoch": self._epoch, "position": self._position, **self._source.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Lets the batches follow that followed when this state was taken.
+        """Goes to the position of a state: the batches that follow are those that followed then.
 
         Raises:
             ValueError: it is the state of another kind of loader.
@@ -123,13 +123,13 @@ class Batches(Iterator[Any]):
 
 
 def batches(loader: Any) -> Batches:
-    """Gives a loader's batches to a session and to its loop: `data=batches`, and `next(batches)` in a step.
+    """Returns the batches of a loader, for `session(data=batches)` and for `next(batches)` in its loop.
 
     Args:
         loader: A `torch.utils.data.DataLoader`, a `StatefulDataLoader` or a `nodes.Loader` of torchdata, a loader that accelerate
             has prepared, or anything that can be iterated and has `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: it is something else, or its batches could not be drawn again; the message names it and says what to write.
+        TypeError: the loader is something else, or its batches cannot be drawn again. The message says what to write.
     """
     return Batches(kinds.source(loader), type(loader).__name__)

@@ -1,7 +1,7 @@
 """Batches of a DataLoader over a dataset that has indices.
 
 A batch depends on its indices, and on the seed, the epoch and its number, from which its random numbers come. It is the same
-whichever worker loads it, so a batch that is to be drawn again is asked of the workers again.
+whichever worker loads it, so the workers are asked again for a batch that is drawn again.
 """
 
 import copy
@@ -18,16 +18,18 @@ from rekindle_training.data.random_numbers import Held, held_by, kept_apart, mix
 from rekindle_training.data.workers import Begun, Sent
 
 KEPT = 64
-"""Batches before the last one of which the indices are kept. To go back further, the epoch's indices are drawn again."""
+"""Number of batches whose indices are kept. To go back further, the epoch's indices are drawn again."""
 
 
 class Indexed:
+    """Batches that a copy of the loader loads, in an order that it is given from here."""
+
     KEYS = frozenset({"seed", "generators", "order"})
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._given, self._order = loader, Order(loader)
         self._digest = 0
-        """Of the indices of this epoch's batches so far."""
+        """Digest of the indices of this epoch's batches so far."""
         self._pass: _Pass | None = None
         self._slot = _Slot()
         self._loaded: Iterator[Any] = iter(())
@@ -76,11 +78,11 @@ class Indexed:
             if epoch == 0 and not order.is_torchs:
                 order.prove()
         held = [] if self._given.num_workers else held_by(self._given.dataset, self._given.collate_fn)
-        send = partial(_to_workers if self._given.num_workers else partial(_to_nobody, held), order.seed, epoch)
-        begun = self._slot.now = _Pass(epoch, number, order.behind(epoch, number, self._digest), send)
+        send = partial(_to_workers if self._given.num_workers else partial(_to_this_process, held), order.seed, epoch)
+        begun = self._slot.now = _Pass(epoch, number, order.indices(epoch, number, self._digest), send)
         of_workers = 0 if self._given.persistent_workers else epoch
         self._twin.generator = torch.Generator().manual_seed(mixed(order.seed, "workers", of_workers))
-        self._loaded = iter(())  # workers of before end first
+        self._loaded = iter(())  # the old workers end first
         self._loaded = iter(self._twin) if self._given.num_workers else _kept_apart(iter(self._twin), held)
         return begun
 
@@ -93,8 +95,8 @@ def _to_workers(seed: int, epoch: int, number: int, indices: Any) -> Sent:
     return Sent(indices, epoch, mixed(seed, "batch", epoch, number))
 
 
-def _to_nobody(held: list[Held], seed: int, epoch: int, number: int, indices: Any) -> Any:
-    """Gives a loader without workers its next indices, which it loads at once."""
+def _to_this_process(held: list[Held], seed: int, epoch: int, number: int, indices: Any) -> Any:
+    """Seeds this process for a batch that a loader without workers loads now."""
     seed_all(mixed(seed, "batch", epoch, number), held)
     return indices
 
@@ -110,7 +112,7 @@ def _kept_apart(loaded: Iterator[Any], held: list[Held]) -> Iterator[Any]:
 
 
 class _Slot:
-    """The sampler of the loader's twin."""
+    """Sampler of the loader's copy."""
 
     now: Iterator[Any]
 
@@ -119,19 +121,19 @@ class _Slot:
 
 
 class _Pass:
-    """One way through an epoch, or through the rest of it, as the sampler that a loader asks for indices ahead of training."""
+    """Way through an epoch, or through the rest of it. The loader asks it for indices, ahead of training."""
 
     def __init__(self, epoch: int, first: int, indices: Iterator[Any], send: Callable[[int, Any], Any]) -> None:
         self.epoch = epoch
         self.next = first
-        """Number of the first batch for which the loader has not asked yet."""
+        """Number of the next batch that the loader asks for."""
         self._indices, self._send = indices, send
         self._known: dict[int, Any] = {}
         self._asked: deque[int] = deque()
-        """Numbers in the order in which the loader will give their batches."""
+        """Numbers of the batches that are being loaded, in their order."""
         self._again: deque[int] = deque()
         self._ahead: dict[int, Any] = {}
-        """Batches that came while others were asked for again."""
+        """Batches that were loaded before others that are drawn again."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -157,7 +159,7 @@ class _Pass:
         return self._ahead.pop(number), self._known[number]
 
     def go_back(self, number: int) -> bool:
-        """Returns whether batches from this one on can be drawn without another way through the epoch."""
+        """Asks again for the batches from this one on; returns whether that is possible."""
         if number not in self._known and number != self.next:
             return False
         self._ahead = {one: batch for one, batch in self._ahead.items() if one >= number}

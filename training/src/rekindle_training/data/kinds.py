@@ -1,4 +1,4 @@
-"""Kinds of loaders: which of them can give their batches again, and how, and what to write where one cannot."""
+"""Kinds of loaders: how each gives its batches again, and what to write where one cannot."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,23 @@ _THEIRS = ("accelerate.", "torch.", "torchdata.")
 
 
 def refuse_raw(data: object) -> None:
-    """Raises TypeError where a session is given a loader or a sampler itself, whose position is not that of training."""
+    """Raises TypeError where a session is given a loader or a sampler itself. Its position is ahead of training."""
     nodes = _loaded("torchdata.nodes")
     is_loader = isinstance(data, DataLoader) or (nodes and isinstance(data, (nodes.Loader, nodes.BaseNode)))
     if is_loader or (isinstance(data, Sampler) and type(data).__module__.startswith(_THEIRS)):
-        given = "loader" if is_loader else "the loader of this sampler"
+        whose = "" if is_loader else ", with the loader that has this sampler"
         raise TypeError(
             f"session(data): {type(data).__name__} is not accepted, since its position is that of what loads ahead; write "
-            f"batches = rekindle_training.batches(loader), with {given}, give data=batches, and draw next(batches) in the loop"
+            f"batches = rekindle_training.batches(loader){whose}, then session(data=batches), and next(batches) in the loop"
         )
 
 
 def source(loader: Any) -> "Source":
-    """Raises TypeError where batches of this loader could not be drawn again."""
+    """Returns what gives the batches of this loader.
+
+    Raises:
+        TypeError: they cannot be drawn again.
+    """
     accelerate: Any = _loaded("accelerate.data_loader")
     if accelerate and isinstance(loader, accelerate.DataLoaderAdapter):
         return _of_accelerate(loader, accelerate)
@@ -95,7 +99,7 @@ def _of_accelerate(loader: Any, accelerate: Any) -> "Source":
 
 
 def _loaded(module: str) -> Any:
-    """Returns a module that the script has imported; one that it has not made no loader."""
+    """Returns a module if it is imported. One that is not has made no loader."""
     return sys.modules.get(module)
 
 

@@ -14,6 +14,8 @@ from rekindle_training.data.workers import tell_epoch
 
 
 class Graph(Keeping):
+    """Graph with its own state, and with samplers that give the same order again."""
+
     def __init__(self, loader: Any, nodes: Any) -> None:
         super().__init__(loader)
         loader.restart_on_stop_iteration = False  # epochs are counted here
@@ -23,12 +25,12 @@ class Graph(Keeping):
 
 
 class _Ordered:
-    """A sampler whose order depends on the seed and the epoch."""
+    """Sampler whose order depends on the seed and the epoch."""
 
     def __init__(self, sampler: Any, seed: Callable[[], int]) -> None:
         self._sampler, self._seed, self._held = sampler, seed, held_by(sampler)
         self._given = zlib.crc32(pickle.dumps([generator.get() for generator in self._held]))
-        """With what the script seeded the sampler's own generators."""
+        """Digest of the states that the script gave to the sampler's own generators."""
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""The order of a loader's batches: the indices of each batch of an epoch, which are the same whenever they are asked for."""
+"""Order of a loader's batches: the indices of each batch of an epoch. They are the same whenever they are asked for."""
 
 import zlib
 from array import array
@@ -13,10 +13,12 @@ from rekindle_training.data.random_numbers import Start, isolated, mixed
 from rekindle_training.data.workers import tell_epoch
 
 CHUNK = 64
-"""Batches whose indices are drawn at once: random numbers that a sampler draws are kept apart from those of the step."""
+"""Number of batches whose indices are drawn at once, apart from the random numbers of the step."""
 
 
 class Order:
+    """Samplers of a loader."""
+
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._loader = loader
         self._sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
@@ -37,24 +39,24 @@ class Order:
 
     @property
     def is_torchs(self) -> bool:
-        """Whether it is known that the sampler gives the same again."""
+        """Tells whether the samplers are torch's own, which give the same indices again."""
         inner = self._sampler.sampler if type(self._sampler) is BatchSampler else self._sampler
         return all(type(one).__module__.startswith("torch.utils.data.") for one in (self._sampler, inner))
 
-    def behind(self, epoch: int, number: int, expected: int) -> Iterator[Any]:
-        """Returns the indices of an epoch's batches from this one on.
+    def indices(self, epoch: int, first: int, expected: int) -> Iterator[Any]:
+        """Returns the indices of an epoch's batches, beginning with one of them.
 
         Args:
-            epoch: which one.
-            number: the first batch, from 0.
-            expected: the digest of the indices of the batches before it.
+            epoch: its number, from 0.
+            first: number of the batch, from 0.
+            expected: digest of the indices of the batches before it.
 
         Raises:
-            RuntimeError: these have other indices.
+            RuntimeError: the batches before it have other indices.
         """
         indices = self._indices(epoch)
         found = 0
-        for skipped in islice(indices, number):
+        for skipped in islice(indices, first):
             found = digest(skipped, found)
         if found != expected:
             raise RuntimeError(
@@ -82,7 +84,7 @@ class Order:
 
 
 def digest(indices: Any, before: int) -> int:
-    """Returns a number in which all indices count that are whole numbers, and those before them."""
+    """Returns a digest of indices and of those before them. Indices that are no whole numbers do not count."""
     try:
         content = array("q", indices if isinstance(indices, list) else [indices])
     except (TypeError, OverflowError):

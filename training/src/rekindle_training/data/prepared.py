@@ -7,6 +7,8 @@ from rekindle_training.data.indexed import Indexed
 
 
 class Prepared:
+    """Batches of this rank on its device. `Accelerator.accumulate` is told when an epoch ends."""
+
     KEYS = Indexed.KEYS
 
     def __init__(self, shard: Any, below: Indexed, send: Callable[..., Any]) -> None:

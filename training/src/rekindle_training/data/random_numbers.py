@@ -1,4 +1,4 @@
-"""Random numbers of data. They are kept apart from those of a step, and are the same where a batch is loaded again."""
+"""Random numbers of data. They are apart from those of a step, and the same when a batch is loaded again."""
 
 import hashlib
 import pickle
@@ -16,12 +16,12 @@ import torch
 from rekindle_training.adapter import own
 
 _DEEPEST, _LONGEST, _MOST = 6, 1000, 10_000
-"""How far generators are looked for: attributes of attributes, elements of one collection, objects in all."""
+"""Limits of the search for generators: attributes of attributes, elements of one collection, objects in all."""
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.Tensor, type, ModuleType, BuiltinFunctionType)
 
 
 class Held(NamedTuple):
-    """A generator that an object of the script holds in its attributes."""
+    """Generator that an object of the script holds."""
 
     get: Callable[[], Any]
     put: Callable[[Any], object]
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 def mixed(*parts: int | str) -> int:
-    """Returns a seed in which all parts count."""
+    """Returns a seed that depends on all parts."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1
 
 
@@ -45,7 +45,7 @@ def seed_all(number: int, held: Iterable[Held]) -> None:
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """Seeds the generators of this process for what is done inside; they go on afterwards as if nothing had been drawn."""
+    """Seeds the generators of this process, and puts them back at the end."""
     with kept_apart(()):
         seed_all(seed, ())
         yield
@@ -53,7 +53,7 @@ def isolated(seed: int) -> Iterator[None]:
 
 @contextmanager
 def kept_apart(held: Sequence[Held]) -> Iterator[None]:
-    """Whatever is drawn inside, the generators of this process and those that are held go on afterwards as they were."""
+    """Puts the generators of this process, and those that are held, back at the end."""
     before, theirs = own.take(None, None), [generator.get() for generator in held]
     try:
         yield
@@ -64,7 +64,7 @@ def kept_apart(held: Sequence[Held]) -> Iterator[None]:
 
 
 class Start:
-    """Generators that decide about the order of an epoch, as they were when it began."""
+    """Generators that decide about the order of an epoch, with their states from its beginning."""
 
     def __init__(self, *roots: object, without: object = None) -> None:
         self._roots, self._without = roots, without
@@ -72,25 +72,35 @@ class Start:
         self._epoch: int | None = None
         self._first = b""
         self.state = b""
-        """Nothing before the first epoch has begun."""
+        """States from the beginning of the epoch; empty before the first one."""
 
     def load(self, state: bytes, epoch: int) -> None:
         self.state = state or self._first
         self._epoch = epoch if self.state else None
 
     def begin(self, epoch: int) -> None:
-        """The generators are as they were when this epoch began, or begin it now."""
+        """Puts the generators back to the beginning of this epoch, or notes that it begins now.
+
+        Raises:
+            RuntimeError: the states are those of other generators.
+        """
         if self._held is None:
             self._held = held_by(*self._roots, without=self._without)
         if self._epoch != epoch:
             self._epoch, self.state = epoch, pickle.dumps([generator.get() for generator in self._held])
             self._first = self._first or self.state
-        for generator, state in zip(self._held, pickle.loads(self.state), strict=True):
+        states = pickle.loads(self.state)
+        if len(states) != len(self._held):
+            raise RuntimeError(
+                f"batches(loader): the state is that of {len(states)} generators, and the loader and its sampler hold "
+                f"{len(self._held)}; the script has changed"
+            )
+        for generator, state in zip(self._held, states, strict=True):
             generator.put(state)
 
 
 def held_by(*roots: object, without: object = None) -> list[Held]:
-    """Finds the generators that objects hold in their attributes, in collections there, and in objects there.
+    """Finds generators in the attributes of objects, in collections and objects there, and among what functions use.
 
     Args:
         roots: where to look.
@@ -127,7 +137,7 @@ def _generator(thing: Any) -> Held | None:
 
 
 def _bytes(generator: torch.Generator) -> bytes:
-    """Returns what is equal where states are; pickled tensors are not."""
+    """Returns bytes that are equal if states are. Pickled tensors are not."""
     return generator.get_state().numpy().tobytes()
 
 
@@ -146,12 +156,13 @@ def _parts(thing: Any) -> Iterable[Any]:
         return (thing.__self__, thing.__func__)
     if isinstance(thing, FunctionType):
         return [*(cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()), *_globals(thing)]
-    methods = (method for kind in type(thing).__mro__ if _is_the_scripts(kind) for method in vars(kind).values())
+    kinds = (kind for kind in type(thing).__mro__ if _is_the_scripts(kind))
+    methods = (getattr(method, "__func__", method) for kind in kinds for method in vars(kind).values())
     return [*getattr(thing, "__dict__", {}).values(), *(method for method in methods if isinstance(method, FunctionType))]
 
 
 def _is_the_scripts(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] not in {"builtins", "collections", "torch", "torchdata", "typing"}
+    return kind.__module__.partition(".")[0] not in {"builtins", "collections", "numpy", "torch", "torchdata", "typing"}
 
 
 def _globals(function: FunctionType) -> Iterator[object]:

@@ -1,8 +1,7 @@
-"""Batches of a StatefulDataLoader over a stream that keeps its own position, such as one that is too long to be loaded again.
+"""Batches of torchdata's StatefulDataLoader over a stream, which may be too long to be loaded again.
 
-Its states say nothing of the random numbers of its workers, and a worker whose part has ended begins that part again where it is
-restored. So each batch of a worker has random numbers of its own, and such a state is not used: batches are counted from an older
-one.
+Its states lack the random numbers of its workers, so each batch of a worker gets random numbers of its own. A worker whose part
+has ended begins that part again when it is restored, so such a state is not used. Batches are counted from an older state.
 """
 
 import copy
@@ -15,8 +14,10 @@ from rekindle_training.data.workers import Asked, Begun
 
 
 class Resumed(Keeping):
+    """Copy of a StatefulDataLoader."""
+
     def __init__(self, loader: Any, kind: type) -> None:
-        """Takes the loader and torchdata's class: one that is derived from it may have states of another form."""
+        """Takes the loader, and torchdata's class. A class that is derived from it may have states of another form."""
         twin = copy.copy(loader)  # the script may go through its loader as well
         twin.__class__ = kind
         super().__init__(twin)
@@ -42,7 +43,7 @@ class Resumed(Keeping):
 
 
 class _Requests:
-    """The sampler of a loader over a stream: it asks for batches by their number."""
+    """Sampler of a loader over a stream. It numbers the batches."""
 
     place = 0, 0
 

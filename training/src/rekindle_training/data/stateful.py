@@ -1,6 +1,6 @@
-"""Batches of what keeps its own state, such as torchdata's StatefulDataLoader over a stream.
+"""Batches of loaders that have a state of their own, such as torchdata's StatefulDataLoader over a stream.
 
-The state that these give belongs to the iterator in use, and the state that they are given to the next one.
+The state that such a loader returns is that of its iterator. The state that it loads is that of its next iterator.
 """
 
 import pickle
@@ -13,8 +13,12 @@ from rekindle_training.adapter.trained import LARGEST_OWN
 from rekindle_training.data.random_numbers import Start, isolated, mixed
 from rekindle_training.data.workers import tell_epoch
 
+_END = object()
+
 
 class Keeping:
+    """Loader with `state_dict` and `load_state_dict`."""
+
     KEYS = frozenset({"seed", "generators", "loader", "skip"})
 
     def __init__(self, loader: Any) -> None:
@@ -24,9 +28,9 @@ class Keeping:
         self._iterator: Iterator[Any] | None = None
         self._epoch = 0
         self._state = b""
-        """Of the loader; nothing at the very beginning."""
+        """State of the loader; empty before the first batch."""
         self._skip = 0
-        """How many batches it has given since."""
+        """Number of batches since that state."""
         self._first = b""
 
     def __len__(self) -> int:
@@ -61,12 +65,13 @@ class Keeping:
         iterator = self._begin(epoch, pickle.loads(self._state))
         for skipped in range(number - self._skip, number):
             with isolated(mixed(self._seed, "batch", epoch, skipped)):
-                next(iterator)
+                if next(iterator, _END) is _END:
+                    raise ended_early(self._loader, epoch, skipped, number)
         return iterator
 
     def _begin(self, epoch: int, state: Any = None) -> Iterator[Any]:
         self._start.begin(epoch)
-        with isolated(mixed(self._seed, "batch", epoch, 0)):  # what is put off is drawn by the first batch
+        with isolated(mixed(self._seed, "batch", epoch, 0)):  # the seed of the first batch, which may draw some of it
             tell_epoch(epoch, self._loader, getattr(self._loader, "dataset", None))
             if state is not None:
                 self._loader.load_state_dict(state)
@@ -75,7 +80,7 @@ class Keeping:
         return begun
 
     def _look(self) -> None:
-        """Takes the loader's state, if it can be trusted with the batches that follow."""
+        """Takes the state of the loader, if the right batches follow after it is loaded."""
         state = self._loader.state_dict()
         if not self._is_whole(state):
             return
@@ -88,3 +93,11 @@ class Keeping:
 
     def _is_whole(self, _state: Any) -> bool:
         return True
+
+
+def ended_early(loader: object, epoch: int, found: int, expected: int) -> RuntimeError:
+    """Returns the error of a loader that has fewer batches in an epoch than training has drawn."""
+    return RuntimeError(
+        f"batches(loader): {type(loader).__name__} has {found} batches in epoch {epoch}, and training has drawn {expected}; "
+        "the data has changed"
+    )

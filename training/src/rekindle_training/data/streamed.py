@@ -8,10 +8,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from rekindle_training.data.random_numbers import Start, isolated, mixed
+from rekindle_training.data.stateful import ended_early
 from rekindle_training.data.workers import tell_epoch
 
 
 class Streamed:
+    """Batches that a copy of the loader loads. Those before a position are loaded and thrown away."""
+
     KEYS = frozenset({"seed", "generators"})
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -21,7 +24,7 @@ class Streamed:
         self._place: tuple[int, int] | None = None
         self._loaded: Iterator[Any] = iter(())
         self._twin = copy.copy(loader)
-        # A worker that lived on would go into an epoch with random numbers that a replacement's does not have.
+        # A worker that stays begins an epoch with random numbers that a new worker does not have.
         vars(self._twin).update({"persistent_workers": False, "_iterator": None})
 
     def __len__(self) -> int:
@@ -41,7 +44,7 @@ class Streamed:
         if self._place != (epoch, number):
             self._begin(epoch)
             self._skip(epoch, number)
-        self._place = None  # where a worker fails, the rest of what it was to load is lost
+        self._place = None  # a worker that fails loses what it had to load
         batch = self._next(epoch, number)
         self._place = epoch, number + 1
         return batch
@@ -50,8 +53,8 @@ class Streamed:
         tell_epoch(epoch, self._given.dataset)
         self._start.begin(epoch)
         self._twin.generator = torch.Generator().manual_seed(mixed(self._seed, "workers", epoch))
-        self._loaded = iter(())  # workers of before end first
-        with isolated(mixed(self._seed, "batch", epoch, 0)):  # what is put off is drawn by the first batch
+        self._loaded = iter(())  # the old workers end first
+        with isolated(mixed(self._seed, "batch", epoch, 0)):  # the seed of the first batch, which may draw some of it
             self._loaded = iter(self._twin)
 
     def _skip(self, epoch: int, batches: int) -> None:
@@ -59,10 +62,7 @@ class Streamed:
             try:
                 self._next(epoch, number)
             except StopIteration:
-                raise RuntimeError(
-                    f"batches(loader): {type(self._given.dataset).__name__} has {number} batches in epoch {epoch}, and training "
-                    f"has drawn {batches}; the data has changed"
-                ) from None
+                raise ended_early(self._given.dataset, epoch, number, batches) from None
 
     def _next(self, epoch: int, number: int) -> Any:
         if self._given.num_workers:

@@ -1,4 +1,4 @@
-"""How a batch begins in a worker of a DataLoader: with random numbers that are its own, whichever worker loads it, and when."""
+"""Beginning of a batch in a worker of a DataLoader: it gets random numbers of its own, whichever worker loads it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from rekindle_training.data import random_numbers
 
 
 def tell_epoch(epoch: int, *things: object) -> None:
-    """Calls `set_epoch` of samplers and datasets, and of the samplers inside of them."""
+    """Calls `set_epoch` of samplers and datasets, and of the samplers inside them."""
     for thing in things:
         if callable(tell := getattr(thing, "set_epoch", None)):
             tell(epoch)
@@ -19,7 +19,7 @@ def tell_epoch(epoch: int, *things: object) -> None:
 
 
 class Sent:
-    """The indices of a batch on their way to a worker. They arrive as they were given, and seed the worker's generators."""
+    """Indices of a batch on their way to a worker. They arrive as they were given, and seed the worker's generators."""
 
     def __init__(self, indices: Any, epoch: int, seed: int) -> None:
         self._indices, self._epoch, self._seed = indices, epoch, seed
@@ -29,10 +29,10 @@ class Sent:
 
 
 class Asked:
-    """The request for the next batch of a worker's part of a stream, which seeds its generators by its own count."""
+    """Request for the next batch of a stream on its way to a worker, which seeds its generators by its own count."""
 
     def __init__(self, indices: Any, epoch: int, seed: int, before: int) -> None:
-        """Takes how many batches the worker has given before, if none has ended."""
+        """Takes the number of batches that the worker has given before, if no other worker has ended."""
         self._indices, self._epoch, self._seed, self._before = indices, epoch, seed, before
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -40,7 +40,7 @@ class Asked:
 
 
 class Begun:
-    """The `worker_init_fn` of a loader's workers, around the script's own."""
+    """`worker_init_fn` of a loader, around the script's own."""
 
     def __init__(self, given: Callable[[int], object] | None, collate: object) -> None:
         self._given, self._collate = given, collate
@@ -54,7 +54,7 @@ class Begun:
 
 
 class _Here:
-    """What this worker loads with, and how far it is."""
+    """State of this worker."""
 
     worker: int
     roots: list[Any]
@@ -77,6 +77,6 @@ def _arrived(indices: Any, epoch: int, seed: int) -> Any:
 
 
 def _counted(indices: Any, epoch: int, seed: int, before: int) -> Any:
-    """Requests are numbered by how many were sent: once a worker has ended, which request another one gets depends on timing."""
+    """Counts here: when a worker has ended, it depends on timing which request another worker gets."""
     _here.given = before if epoch != _here.epoch else _here.given + 1
     return _arrived(indices, epoch, random_numbers.mixed(seed, "part", epoch, _here.worker, _here.given))
