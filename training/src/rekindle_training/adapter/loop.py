@@ -203,6 +203,7 @@ class Training:
         self._loops, self._total = True, total
         self._gate.expect(total)
         self._wrappers.begin_loop()
+        self._trained.attributes.begin_loop()
         if not self._trains:
             self._refuse_groups()
         if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
@@ -263,11 +264,12 @@ class Training:
 
     @contextmanager
     def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
-        """Refuses an optimizer, a scheduler and a loader that train and are not given. Called by `session`."""
+        """Refuses what trains and is not given: optimizers, schedulers, scalers, averages, loaders. Called by `session`."""
         things = list(trained)
         optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
+        others = forgotten.ScalersAndAverages(things)
         loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
-        with optimizers.watched(), schedulers.watched(), loaders.watched():
+        with optimizers.watched(), schedulers.watched(), others.watched(), loaders.watched():
             yield
 
     def end(self) -> None:
