@@ -22,7 +22,7 @@ from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack, Gradients
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
 
@@ -80,7 +80,7 @@ class Boundary:
     def __post_init__(self) -> None:
         objects = {"optimizer": self.trained.optimizer, **self.trained.shared}
         self._optimizers = [thing for thing in objects.values() if isinstance(thing, torch.optim.Optimizer)]
-        self._gradients = Gradients()
+        self._gradients = next((thing for thing in objects.values() if isinstance(thing, Gradients)), None) or Gradients()
         self._wrappers = [thing for thing in objects.values() if isinstance(thing, DataParallel | FullySharded)]
         self._scalers = [thing for thing in objects.values() if isinstance(thing, torch.amp.GradScaler)]
         others = {name: thing for name, thing in objects.items() if not _is_known(thing)}
@@ -231,7 +231,11 @@ class Boundary:
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
         """Gradients to which this step adds, as they were when it began."""
-        return self._gradients.copied(self.parameter_names()) if self.gathers else {}
+        if not self.gathers:
+            return {}
+        names = self.parameter_names()
+        parameters = dict(zip(names, self._parameters, strict=False))
+        return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
     def drops_gradients(self) -> None:
         """Called before the script drops gradients."""
@@ -278,7 +282,9 @@ def _middle(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_known(thing: Stateful) -> bool:
-    return isinstance(thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel | FullySharded)
+    return isinstance(
+        thing, torch.nn.Module | torch.optim.Optimizer | torch.amp.GradScaler | DataParallel | FullySharded | Gradients
+    )
 
 
 def _size(thing: Stateful) -> int:

@@ -25,7 +25,7 @@ from rekindle_training.adapter.own import Own
 from rekindle_training.adapter.sharding import Ranks
 from rekindle_training.adapter.skeleton import destinations, named, put_together, slot_of, taken_apart
 from rekindle_training.adapter.state import State
-from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
+from rekindle_training.adapter.trained import FULLY_SHARDED, USE_OF_GRADIENTS, Trained
 from rekindle_training.adapter.words import FAILURES, cause_in_words, in_words
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Checkpoints:
     def _kinds(self) -> dict[str, str]:
         """What the session was given, by its name there."""
         given = {"model": self._trained.model, "optimizer": self._trained.optimizer, **self._trained.shared}
-        return {name: type(thing).__name__ for name, thing in given.items() if name != FULLY_SHARDED}
+        return {name: type(thing).__name__ for name, thing in given.items() if name not in (FULLY_SHARDED, USE_OF_GRADIENTS)}
 
     def _of_modules(self) -> dict[str, Any]:
         """Facts about the modules, with which a reader makes state dicts without having the modules."""

@@ -18,7 +18,7 @@ from rekindle_training.adapter.digest import leaf_digest
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own_buffers import LARGEST, Name
 from rekindle_training.adapter.sharding import Ranks, holders
-from rekindle_training.adapter.trained import OWN_BUFFERS, Trained
+from rekindle_training.adapter.trained import OWN_BUFFERS, USE_OF_GRADIENTS, Trained
 
 Digests = Mapping[str, bytes]
 """Digest of each tensor or value, by its path."""
@@ -47,7 +47,8 @@ class Comparison:
             RuntimeError: another rank could not be reached.
         """
         state = self._trained.collect()
-        del state[OWN_BUFFERS]
+        for known_to_each in (OWN_BUFFERS, USE_OF_GRADIENTS):
+            state.pop(known_to_each, None)
         if not gradients:
             del state["gradients"]
         mine = self._digests(state)

@@ -7,6 +7,7 @@ first backward pass nothing is copied, and where they are zero only that is kept
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
@@ -38,7 +39,7 @@ class _Held:
 
 
 class Gradients:
-    """Gradients of the parameters of one rank."""
+    """Gradients of the parameters of one rank. A `Stateful`: a replacement goes on with the use that its replica has found."""
 
     def __init__(self) -> None:
         self._use = Use.UNKNOWN
@@ -47,6 +48,12 @@ class Gradients:
         self._copies = Copies()
         self._largest: torch.Tensor | None = None
         """Largest element of all of them, not read from its device yet."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"use": self._use.value}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self._use = Use(state["use"])
 
     @property
     def are_added(self) -> bool:

@@ -16,10 +16,11 @@ from rekindle_training.adapter.comparison import Comparison
 from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
+from rekindle_training.adapter.gradients import Gradients
 from rekindle_training.adapter.loop import Training
 from rekindle_training.adapter.rank import Rank
 from rekindle_training.adapter.state import Stateful, require
-from rekindle_training.adapter.trained import FULLY_SHARDED, Trained
+from rekindle_training.adapter.trained import FULLY_SHARDED, USE_OF_GRADIENTS, Trained
 from rekindle_training.data.kinds import refuse_raw
 
 
@@ -132,6 +133,7 @@ def _opened(  # noqa: PLR0913  # what a session is given
     shared: dict[str, Stateful] = {
         "DistributedDataParallel": wrappers,
         FULLY_SHARDED: sharded,
+        USE_OF_GRADIENTS: Gradients(),
         **{f"state[{index}]": thing for index, thing in enumerate(state)},
     }
     trained = Trained(model, optimizer, data, shared, communicator.accelerator_module())

@@ -13,7 +13,7 @@ from rekindle_training.adapter.state import State, Stateful
 
 LARGEST_OWN = wire.LARGEST_MESSAGE - 1024 * 1024
 """Bytes of what a rank has for itself, which goes through the manager in one message."""
-OWN_BUFFERS, FULLY_SHARDED = "own buffers", "fully_shard"
+OWN_BUFFERS, FULLY_SHARDED, USE_OF_GRADIENTS = "own buffers", "fully_shard", "use of gradients"
 """Parts of a state that the session adds by itself."""
 
 
