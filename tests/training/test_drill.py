@@ -327,6 +327,17 @@ rekindle-manager ERROR training cannot go on reason=no rank is left
     ]
 
 
+def test_a_reason_that_manager_and_rank_say_is_shown_once() -> None:
+    """The manager's words are those of the rank's error, with which its traceback ends too."""
+    text = """
+rekindle-manager ERROR training did not start reason=rank 0: broadcast at train.py:7 speaks to other ranks before the loop
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/work/train.py", line 7, in <module>
+[rank0]: rekindle_training.adapter.places.Refused: broadcast at train.py:7 speaks to other ranks before the loop
+"""
+    assert output.reasons(text, Path("/work")) == ["rank 0: broadcast at train.py:7 speaks to other ranks before the loop"]
+
+
 def test_files_that_the_script_writes_are_found(tmp_path: Path) -> None:
     """Files of the drill, of tools, and of before are left out."""
     for name in ("old.pt", "new.pt", ".git/index", "drill/output.log", "out/ckpt.pt"):
