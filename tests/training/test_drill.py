@@ -158,6 +158,12 @@ async def test_a_script_that_differs_from_run_to_run_is_not_called_diverged(dril
     assert "Seed all that draws random numbers" in found["text"]
 
 
+async def test_what_differs_before_the_fault_is_not_called_diverged(drill: Drill) -> None:
+    """A fault has changed nothing of the steps before it, even if two undisturbed runs are the same."""
+    found = await drill(SCRIPT, "--defect=differs before the fault", code=1, cases="exception")
+    assert found["cases"]["exception"]["result"] == "not comparable"
+
+
 async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Drill) -> None:
     """An evaluation that comes later than the last step of the drill is no failure of the script."""
     found = await drill("--drill-steps=4", str(EXAMPLES / "gpt.py"), code=0, cases="evaluation")
