@@ -190,7 +190,7 @@ def _cost(jobs: Jobs) -> Row:
 def _median(found: list[dict[str, Any]]) -> float:
     """Median of a step of rank 0, in microseconds."""
     (ends,) = [list(line["ends"].values())[WARM:] for line in found if line["rank"] == 0]
-    return median(end - begin for begin, end in pairwise(ends)) * 1e6
+    return float(median(end - begin for begin, end in pairwise(ends))) * 1e6
 
 
 def _tolerance(jobs: Jobs) -> Row:

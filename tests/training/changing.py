@@ -52,7 +52,7 @@ with rekindle_training.session(
             if step == 4:
                 model[1].train()
                 if WISH == "attribute":
-                    model[1].p = 0.5
+                    setattr(model[1], "p", 0.5)  # noqa: B010  # torch does not say its type
             result = wrapped(torch.randn(6, 8))
             loss = result.pow(2).mean() + judging(result).pow(2).mean()
             scaler.scale(loss).backward()

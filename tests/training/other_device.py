@@ -23,6 +23,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=3) as training
             batch = torch.randn(16, 8, device="cpu")
             (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean().backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 dist.all_reduce(parameter.grad)
             optimizer.step()
             optimizer.zero_grad()

@@ -22,7 +22,7 @@ from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.gradients import CannotGoBack
 from rekindle_training.adapter.leaves import leaves
 from rekindle_training.adapter.own import Own
-from rekindle_training.adapter.sharding import local
+from rekindle_training.adapter.sharding import local, spread_as
 from rekindle_training.adapter.state import Stateful, has_extra_state
 from rekindle_training.adapter.trained import Trained
 
@@ -233,7 +233,11 @@ class Boundary:
 
     def held_gradients(self) -> Mapping[str, torch.Tensor]:
         """Gradients to which this step adds, as they were when it began."""
-        return self._gradients.copied(self.parameter_names()) if self.gathers else {}
+        if not self.gathers:
+            return {}
+        names = self.parameter_names()
+        parameters = dict(zip(names, self._parameters, strict=False))
+        return {name: spread_as(held, parameters[name]) for name, held in self._gradients.copied(names).items()}
 
     def drops_gradients(self) -> None:
         """Called before the script drops gradients."""

@@ -39,7 +39,7 @@ class _Held:
 
 
 class Gradients:
-    """Gradients of the parameters of one rank."""
+    """Gradients of the parameters of one rank. A `Stateful`: a replacement goes on with the use that its replica has found."""
 
     def __init__(self) -> None:
         self._use = Use.UNKNOWN

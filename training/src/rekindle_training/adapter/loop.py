@@ -420,6 +420,7 @@ class Training:
         due = [function for steps, function in self._called if self.step % steps == 0]
         if due and (not self._calls_unsure or self._is_undone()):
             modes = [(module, module.training) for module in self._trained.model.modules()]
+            flags = self._wrappers.flags()  # otherwise whether the next pass sends buffers depends on tries and on processes
             with self.apart():
                 try:
                     for function in due:
@@ -427,6 +428,7 @@ class Training:
                 finally:
                     for module, mode in modes:
                         module.training = mode
+                    self._wrappers.put_flags(flags)
         self._called_at, self._calls_unsure = self.step, False
 
     def _is_undone(self) -> bool:
