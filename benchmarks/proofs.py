@@ -51,7 +51,7 @@ def _timed(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job() -> None:
-    """One rank of the job; prints the seconds that it spent."""
+    """Trains as one rank of the job, and prints the seconds that were spent."""
     Comparison.run = _timed("comparisons", Comparison.run)  # type: ignore[method-assign]
     for name in ("remember", "conclude"):
         setattr(Rehearsal, name, _timed("rehearsal", getattr(Rehearsal, name)))
@@ -75,7 +75,7 @@ def job() -> None:
 
 
 def memory(order: str, way: str) -> None:
-    """One rank with a large layer; prints its peak in MiB."""
+    """Trains one rank with a large layer, and prints its peak in MiB."""
     model = torch.nn.Linear(WIDTH, WIDTH, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 

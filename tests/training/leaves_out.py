@@ -7,6 +7,7 @@ import torch
 
 import rekindle_training
 
+torch.manual_seed(0)
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 memory = os.fstat(int(os.environ["REKINDLE_POD_MEMORY"])).st_ino

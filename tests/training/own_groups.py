@@ -25,6 +25,8 @@ with rekindle_training.session(model, optimizer, checkpoint_every=0) as training
         ask()
     if training.generation > 1 and os.environ.get("REPLACEMENTS") == "talkative":
         dist.recv(torch.zeros(1), 0)
+    if training.generation > 1 and os.environ.get("REPLACEMENTS") == "slow":
+        signal.pause()
     training.on_rebuild(ask)
     for step in training.steps(8):
         with step:

@@ -60,7 +60,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 33), nn.ReLU(), nn.Dropout(0.2), Between(), nn.Linear(33, 33), nn.ReLU(), nn.Linear(33, 4))
 for layer in (model[0], model[4]):
     fully_shard(layer, mesh=mesh)
-fully_shard(model, mesh=mesh)
+sharded: Any = fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 data = torch.Generator()
 torch.manual_seed(1000 + rank)
@@ -78,7 +78,7 @@ with rekindle_training.session(model, optimizer, checkpoint_every=int(os.environ
                 with torch.no_grad():
                     model(torch.ones(2, 16))
             fault("beginning", step)
-            model.set_requires_gradient_sync("GATHERS" not in os.environ or step % 2 == 0)
+            sharded.set_requires_gradient_sync("GATHERS" not in os.environ or step % 2 == 0)
             batch = torch.randn(8, 16, generator=data.manual_seed(100 * rank + step))
             model(batch).pow(2).mean().backward()
             fault("behind", step)

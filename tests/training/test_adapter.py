@@ -21,8 +21,8 @@ from rekindle_training.adapter.data_parallel import DataParallel
 from rekindle_training.adapter.entry import Entry
 from rekindle_training.adapter.fully_sharded import FullySharded
 from rekindle_training.adapter.legacy import Legacy
+from rekindle_training.adapter.loop import Training
 from rekindle_training.adapter.rank import Rank
-from rekindle_training.adapter.session import Training
 from rekindle_training.adapter.step_log import StepLog
 from rekindle_training.adapter.trained import Trained
 from rekindle_training.environment import RankEnvironment

@@ -162,7 +162,7 @@ async def test_a_place_that_the_script_does_not_come_to_is_not_tried(drill: Dril
     """An evaluation that comes later than the last step of the drill is no failure of the script."""
     found = await drill("--drill-steps=4", str(EXAMPLES / "gpt.py"), code=0, cases="evaluation")
     assert results(found) == {"undisturbed": "trains", "evaluation": "not tried"}
-    assert "more --drill-steps" in found["text"]
+    assert "more --drill-steps" in " ".join(found["text"].split())
 
 
 @pytest.mark.parametrize(
@@ -307,16 +307,16 @@ def test_reasons_are_the_programs_own_words() -> None:
     """The injected error is no reason, and a lost connection comes last."""
     text = """
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/work/train.py", line 7, in <module>
+[rank1]:   File "/home/me/train.py", line 7, in <module>
 [rank1]:     loss = train()
 [rank1]: RuntimeError: injected in step 5
 Traceback (most recent call last):
-  File "/work/train.py", line 9, in average
+  File "/home/me/train.py", line 9, in average
     dist.all_reduce(loss)
   File "/lib/torch.py", line 1, in all_reduce
 RuntimeError: [pair.cc:545] Connection reset by peer
 Traceback (most recent call last):
-  File "/work/train.py", line 12, in <module>
+  File "/home/me/train.py", line 12, in <module>
 TypeError: SGD updates, and was not given to the session
 rekindle-manager ERROR training cannot go on reason=no rank is left
 """

@@ -51,7 +51,7 @@ def test_a_word_to_accept_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_wrappers_that_hide_state_are_refused() -> None:
-    """They are bound to one process group, or keep for each rank what another one does not have."""
+    """Wrappers that are bound to one process group, or that keep the state of one rank only, are named."""
     wrapped, sharded = DistributedDataParallel(MODEL), torch.nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"session\(model\): give the bare module and wrap it in DistributedDataParallel"):
         rekindle_training.session(wrapped, OPTIMIZER, checkpoint_every=0)
@@ -69,7 +69,7 @@ def test_wrappers_that_hide_state_are_refused() -> None:
 
 @pytest.mark.usefixtures("launched")
 def test_a_session_without_with_says_so() -> None:
-    """Its methods are those of what `with` gives."""
+    """The error names the missing `with`."""
     opened: Any = rekindle_training.session(MODEL, OPTIMIZER, checkpoint_every=0)
     with pytest.raises(AttributeError, match="a session is entered by `with`"):
         opened.steps(3)

@@ -100,11 +100,12 @@ def test_a_rank_that_waits_in_a_further_collective_is_asked_where_it_stands() ->
 
 @pytest.mark.parametrize(("patience", "asked"), [(0, 0), (60, 1)])
 def test_a_rank_that_is_in_no_further_collective_is_left_alone(patience: float, asked: int) -> None:
-    """It computes, or writes a file, and is asked when the user's patience is over."""
+    """It computes, or writes a file, and is asked when half of the user's patience is over."""
     ranks = Ranks(patience)
     ranks.says(0, **LEFT)
     ranks.says(1, heartbeat=Heartbeat(step=15, begun=15, collectives=30))
-    assert ranks.looks(100) == asked
+    assert ranks.looks(29) == 0
+    assert ranks.looks(29) == asked
     assert uneven(ranks.roster) == ""
 
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import yaml
 
-from rekindle_training.adapter.session import Epoch
+from rekindle_training.adapter.loop import Epoch
 from rekindle_training.adapter.step import Step
 
 STEP, EPOCH = Step(7, None), Epoch(3, iter([]))  # type: ignore[arg-type]

@@ -102,9 +102,15 @@ async def test_the_example_ends_as_its_plain_version(alone: Standalone, tmp_path
     assert final(alone.folder, WORLD) == await run_plain(zygote, tmp_path / "plain", WORLD, str(folder / "hsdp_plain.py"), steps)
 
 
-async def test_a_standstill_behind_a_repair_is_said_with_its_usual_cause(alone: Standalone) -> None:
-    """A replacement waits for another rank before its loop, and the others for it."""
+async def test_a_replacement_that_speaks_to_others_before_its_loop_says_so(alone: Standalone) -> None:
+    """The error names the line; the others do not wait until a limit is over."""
+    printed = await alone.run("--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="talkative")
+    assert "recv at own_groups.py:27: this process replaces another one and is alone before its loop" in printed
+
+
+async def test_a_standstill_after_a_repair_is_said_with_its_usual_cause(alone: Standalone) -> None:
+    """A replacement does not come to its loop, and the others wait for it."""
     printed = await alone.run(
-        "--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="talkative", REKINDLE_REBUILD_TIMEOUT="3"
+        "--spares=1", code=1, script=OWN_GROUPS, FAULTS="1:3", REPLACEMENTS="slow", REKINDLE_REBUILD_TIMEOUT="3"
     )
     assert "no step was completed within 3 s: as a rule a rank waits in a collective that others take no part in" in printed

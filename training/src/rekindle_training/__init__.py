@@ -16,7 +16,8 @@ from rekindle_training import environment, last_words
 
 if TYPE_CHECKING:
     from rekindle_training.adapter.load import load
-    from rekindle_training.adapter.session import Training, init_process_group, session
+    from rekindle_training.adapter.loop import Training
+    from rekindle_training.adapter.session import init_process_group, session
     from rekindle_training.data.batches import batches
 
 __all__ = ["Training", "batches", "init_process_group", "load", "session"]
@@ -28,5 +29,5 @@ if environment.has_launcher():  # and is a fresh program; a fork of the launcher
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules = {"batches": "data.batches", "load": "adapter.load"}
+    modules = {"Training": "adapter.loop", "batches": "data.batches", "load": "adapter.load"}
     return getattr(import_module(f"{__name__}.{modules.get(name, 'adapter.session')}"), name)

@@ -50,6 +50,7 @@ class Comparison:
         del state[OWN_BUFFERS]
         if not gradients:
             del state["gradients"]
+        state["data"] = getattr(self._trained.data, "same_on_all_ranks", {})
         mine = self._digests(state)
         differing = _differing(mine)
         self._refuse_state([group for group in differing if not group[1]], mine, recovered=recovered)
@@ -168,6 +169,8 @@ def _advice(path: str) -> str:
             "each rank gathers gradients for itself over several turns of the loop: put all backward passes of one update into "
             "one `with step:`"
         )
+    if part == "data":
+        return "give all ranks as many batches in an epoch: drop_last=True, a DistributedSampler, or the least of all ranks"
     if part in ("model", "optimizer"):
         return (
             "where ranks hold different parts, as with tensor or expert parallel layers, say which ranks hold the same: "

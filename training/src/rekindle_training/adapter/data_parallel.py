@@ -210,7 +210,7 @@ def _begin_again(ddp: Any, layout: Layout) -> None:
 
 
 def _refuse_state(ddp: Any) -> None:
-    """Raises TypeError where a wrapper keeps what this session cannot hand over."""
+    """Raises TypeError where a wrapper has a state that no replacement can be given."""
     for hook, state in ddp._comm_hooks:
         if state is not None and state is not dist.group.WORLD:
             raise TypeError(

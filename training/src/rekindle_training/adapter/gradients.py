@@ -20,7 +20,7 @@ class CannotGoBack(Exception):
 
 
 class Use(Enum):
-    """What a step does with the gradients of the step before."""
+    """Use that a step makes of the gradients of the step before."""
 
     UNKNOWN = "unknown"
     DROPPED = "dropped"

@@ -88,14 +88,18 @@ _WORDS = 624
 """Of a Mersenne twister, of 32 bits each; beside them lies the position."""
 _BYTES = 4 * (_WORDS + 1)
 
+_Window = ctypes.c_char * _BYTES
+"""Shows what lies in memory, without a copy."""
+
+_python_generator: Any = random._inst
+_python_window = _Window.from_address(id(_python_generator) + object.__basicsize__)
 _python_moved: tuple[bytes, float | None] | None = None
 _python_state = b""
 
 
 def _python() -> bytes:
     global _python_moved, _python_state
-    generator: Any = random._inst
-    found = (ctypes.string_at(id(generator) + object.__basicsize__, _BYTES), generator.gauss_next) if _CAN_PEEK else None
+    found = (_python_window.raw, _python_generator.gauss_next) if _CAN_PEEK else None
     if found is None or found != _python_moved:
         _python_moved, _python_state = found, pickle.dumps(random.getstate())
     return _python_state
@@ -104,23 +108,27 @@ def _python() -> bytes:
 def _python_has_its_twister_behind_its_head() -> bool:
     """So CPython has it: the position, then the words. Its getters take 30 times longer than to look there."""
     _, (*words, position), _ = random.getstate()
-    found = ctypes.string_at(id(random._inst) + object.__basicsize__, _BYTES)
-    return sys.implementation.name == "cpython" and found == struct.pack(f"i{_WORDS}I", position, *words)
+    return sys.implementation.name == "cpython" and _python_window.raw == struct.pack(f"i{_WORDS}I", position, *words)
 
 
 _CAN_PEEK = _python_has_its_twister_behind_its_head()
 
-_numpy_moved: tuple[object, bytes] | None = None
+_numpy_generator: Any = None
+_numpy_window: Any = None
+"""Of that generator; None: its state lies elsewhere."""
+_numpy_moved: bytes | None = None
 _numpy_state = b""
 
 
 def _numpy() -> bytes:
     """A normal number that it has drawn in advance is not where the twister is: as long as there is one, all is read."""
-    global _numpy_moved, _numpy_state
+    global _numpy_generator, _numpy_window, _numpy_moved, _numpy_state
     numpy: Any = sys.modules["numpy"].random
-    generator = numpy.get_bit_generator()
-    can_peek = type(generator) is numpy.MT19937
-    found = (generator, ctypes.string_at(generator.ctypes.state_address, _BYTES)) if can_peek else None
+    if (generator := numpy.get_bit_generator()) is not _numpy_generator:
+        can_peek = type(generator) is numpy.MT19937
+        _numpy_generator, _numpy_moved = generator, None
+        _numpy_window = _Window.from_address(generator.ctypes.state_address) if can_peek else None
+    found = None if _numpy_window is None else _numpy_window.raw
     if found is None or found != _numpy_moved:
         state = numpy.get_state(legacy=False)
         _numpy_moved, _numpy_state = None if state.get("has_gauss") else found, pickle.dumps(state)

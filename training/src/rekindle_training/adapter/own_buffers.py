@@ -58,8 +58,8 @@ class OwnBuffers:
         self.keep(state["names"])
 
     def leave_late(self) -> None:
-        """Called at the end of a step: buffers that changed after `take`, before its update, are left to replicas. When ranks have
-        been compared nothing is looked at: it would cost as much as a step of a small model."""
+        """Called at the end of a step: buffers that changed after `take`, before its update, are left to replicas. After ranks
+        are compared nothing is looked at: it would cost as much as a step of a small model."""
         if not self.settled and (changed := self.changed()):
             self.late |= changed
             self.keep(set(self.names) - changed)

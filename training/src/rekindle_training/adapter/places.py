@@ -31,7 +31,7 @@ COLLECTIVES = (
 EARLY, LATE = "early-collectives", "late-collectives"
 DRAWS, UNREPEATABLE = "late-draws", "unrepeatable"
 ACCEPTABLE = (EARLY, LATE, DRAWS, UNREPEATABLE)
-"""What a script may do on its own account."""
+"""Words for rules that a script may break on its own account."""
 
 
 class Refused(RuntimeError):
@@ -42,7 +42,7 @@ class Place(Enum):
     """Part of the script that is being executed."""
 
     ELSEWHERE = "elsewhere"
-    """In the session's own code, or before and after it: nothing is refused."""
+    """The session's own code, and all before and after the session: nothing is refused."""
     ALONE = "alone"
     """Between the session and its loop, in a process that replaces another one."""
     BEFORE = "before the loop"

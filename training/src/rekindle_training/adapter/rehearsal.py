@@ -21,12 +21,12 @@ from rekindle_training.adapter.sharding import local
 from rekindle_training.adapter.trained import Trained
 
 REHEARSED = 2
-"""Which of the steps of a job's life."""
+"""Number of the rehearsed step, counted from 1 in each life of a job."""
 POSTPONED = 3
 """How often the next step is rehearsed in its place, at most."""
 TOLERANCE = 1e-2
-"""Of a gradient's norm, and of a sum of its elements with random signs: an accelerator's kernels may add in another order.
-Another batch or another mask changes both by more."""
+"""Largest difference of a gradient's norm, and of a sum of its elements with random signs, as a share of the norm: kernels of an
+accelerator may add in another order. Another batch or another mask changes both by more."""
 NOISE = 0.1
 """Share of the largest gradient's norm below which a gradient is compared by the tolerance of that share: one that is zero but
 for rounding, such as that of a bias before BatchNorm, is another one each time."""
@@ -37,7 +37,7 @@ Fingerprint = bytes | tuple[float, float]
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a step had come to before its update."""
+    """State of a step before its update."""
 
     gradients: Mapping[str, Fingerprint]
     state: Mapping[str, bytes]
@@ -77,7 +77,7 @@ class Rehearsal:
         self._first = self._now()
 
     def conclude(self) -> str:
-        """What differs on some rank between the two passes, in words; empty: nothing. Called by all ranks together."""
+        """Returns in words what differs on some rank between the two passes; empty: nothing. Called by all ranks together."""
         assert self._first is not None
         first, second = self._first, self._now()
         self._first, self.is_over = None, True
@@ -142,7 +142,7 @@ def _advice(states: list[str]) -> str:
 
 
 def _fingerprint(gradient: torch.Tensor) -> Fingerprint:
-    """All of a gradient that kernels of the host computed; otherwise its norm and a sum with random signs."""
+    """Returns a digest where kernels are deterministic, as on the host; otherwise the norm and a sum with random signs."""
     held = local(gradient) if isinstance(gradient, DTensor) else gradient
     if held.device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
         return leaf_digest(held)

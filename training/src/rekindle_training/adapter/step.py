@@ -70,9 +70,9 @@ class _Attempt:
     failed: bool = False
     interrupted: bool = False
     gathers: bool = False
-    """This step, unlike those before it, has added to gradients."""
+    """Whether this step, unlike those before it, has added to gradients."""
     rehearsed: bool = False
-    """This was the first of its two passes."""
+    """Whether this was the first of its two passes."""
     own_before_update: Own | None = None
     reason: str = ""
     fault: "Standing.Fault.ValueType" = Standing.OTHER
@@ -322,7 +322,7 @@ class Attempts:
             self.refuse(f'{text}. session(accept=["{UNREPEATABLE}"]) accepts repairs that are not exact')
 
     def _not_put_back(self) -> str:
-        """What did not become what it was when the step began, in words; empty: nothing."""
+        """Returns in words what is not as it was when the step began; empty: nothing."""
         then = self._boundary.own
         now = self._rank.trained.take_own()
         if then is None or then == now or not (moved := differing(own_parts(then), own_parts(now))):

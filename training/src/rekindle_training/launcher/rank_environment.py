@@ -16,8 +16,8 @@ BEFORE_TORCH = {
     "HCCL_ASYNC_ERROR_HANDLING": "0",
 }
 """Read when torch and gRPC are loaded, and when a group is made. By default torch's watchdog ends the process where a collective
-on the device has failed, so that healthy ranks would end with a neighbour. Torch's warnings of connections that break have a stack
-of C++ each; what follows is said by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
+on the device has failed, so that healthy ranks would end with a neighbour. Torch's warnings of connections that break have a
+stack of C++ each; what follows is said by us. gRPC would write a line for each worker of a data loader, none of which uses it."""
 
 
 @dataclass(frozen=True)

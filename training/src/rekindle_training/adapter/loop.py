@@ -1,0 +1,448 @@
+"""The training loop of one rank: its steps and epochs, and all that happens at the boundary between two steps. Made by `session`.
+
+A pause, a rebuild and the resumption of a recovery happen inside the boundary, that is between two turns of the loop, which
+never notices.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from rekindle_training.adapter import communicator, forgotten, given, injected, own
+from rekindle_training.adapter.checkpoint import CheckpointStore
+from rekindle_training.adapter.comparison import Comparison, ReplicasDiffer
+from rekindle_training.adapter.forgotten_loaders import Loaders
+from rekindle_training.adapter.membership import Membership
+from rekindle_training.adapter.number import Number
+from rekindle_training.adapter.own import Own
+from rekindle_training.adapter.periodic import Periodic
+from rekindle_training.adapter.places import Place, Refused
+from rekindle_training.adapter.rank import Rank
+from rekindle_training.adapter.step import Attempts, Step
+from rekindle_training.adapter.step_log import StepLog
+from rekindle_training.adapter.trace import Trace
+from rekindle_training.adapter.words import FAILURES
+from rekindle_training.processor.gate import Check, Go, Join, Pause, Stand, Switch, Wish
+from rekindle_training.stress.checks import Checks
+from rekindle_wire.training_pb2 import Leave, Standing
+
+log = logging.getLogger(__name__)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Training:
+    """One rank of a running job. Made by `session` only."""
+
+    def __init__(
+        self, rank: Rank, checkpoints: CheckpointStore, checkpoint_every: int, comparison: Comparison, *, repeats_updates: bool
+    ) -> None:
+        self._rank = rank
+        self._entry, self._environment, self._trained, self._wrappers = rank.entry, rank.environment, rank.trained, rank.wrappers
+        self._communicator, self._gate, self._processor = rank.communicator, rank.gate, rank.processor
+        self._periodic = Periodic(checkpoints, checkpoint_every, rank.communicator.is_loss_now)
+        self._step_log = StepLog(rank.environment)
+        self._attempts = Attempts(rank, comparison, repeats_updates=repeats_updates)
+        self._membership = Membership(rank, self._attempts, checkpoints, self._step_log)
+        self._checks = Checks(rank.environment, rank.trained.accelerator, rank.processor.tested)
+        self._trace = Trace.of(rank, self._attempts)
+        self._on_pause: list[Callable[[], None]] = []
+        self._trains = self._loops = self._is_finished = self._has_warned = False
+        self._checkpoint_due = False
+        self._comparison = comparison
+        self._proof_due, self._has_recovered = True, False
+        """Ranks are to be compared; one of them has taken another one's state since then."""
+        self._total = 0
+        self._called: list[tuple[int, Callable[[int], object]]] = []
+        self._calls_due = self._calls_unsure = False
+        """Whether registered functions are to be called, and whether some ranks may have done so before a recovery."""
+        self._called_at = 0
+        """Step after which this rank called it last."""
+        self._places = rank.communicator.places
+        self._random_numbers: Own | None = None
+        """With which a loop begins that goes on in the middle."""
+
+    @property
+    def rank(self) -> int:
+        return self._environment.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._environment.world_size
+
+    @property
+    def generation(self) -> int:
+        """Which communicator of the job this is, counted from 1; each recovery makes a new one."""
+        return self._processor.generation
+
+    @property
+    def step(self) -> int:
+        """The last completed step; 0 before the first."""
+        return self._gate.completed
+
+    def on_rebuild(self, callback: Callable[[], None]) -> None:
+        """Calls back after each rebuild of the default process group, for code that keeps groups of its own: whoever asks there
+        for a group by the same call as before is given the one that has taken its place."""
+        self._membership.callbacks.append(callback)
+
+    def on_repeat(self, callback: Callable[[], None]) -> None:
+        """Calls back on every rank where a step is given up, before it is repeated, to drop what the script itself keeps of an
+        unfinished step, such as handles of asynchronous collectives. Other ranks are not to be reached in it."""
+        self._attempts.on_repeat.append(callback)
+
+    def on_pause(self, callback: Callable[[], None]) -> None:
+        """Calls back each time that training is going to stand still behind a step, as for a hot switch. Other ranks are not to
+        be reached in it; what comes next is a rebuild, or the next step."""
+        self._on_pause.append(callback)
+
+    def every(self, steps: int, function: Callable[[int], object]) -> None:
+        """Calls a function after each so many steps, on all ranks together: an evaluation, or an average for the log.
+
+        It may speak to other ranks; where that fails, it is called again on all of them. It changes nothing of what is trained.
+        Random numbers that it draws are nothing to training.
+
+        Args:
+            steps: 1 is after each step.
+            function: is given the number of the step that was completed. It is registered before the loop.
+
+        Raises:
+            ValueError: less than one step.
+        """
+        given.count("training.every(steps)", steps)
+        self._called.append((steps, function))
+
+    def finish(self) -> None:
+        """Says that the loop ends here on purpose, before its last step, on all ranks."""
+        self._is_finished = True
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, random numbers that are drawn are nothing to training: an evaluation, a sample of the output."""
+        numbers = self._trained.take_random_numbers()
+        try:
+            yield
+        finally:
+            own.put(numbers, None, self._trained.accelerator)
+
+    def agree(self) -> None:
+        """All ranks have what they need for the update of this step: to be called by every rank inside `with step:` before the
+        first parameter changes, for an optimizer that is not torch's. A second call in a step does nothing.
+
+        Raises:
+            StepRepeated: the step is given up; ends at `with step:`.
+        """
+        self._attempts.before_update()
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps that are still to be done, counted from 1 over the whole training. The end of each turn of the loop is a step
+        boundary; what fails inside `with step:` is repeated.
+
+        Raises:
+            RuntimeError: this process has done as many already, as in a loop over epochs, which is for `epochs`.
+        """
+        given.count("training.steps(total)", total)
+        if self._trains and self.step >= total:
+            raise RuntimeError(
+                f"training.steps({total}): {self.step} steps are done; `steps` counts over the whole training and not over an "
+                "epoch: use `for epoch in training.epochs(epochs, steps): for step in epoch:`"
+            )
+        return self._turns(total, total)
+
+    def epochs(self, count: int, steps: int) -> Iterator["Epoch"]:
+        """The epochs that are still to be done, counted from 0 as samplers count them; each gives those of its steps that are
+        still to be done. What stands behind an epoch's loop, such as an evaluation, is not repeated by who begins behind it.
+
+        Args:
+            count: epochs of the whole training.
+            steps: of each epoch.
+
+        Raises:
+            ValueError: less than one of either.
+        """
+        given.count("training.epochs(count)", count)
+        given.count("training.epochs(steps)", steps)
+        for number in range(self.step // steps, count):
+            yield Epoch(number, self._turns((number + 1) * steps, count * steps))
+
+    def guard(self, train_step: Callable[Parameters, Result], total: int, *, missed: Result) -> Callable[Parameters, Result]:
+        """For a loop that is somebody else's: the function that does one step of it, with `with step:` around it. It is called
+        again with the same arguments where the step is repeated, and returns when the step is done.
+
+        Args:
+            train_step: one step of training, called by a loop that begins behind `Training.step`.
+            total: steps of the whole training.
+            missed: what is returned where this rank has taken the state of one that finished the step: it failed in its update.
+
+        Raises:
+            RuntimeError: it is called when all steps are done.
+        """
+
+        @wraps(train_step)
+        def guarded(*args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+            if self.step >= total:
+                raise RuntimeError(f"training.guard: all {total} steps are done; the loop begins behind `training.step`")
+            result = missed
+            for step in self._turns(self.step + 1, total):
+                with step:
+                    result = train_step(*args, **keywords)
+            return result
+
+        return guarded
+
+    def _turns(self, end: int, total: int) -> Iterator[Step]:
+        if last := self._environment.drill_steps:
+            end, total = min(end, last), min(total, last)
+        self._places.now = Place.ELSEWHERE
+        self._loops, self._total = True, total
+        self._gate.expect(total)
+        self._wrappers.begin_loop()
+        if not self._trains:
+            self._refuse_groups()
+        if self._random_numbers is not None:  # what came between the session and its loop may have drawn some
+            own.put(self._random_numbers, None, self._trained.accelerator)
+            self._random_numbers = None
+        self._attempts.rehearsal.begin(self.step + 1, total)
+        self._cross(end)
+        while self.step < end:
+            yield from self._turn(end, total)
+        if last and self.step == last:
+            self.end()
+        if end < total:
+            self._places.now = Place.BETWEEN
+
+    def _turn(self, end: int, total: int) -> Iterator[Step]:
+        number, start = self.step + 1, time.time()
+        self._trains = True
+        step = self._attempts.begin(number)
+        self._places.now = Place.BETWEEN
+        yield step
+        self._places.now = Place.ELSEWHERE
+        if not self._attempts.failed:
+            self._complete(number, start, is_last=number == end < total)
+        if self.step < end or end == total:  # what comes between two epochs belongs to the one before
+            self._cross(end)
+
+    def _refuse_groups(self) -> None:
+        """Raises RuntimeError where groups of the script's own would keep a recovery from ending."""
+        if self._membership.renewed:
+            try:
+                self._communicator.refuse_other_groups()
+            except RuntimeError as error:
+                if not communicator.is_loss(error):
+                    raise
+                self._gate.break_off(self.generation)  # with the manager, of which the next one says what follows
+        if self._rank.after_update is not None and self._communicator.has_late_groups:
+            raise RuntimeError(
+                "session(after_update): process groups were made inside the session; make them before it, behind "
+                "rekindle_training.init_process_group(), so that a replacement has them when `after_update` is called"
+            )
+
+    def begin(self) -> None:
+        """Registers this process and waits until it is a member of the job, where training is. Called by `session`."""
+        self._wrappers.watch()
+        injected.arm(self._trained, self.rank, self._environment.job_dir, self._gate, lambda: self._attempts.turn)
+        self._communicator.in_session = True
+        if self._entry.met is None:
+            self._entry.begin()
+        else:
+            self._obey(self._entry.met)
+        while self.generation == 0:
+            self._obey(self._gate.wait())
+        self._wrappers.alone = self._membership.renewed
+        self._places.now = Place.ALONE if self._membership.renewed else Place.BEFORE
+        if self.step or self._membership.took_own:
+            self._random_numbers = self._trained.take_random_numbers()
+            self._attempts.leave_own(self.step)
+
+    @contextmanager
+    def refusing_others(self, trained: Iterable[object]) -> Iterator[None]:
+        """Refuses an optimizer, a scheduler and a loader that train and are not given. Called by `session`."""
+        things = list(trained)
+        optimizers, schedulers = forgotten.Optimizers(things, lambda: self._attempts.inside), forgotten.Schedulers(things)
+        loaders = Loaders(self._trained.data, lambda: self._attempts.in_turn, self._places)
+        with optimizers.watched(), schedulers.watched(), loaders.watched():
+            yield
+
+    def end(self) -> None:
+        """The loop is done. Called by `session`, unless an exception ends the process. A drill ends the process here."""
+        self._places.now = Place.ELSEWHERE
+        if self._attempts.failed and not self._attempts.interrupted:
+            raise RuntimeError(f"the loop was left in step {self.step + 1}, which failed on another rank and was to be repeated")
+        if self._attempts.done > self.step:
+            self._gate.complete(self._attempts.done)
+        self._refuse_early_end()
+        self._do_what_is_due()
+        while not self._has_left():
+            self._cross(self.step)
+        if not self._loops:
+            log.warning(
+                "the session ends, and nothing was trained by training.steps, epochs or guard: nothing could be recovered"
+            )
+        self._processor.end()
+        self._step_log.close()
+        if self._environment.drill_steps:
+            raise SystemExit(0)
+
+    def _refuse_early_end(self) -> None:
+        if self._loops and self.step < self._total and not (self._is_finished or self._attempts.interrupted):
+            raise RuntimeError(
+                f"the loop ended after step {self.step} of {self._total}; say training.finish() before a `break` that is meant, "
+                "and give `total` as many steps as there are batches"
+            )
+
+    def _has_left(self) -> bool:
+        try:
+            self._processor.leave()
+            self._communicator.leave(together=not self._attempts.interrupted)
+        except RuntimeError as error:
+            if not self._attempts.guarded:
+                raise
+            self._attempts.failed_behind_step(error)
+            return False
+        return True
+
+    # Inside the step boundary.
+
+    def _cross(self, end: int) -> None:
+        """Does what the manager asks for until the next step may begin, or all are done."""
+        while True:
+            self._do_what_is_due()
+            if self.step >= end and not self._gate.broken:
+                return
+            wish = self._gate.wait()
+            if isinstance(wish, Check):
+                self._checks.begin(wish.order)
+                continue
+            self._checks.stop()
+            if isinstance(wish, Go):
+                return
+            self._obey(wish)
+
+    def _obey(self, wish: Wish) -> None:
+        match wish:
+            case Leave():
+                raise SystemExit(wish.exit_code)
+            case Pause():
+                for callback in self._on_pause:
+                    callback()
+                self._say_paused()
+            case Stand():
+                self._attempts.say(Standing.LOST if self._membership.lost else self._attempts.place)
+            case Switch():
+                self._processor.link_switched(*self._communicator.links.switch(backup=wish.backup))
+            case Join():
+                joined = self._membership.join(wish)
+                self._periodic.join(self.step)
+                self._checkpoint_due = joined and self._periodic.is_due(self.step)
+                self._calls_due = self._calls_unsure = joined and self.step > 0 and not wish.rebuild.begins
+                self._proof_due = True
+                self._has_recovered = self._has_recovered or not wish.rebuild.begins
+                self._attempts.rehearsal.is_over = self._attempts.rehearsal.is_over or not wish.rebuild.begins
+                if joined and wish.rebuild.stands:
+                    self._gate.hold()
+                    self._say_paused()
+
+    def _say_paused(self) -> None:
+        self._processor.paused(self.step, self._trained.take_own().pickled, self._rank.replicas)
+
+    def _complete(self, step: int, start: float, *, is_last: bool) -> None:
+        """`is_last`: of an epoch that another one follows. What is due then is done after what comes between them."""
+        if not self._attempts.guarded:  # `with step:` has done so
+            self._warn_once()
+            self._wrappers.settle()
+            self._wrappers.agreed()
+            self._rank.tell_update()
+        self._gate.complete(step)
+        self._trace(step)
+        self._checkpoint_due, self._calls_due = self._periodic.is_due(step), True
+        proved = self._at_boundary(self._prove) if self._proof_due else True
+        if not is_last:
+            self._do_what_is_due()
+        self._step_log.record(step, start, time.time(), self.generation)
+        if proved:
+            self._processor.stepped(step)
+
+    def _warn_once(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("the loop has no `with step:`, so a step that fails or a rank that is lost ends training")
+
+    def _prove(self) -> None:
+        """Compares ranks.
+
+        Raises:
+            Refused: what they have in common differs, on all of them.
+        """
+        try:
+            self._comparison.run(gradients=self._attempts.gathers, recovered=self._has_recovered)
+        except ReplicasDiffer as error:
+            words = str(error)
+        else:
+            words = ""
+        if words:
+            self._attempts.refuse(words)
+        self._proof_due = self._has_recovered = False
+
+    def _at_boundary(self, work: Callable[[], None]) -> bool:
+        """Whether it was done. What fails is repeated, unless it is refused."""
+        if self._gate.broken:
+            return False
+        try:
+            work()
+        except FAILURES as error:
+            if not self._attempts.guarded or isinstance(error, Refused):
+                raise
+            self._attempts.failed_behind_step(error)
+            return False
+        return True
+
+    def _do_what_is_due(self) -> None:
+        """A checkpoint, and what the script has registered."""
+        if self._checkpoint_due and self._at_boundary(self._write):
+            self._checkpoint_due = False
+        if self._calls_due and self._at_boundary(self._call):
+            self._calls_due = False
+
+    def _write(self) -> None:
+        self._prove()
+        self._periodic.write(self.step)
+
+    def _call(self) -> None:
+        due = [function for steps, function in self._called if self.step % steps == 0]
+        if due and (not self._calls_unsure or self._is_undone()):
+            modes = [(module, module.training) for module in self._trained.model.modules()]
+            with self.apart():
+                try:
+                    for function in due:
+                        function(self.step)
+                finally:
+                    for module, mode in modes:
+                        module.training = mode
+        self._called_at, self._calls_unsure = self.step, False
+
+    def _is_undone(self) -> bool:
+        """Whether some rank that has kept its state has still to call what is registered. Called by all ranks together."""
+        called = self._membership.renewed or self._called_at == self.step
+        undone = torch.tensor([not called], dtype=torch.int64, device="cpu")
+        dist.all_reduce(undone)
+        return bool(undone.item())
+
+
+class Epoch(Number):
+    """The number of an epoch, from 0, and its steps: `for step in epoch`."""
+
+    def __new__(cls, number: int, _steps: Iterator[Step]) -> Self:
+        return super().__new__(cls, number)
+
+    def __init__(self, _number: int, steps: Iterator[Step]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[Step]:
+        return self._steps
